@@ -94,7 +94,7 @@ def summary(run_dir: Path) -> dict[str, Any] | None:
 
 def train(options: list[str], seed: int, run_dir: Path) -> None:
     """Train one run, continuing from its last checkpoint if there is one. Print a message if it fails. On a signal,
-    exit with 128 + its number, even if the run had no steps left at which to stop and finished."""
+    exit with 128 + its number, even if the run finished because it had no steps left at which to stop."""
     words = in_folder([*options, f"seed={seed}", "resume=auto"], "hydra.run.dir", run_dir)
     process = subprocess.Popen([sys.executable, "-m", "imagenet_ddp.train", *words], stdout=subprocess.DEVNULL)
     came = []

@@ -1,5 +1,5 @@
-"""Compare the validation top-1 that one recipe reaches with three sources of pixels, over several seeds: the plain
-pipeline, this project reading files, and this project reading a pack:
+"""Compare the validation top-1 of one recipe over several seeds when images are read in three ways: by the plain
+pipeline, by this project from files, and by this project from a pack:
 
     python scripts/compare_accuracy.py SEEDS OPTIONS        for example: 3 experiment=quick data.root=FOLDER
 
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-PLAIN = "IMAGENET_DDP_COMPARE_PLAIN"  # set for the processes of this script that train with the plain pipeline
+PLAIN = "IMAGENET_DDP_COMPARE_PLAIN"  # environment variable of the processes that train with the plain pipeline
 
 
 def plain_training() -> None:

@@ -211,7 +211,7 @@ rows.
 
 
 def _measured(results: Path) -> str:
-    """Return the section for the rows in this file, written by report by=recipe; "" if there are none."""
+    """Return the section with the rows of `results`, a CSV file of report by=recipe, or "" if it has no rows."""
     if not results.is_file():
         return ""
     with results.open(encoding="utf-8", newline="") as file:
@@ -251,7 +251,7 @@ def _p_value(text: str) -> str:
 
 
 def recipes(results: Path = RESULTS) -> str:
-    """Return the text of docs/recipes.md. results: the CSV of what was measured here."""
+    """Return the text of docs/recipes.md. results: CSV file of the results measured here."""
     parts = [_RECIPES, *([measured] if (measured := _measured(results)) else [])]
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
@@ -283,7 +283,8 @@ def index() -> str:
 
 
 def scaling_tables(results: Path) -> str:
-    """Return the table of images/s over slow links measured by scripts/scaling_table.py; "" if there is none."""
+    """Return the tables of images/s over slow links, or "" if `results`, the file of scripts/scaling_table.py, does not
+    exist."""
     if not results.is_file():
         return ""
     found = json.loads(results.read_text(encoding="utf-8"))

@@ -3,8 +3,8 @@
     python scripts/reliability.py                        the table of faults
     python scripts/reliability.py soak=220 [seed=1]      the counts of a soak test
 
-Both train. Some faults need root, namespaces and SLURM. Run nothing else on the machine. On two cores, the table takes
-about ten minutes. A soak test of 220 runs takes about an hour, with 20 runs of each of the eleven faults.
+Both commands train. Some faults need root, namespaces and SLURM. Run nothing else on the machine. On two cores, the
+table takes about ten minutes. A soak test of 220 runs takes about an hour, with 20 runs of each of the eleven faults.
 """
 
 import datetime
@@ -125,7 +125,7 @@ def _where() -> str:
 
 
 def _replace(part: str, lines: list[str]) -> None:
-    """Replace the lines between the two marks of a part of the page."""
+    """Replace the lines between the begin and end marks of a part of the page."""
     text, begin, end = PAGE.read_text(encoding="utf-8"), f"<!-- begin: {part} -->", f"<!-- end: {part} -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)

@@ -4,8 +4,9 @@ docs/benchmarks/scaling.json:
     python scripts/scaling_table.py
 
 Requires root, two CPU cores and Linux with iproute2 and util-linux. The nodes are two processes, with one core each, in
-network namespaces that are joined by a link whose speed `tc` limits. The script removes the namespaces when it ends. It
-takes about 10 minutes. Then run `python scripts/doc_pages.py` to renew the table in docs/performance.md.
+network namespaces that are joined by a link whose speed `tc` limits. The script removes the namespaces when it ends.
+The measurement takes about 10 minutes. Then run `python scripts/doc_pages.py` to renew the table in
+docs/performance.md.
 
 Each figure is the sum of both nodes. "1 node" is half the sum of both nodes when they train separately at the same
 time, because they share the machine's caches in the other measurements too.
@@ -77,7 +78,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _peer() -> Iterator[int]:
-    """Yield the id of a process whose network namespace is the second node's. This process has the first node's."""
+    """Yield the id of a process in the second node's network namespace. This process is in the first node's."""
     holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)
     try:
         here = Path("/proc/self/ns/net").readlink()
@@ -134,7 +135,7 @@ def _versions() -> str:
 
 
 def node(rank: int, turns: int) -> None:
-    """Measure all variants in turns, and print the results as JSON. rank: of this node."""
+    """Measure all variants in turns, and print the results as JSON. rank: this node's rank."""
     import torch
     from torch import distributed
     from torch.distributed import TCPStore

@@ -117,7 +117,7 @@ class _NaiveModule(L.LightningModule):
         super().__init__()
         self._logs = logs
         self.net = loop.net
-        self._loop = [loop]  # in a list, because its net is already registered as this module's
+        self._loop = [loop]  # in a list, because the loop's net is already registered as self.net
         self.top1 = MulticlassAccuracy(num_classes)
         self.top5 = MulticlassAccuracy(num_classes, top_k=min(5, num_classes))
 

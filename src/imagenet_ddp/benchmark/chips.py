@@ -12,11 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 # The first matching name is used. Source: NVIDIA's data sheets and architecture white papers. Where the 16-bit peak
 # depends on the accumulator, the value is for fp32 accumulation.
 PEAKS: tuple[tuple[str, float, float], ...] = (
-    (
-        "B200",
-        2250,
-        1100,
-    ),  # nvidia.com/en-us/data-center/dgx-b200: FP8 of 8 chips: 72 Pflop/s; a quarter in dense 16-bit
+    # nvidia.com/en-us/data-center/dgx-b200: 8 chips reach 72 Pflop/s in FP8, which is halved twice for dense 16-bit
+    ("B200", 2250, 1100),
     ("H200", 989, 494),  # nvidia.com/en-us/data-center/h200
     ("H100 PCIe", 756, 378),  # nvidia.com/en-us/data-center/h100
     ("H100", 989, 494),  # same page, SXM
@@ -71,7 +68,7 @@ def describe(net: nn.Module, device: torch.device, image_size: int, precision: s
 
 
 def _clocks(device: torch.device) -> dict[str, float] | None:
-    """Return the current clocks (MHz), power (W) and temperature (°C) from nvidia-smi, or None if it fails."""
+    """Return the current clocks (MHz), power (W) and temperature (°C) from nvidia-smi, or None if nvidia-smi fails."""
     fields = ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu")
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     command = ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]

@@ -19,7 +19,7 @@ from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.performance.step_timer import synchronize
 
-NUM_READY = 2  # batches in memory
+NUM_READY = 2  # batches held in memory
 OURS = "ours"
 
 
@@ -173,15 +173,15 @@ def _profiler() -> profile:
 
 
 def _collectives(profiled: profile) -> dict[str, int]:
-    """Count the calls of each collective operation in torch's dispatcher, which sees those of Python and those of
+    """Count the calls of each collective operation in torch's dispatcher, which also sees the calls from
     DistributedDataParallel's C++ code."""
     names = [event.name for event in profiled.events() or () if event.name.startswith("c10d::")]
     return dict(Counter(names))
 
 
 def _operations(profiled: profile) -> dict[str, Any]:
-    """Return the operations that take longest, without the operations they call, in descending order. The seconds are
-    GPU time if the profiler recorded any, else CPU time."""
+    """Return the operations that take longest, in descending order of their own time, without the operations they call.
+    The times are GPU times if the profiler recorded any, else CPU times."""
     averages = list(profiled.key_averages())
     by_device = any(each.self_device_time_total for each in averages)
     seconds = [(each.self_device_time_total if by_device else each.self_cpu_time_total) / 1e6 for each in averages]

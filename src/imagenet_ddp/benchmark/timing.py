@@ -13,15 +13,15 @@ MIN_TIME_S = 0.3  # minimum of one measurement; a shorter function is repeated w
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median over the repeats of value / other."""
+    """Return the median of value / other over the repeats."""
     return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 
 def time_interleaved(
     functions: Mapping[Any, Callable[[], int]], repeats: int, on_measured: Callable[[], None]
 ) -> dict[Any, list[float]]:
-    """Time functions that process images and return how many. Return the images per second of each function, one value
-    per repeat. A first turn warms up and is not counted."""
+    """Time functions that process images and return their number. Return the images per second of each function, with
+    one value per repeat. A first turn warms up and is not counted."""
     rates: dict[Any, list[float]] = {name: [] for name in functions}
     num_calls = dict.fromkeys(functions, 1)
     for name, function in functions.items():

@@ -14,7 +14,7 @@ from imagenet_ddp.system.text import count_noun, percent
 
 WARM_UP = 5  # steps that are not timed
 WAITS = 0.1  # the loader is part of the bottleneck if at least this share of the time is spent waiting for data
-GAP = 0.9  # loader and step compete for cores if training is slower than this share of the slower one alone
+GAP = 0.9  # loader and step compete for cores if end-to-end training is slower than this share of the slower one
 
 
 def run(plan: Plan, trainings: Trainings) -> Results:

@@ -11,7 +11,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 
 
 def require_free_space(out: Path, num_bytes: float, hint: str) -> None:
-    """Raise ConfigError if the disk of the folder `out` has less than num_bytes free. hint: the end of the hint."""
+    """Raise ConfigError if the disk of the folder `out` has less than num_bytes free. hint: end of the hint."""
     if (free := shutil.disk_usage(out).free) < num_bytes:
         raise ConfigError(
             f"out must have {num_bytes / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: free some "

@@ -1,5 +1,5 @@
 """Run a function on images in processes that may crash or hang. The image responsible is reported, and the other images
-are processed all the same."""
+are still processed."""
 
 import contextlib
 import multiprocessing
@@ -22,7 +22,7 @@ from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_w
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.errors import RunError
 
-DEPTH = 4  # images queued per process, so that it need not wait for the next one
+DEPTH = 4  # images queued per process, so that a process need not wait for its next image
 POLL_S = 0.5  # seconds between two checks for late processes
 START_S = 120.0  # limit for the start of a process, which imports torch
 MIB = 2**20
@@ -118,7 +118,8 @@ def process_images(
         return task
 
     def replace(worker: _Worker, is_timeout: bool) -> None:
-        """Blame the image that the process was working on, start a new process, and queue its other images again."""
+        """Replace a process that ended or is late. Record its current image as failed, or retry it once after a
+        SIGKILL from outside. Queue its other images again."""
         code = worker.kill()
         if not worker.is_ready:
             raise _start_error(f"exit code {code}")

@@ -36,7 +36,7 @@ class Loop:
         self.study = Study(plan.folder, plan.options, plan.config.seed, plan.parameters)
         self.running: list[Trial] = []
         self.refused: list[str] = []  # output of the first trial, if train refused its options
-        self.num_failed = 0  # in a row
+        self.num_failed = 0  # number of trials that failed in a row
 
     def run(self) -> int:
         """Run the study to its end, or until a signal or too many failures stop it. Return the exit code."""

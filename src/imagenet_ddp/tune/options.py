@@ -134,7 +134,8 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
 
 
 def _study_folder(request: parse.Request) -> Path | None:
-    """Return the absolute folder of the study to resume; None for a new study in a new folder."""
+    """Return the absolute folder of the study to resume, or None for a new study in a new folder. Raises ConfigError if
+    tune.resume names no study, or if a new study would be in the folder of another."""
     assert request.hydra is not None
     resume, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
     if resume is None:

@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, first_line
 from imagenet_ddp.tune.space import Parameter
 
-SEED_STRIDE = 100_003  # a prime, which keeps the trials of studies with close seeds at different seeds
+SEED_STRIDE = 100_003  # a prime; trials of studies with close seeds thus get different seeds
 # User attributes of Optuna's trials. NUMBER is the trial's number in this module, and OPTIONS is set last.
 NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"
 WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed",

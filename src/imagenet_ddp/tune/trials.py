@@ -30,7 +30,7 @@ class Trial:
     slot: Slot
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None  # time.monotonic() at its end
-    stopped: float | None = None  # time.monotonic() when it was sent the stop signal
+    stopped: float | None = None  # time.monotonic() when the stop signal was sent
     process: subprocess.Popen | None = None
     pruned_at: int | None = None  # epoch
     num_epochs: int = 0  # rows of metrics.csv at the last call of new_epochs

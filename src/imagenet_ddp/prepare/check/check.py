@@ -70,7 +70,7 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
         with contextlib.closing(results):
             for result in results:
                 if not progress.done:
-                    progress.restart_clock()  # exclude the start of the processes
+                    progress.restart_clock()  # do not count the time in which the processes start
                 if (reason := _why_bad(result, limits)) is not None:
                     report.bad.append((images[result.split].path(result.index), reason))
                 else:

@@ -1,7 +1,7 @@
 """Run prepare=pack: write the images of any source in packed form.
 
 The bytes depend only on the source and the options. The distribution of images over shards is fixed before the first
-shard is packed, each shard is written in one go, and packed.json is written last. Therefore, a killed pack resumes at
+shard is packed, each shard is written in one go, and packed.json is written last. A killed pack therefore resumes at
 the first missing shard and ends with the same bytes.
 """
 

@@ -22,7 +22,7 @@ NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 
 
 def validate_same(found: Mapping[str, Any], wanted: PackOptions, out: Path, what: str) -> None:
-    """Raise ConfigError if `out` was made with other options. found: the stored options. what: the words for `out`."""
+    """Raise ConfigError if `out` was made with other options. found: the stored options. what: noun for `out`."""
     words = {"source": "other images", "encoder": f"other libraries ({found.get('encoder')}; now {wanted.encoder})"}
     different = [
         words.get(name, f"{name}={found.get(name)} instead of {value}")

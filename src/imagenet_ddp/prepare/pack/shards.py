@@ -15,7 +15,7 @@ from imagenet_ddp.data.sources.packed.manifest import RECORD, WORK, File
 from imagenet_ddp.prepare.pack.encode import EncodedImage
 from imagenet_ddp.system.atomic_write import atomic_write
 
-PART = "shard.part"  # file in WORK of the shard that is being written; it grows
+PART = "shard.part"  # growing file in WORK with the shard that is being written
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def write(out: Path, shard: Shard, encoded: Iterable[EncodedImage], *, keep_bad:
     if bad and not keep_bad:
         part.unlink()
         return written
-    # without an earlier run's summary, a shard does not count as finished if this run is killed before the last line
+    # Delete an earlier run's summary first: if this run is killed before it saves its own, the shard has no summary and
+    # does not count as finished.
     _summary_file(out, shard).unlink(missing_ok=True)
     save(_records_file(out, shard), npy(records))
     part.replace(out / shard.file)
