@@ -75,7 +75,8 @@ def _default(key: Key) -> str:
 
 _COMING_FROM = """# Coming from another program
 
-If you type the options of another program, the answer is the equivalent of the whole line. For example, this command:
+If you type the options of another program, the command answers with the equivalent options of this project. For
+example, this command:
 
     $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
 

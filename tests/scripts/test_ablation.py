@@ -133,8 +133,8 @@ def test_own_options_stand_in_place_of_the_typed_ones():
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("a: [x=1", "must be YAML"), ("[a]", "must hold names"), ("a b: [x=1]", "must hold names"),
-     ("recipe: [x=1]", "must hold names"), ("a: x=1", "must hold names"), ("a: [1]", "must hold names")],
+    [("a: [x=1", "must be YAML"), ("[a]", "must map names"), ("a b: [x=1]", "must map names"),
+     ("recipe: [x=1]", "must map names"), ("a: x=1", "must map names"), ("a: [1]", "must map names")],
 )  # fmt: skip
 def test_files_of_variants_that_are_refused(content: str, said: str, tmp_path: Path):
     path = tmp_path / "v.yaml"
@@ -146,7 +146,7 @@ def test_files_of_variants_that_are_refused(content: str, said: str, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["experiment=nobodys"], "ablations/nobodys.yaml. Hint: variants=FILE."),
-     (["seeds=1,1"], "different whole numbers, got 1,1. Hint: seeds=1,2,3."), (["seeds=one"], "got one. Hint")],
+     (["seeds=1,1"], "different whole numbers, got 1,1. Hint: set seeds=1,2,3."), (["seeds=one"], "got one. Hint")],
 )  # fmt: skip
 def test_words_that_are_refused(words: list[str], said: str):
     with pytest.raises(SystemExit, match=said):

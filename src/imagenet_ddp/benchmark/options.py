@@ -81,11 +81,13 @@ def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], env
         )
     if mode != "strategies" and config["trainer"]["num_nodes"] not in ("auto", 1):
         found.append(
-            f"trainer.num_nodes must be 1 in a benchmark, got {config['trainer']['num_nodes']}. Hint: leave it out. To "
-            "measure several nodes, run `python -m imagenet_ddp.doctor` on each of them."
+            f"trainer.num_nodes must be 1 in a benchmark, got {config['trainer']['num_nodes']}. Hint: leave "
+            "trainer.num_nodes out. To measure several nodes, run `python -m imagenet_ddp.doctor` on each of them."
         )
     if mode == "strategies" and devices == 1:
-        found.append("trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: leave it out.")
+        found.append(
+            "trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: set it to auto."
+        )
     try:
         parse.command_line("train", list(typed), environ)
     except ConfigError as error:

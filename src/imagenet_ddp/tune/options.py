@@ -80,11 +80,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         plan = _plan(request, argv, environ, study)
         make = make_given if overrides.typed_value(request, "hydra.run.dir") else make_new
         return dataclasses.replace(plan, folder=make(plan.folder).resolve())
-    hint = "Hint: leave it out, or start a new study without tune.resume."
     own = [token for token in argv if _belongs(token, "tune")]
     if added := [token for token in argv if token not in own and token not in stored["options"]]:
         raise ConfigError(
-            [f"{token} must be among the options of {study}, which cannot change. {hint}" for token in added]
+            [
+                f"{token} must be among the options of {study}, which cannot change. Hint: leave {token} out, or start "
+                "a new study without tune.resume."
+                for token in added
+            ]
         )
     retyped = {token.partition("=")[0] for token in own}
     argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]

@@ -51,7 +51,7 @@ def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: M
     if trainer["num_nodes"] not in ("auto", 1):
         raise ConfigError(
             f"trainer.num_nodes must be 1 outside of a SLURM allocation, got {trainer['num_nodes']}. "
-            "Hint: leave it out, or start tune inside sbatch or salloc."
+            "Hint: leave trainer.num_nodes out, or start tune inside sbatch or salloc."
         )
     if num == 1:
         return [Slot()]

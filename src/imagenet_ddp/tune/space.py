@@ -147,7 +147,7 @@ def _check_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> Non
         raise ConfigError(f"search.{key} must be a key, got a group of keys. Hint: type `'search.{key}.{end}=[A,B]'`.")
     if key in fixed:
         raise ConfigError(
-            f"{key} must be either typed or searched, got both. Hint: leave it out, or type `search.{key}=null`."
+            f"{key} must be either typed or searched, got both. Hint: leave {key} out, or type `search.{key}=null`."
         )
 
 

@@ -122,8 +122,8 @@ def test_stl10_is_downloaded_and_checked(
 def test_nothing_bad(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert done("prepare=check", "data=imagefolder", f"data.root={pets}") == 0
     printed = capsys.readouterr().out
-    assert "train: 29 of 29 images can be read, 3 classes, 9 to 10 of each" in printed
-    assert "Nothing bad found." in printed
+    assert "train: 29 of 29 images can be read, 3 classes with 9 to 10 images each" in printed
+    assert "No problems found." in printed
     (folder,) = (tmp_path / "runs" / "imagefolder").iterdir()
     assert folder.name.startswith("check_")
     report = json.loads((folder / "report.json").read_text())
@@ -178,7 +178,7 @@ def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: p
     table = write_table(tmp_path / "t.csv", pets)
     options = ["prepare=check", "data=table", "data.root=t.csv", "out=report"]
     assert done(*options) == 0
-    assert "train: 29 of 29 images can be read, 3 classes, 9 to 10 of each" in capsys.readouterr().out
+    assert "train: 29 of 29 images can be read, 3 classes with 9 to 10 images each" in capsys.readouterr().out
     (pets / "train" / "dog" / "003.jpg").unlink()
     (pets / "val" / "cat" / "001.jpg").write_bytes(b"none")
     assert done(*options) == 1
