@@ -145,7 +145,7 @@ def test_files_of_variants_that_are_refused(content: str, said: str, tmp_path: P
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["experiment=nobodys"], "ablations/nobodys.yaml. Hint: variants=FILE."),
+    [(["experiment=nobodys"], "ablations/nobodys.yaml does not exist. Hint: set variants=FILE."),
      (["seeds=1,1"], "different whole numbers, got 1,1. Hint: set seeds=1,2,3."), (["seeds=one"], "got one. Hint")],
 )  # fmt: skip
 def test_words_that_are_refused(words: list[str], said: str):
