@@ -64,13 +64,14 @@ def _variants(path: Path) -> dict[str, list[str]]:
 
 
 def merged(options: list[str], own: list[str]) -> list[str]:
-    """Return the options of all runs, with a variant's own replacing those with the same key."""
+    """Return the options of all runs, in which a variant's own options replace options with the same key."""
     keys = {word.partition("=")[0] for word in own}
     return [*(word for word in options if word.partition("=")[0] not in keys), *own]
 
 
 def require_same(folder: Path, options: list[str], variants: dict[str, list[str]]) -> None:
-    """Exit if the folder contains runs with other options, which would be mistaken for runs of this command."""
+    """Exit if the folder contains runs with other options, which would be mistaken for runs of this command. Else store
+    the options in the folder."""
     path, made = folder / FILE, variants
     if path.exists():
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))

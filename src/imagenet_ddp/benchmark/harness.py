@@ -1,4 +1,4 @@
-"""Provide what all benchmark modes share: training runs with a probe, result rows and the results file.
+"""Provide the parts that all benchmark modes share: training runs with a probe, result rows and the results file.
 
 Does not import torch.
 """

@@ -125,7 +125,7 @@ def _time_workers(
     size *= max(1, round(rate * WORKERS_EPOCH_S / size))
     try:
         for count in counts:
-            # the same number of full batches for each process, so that none waits for another
+            # the same number of full batches for each process, so that no process waits for another
             repeated = images.subset(np.resize(np.arange(len(images)), size * max(count, 1)))
             loaders[count] = _loader(config, repeated, count)
         epochs = {count: _epochs(loader) for count, loader in loaders.items()}

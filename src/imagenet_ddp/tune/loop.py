@@ -86,7 +86,7 @@ class Loop:
         if code is None:
             return
         if code in STOPPED and trial.pruned_at is None and time.monotonic() - (trial.ended or 0.0) < SIGNAL_WAIT_S:
-            return  # SLURM signals the runs before this process; such a trial is resumed later
+            return  # SLURM signals the runs before this process; the trial is resumed later
         self.running.remove(trial)
         if code == 0 and summary(trial.folder):
             return self._finished(trial)

@@ -34,7 +34,7 @@ class Plan:
     config: DictConfig  # the config of train, with interpolations
     options: Mapping[str, Any]  # tune.*
     parameters: tuple[Parameter, ...]
-    slots: tuple[Slot, ...]  # one for each trial that runs at the same time
+    slots: tuple[Slot, ...]  # one slot for each trial that runs at the same time
     folder: Path  # absolute
     resumes: bool
 
@@ -48,7 +48,7 @@ class Plan:
         return {each.key: dict(each.entry) for each in self.parameters}
 
     def store(self) -> None:
-        """Write tune.yaml, which contains what is needed to resume the study."""
+        """Write tune.yaml, with everything that is needed to resume the study."""
         content = {
             "command": overrides.shell_line("tune", list(self.argv)),
             "folder_of_command": str(Path.cwd()),

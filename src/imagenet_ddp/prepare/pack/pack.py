@@ -130,7 +130,7 @@ def _run(plan: Plan, out: Path) -> None:
 def _write_shards(
     plan: Plan, out: Path, plans: list[Shard], splits: Mapping[str, SourceSplit], options: PackOptions
 ) -> dict[str, WrittenShard]:
-    """Write the shards that are missing or outdated. Return file name -> WrittenShard of all shards."""
+    """Write the shards that no earlier run has finished. Return file name -> WrittenShard of all shards."""
     keep_bad = plan.config["data"]["on_bad_image"] == "skip"
     progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
     written: dict[str, WrittenShard] = {}
