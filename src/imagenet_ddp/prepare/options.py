@@ -79,8 +79,8 @@ def _validate_outside(config: Mapping[str, Any]) -> list[str]:
 
 
 def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check that folders and tables exist. prepare=check itself reports mistakes inside them, and which files of a table
-    are missing."""
+    """Check that folders and tables exist. prepare=check itself reports mistakes inside them, and which files of a
+    table are missing."""
     if not _has_folders(config):
         return data_validate.validate(config, environ, verb="check")
     return validate_root(config["data"], environ) or _validate_outside(config)
