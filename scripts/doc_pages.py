@@ -25,11 +25,11 @@ RESULTS = DOCS / "results.csv"
 BENCHMARKS = DOCS / "benchmarks"  # the files written by scripts/benchmark_docs.py
 _HEAD = """# Reference of all keys
 
-Type keys as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values of a command line, and
-[configuration.md](configuration.md) explains how they are composed. The defaults below apply without the files in
-`conf/`. Some of these files set other values, for example the recipe of the data.
+Type each key as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values for one command line, and
+[configuration.md](configuration.md) explains how they are composed. The files in `conf/` override some of the defaults
+listed here. For example, each recipe sets `data.image_size`.
 
-Generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
+This page is generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
 """
 
 
@@ -75,30 +75,33 @@ def _default(key: Key) -> str:
 
 _COMING_FROM = """# Coming from another program
 
-If you type the options of another program, the command answers with the equivalent options of this project. For
-example, this command:
+If you type the options of another program, the error shows the equivalent options here, and one line that replaces the
+whole command. For example, type:
 
     $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
 
-prints what each option is called here, and ends with `python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`.
-Nothing is started. If an option has several values there, as in `--opt-betas 0.9 0.95`, VALUE has commas between them.
-You get the same answer if you type their names as keys (`print_freq=10`, `trainer.gpus=2`).
+The error lists the equivalent of each option, and ends with
+`python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`. Nothing is started. Names of other programs typed as
+keys (`print_freq=10`, `trainer.gpus=2`) are translated in the same way. If an option of another program accepts several
+values, as in `--opt-betas 0.9 0.95`, separate them by commas in VALUE.
 
-Generated from `src/imagenet_ddp/cli/known_terms.txt` by `python scripts/doc_pages.py`.
+In the tables, "there" is the other program and "here" is this one.
+
+This page is generated from `src/imagenet_ddp/cli/known_terms.txt` by `python scripts/doc_pages.py`.
 """
 
 
 # Title -> (introduction of its table, its options in the order of the page).
 PROGRAMS = {
     "pytorch/examples, imagenet/main.py": (
-        "There, `--batch-size` and `--workers` are for all GPUs of a machine and are divided by their number; here, "
-        "both are per process. The folder, `DIR`, is the last argument there.",
+        "In pytorch/examples, `--batch-size` and `--workers` are totals for all GPUs of a machine, and are divided by "
+        "the number of GPUs. Here, both values are per process. The folder, `DIR`, is the last argument there.",
         "DIR -a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed "
         "-b --batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
         "--multiprocessing-distributed --world-size --rank --dist-url --dist-backend",
     ),
     "torchvision, references/classification/train.py": (
-        "Batch size and workers are per process in both.",
+        "Batch size and workers are per process in both programs.",
         "--model --weights --lr --momentum --wd --weight-decay --opt --epochs --start-epoch --lr-scheduler "
         "--lr-step-size --lr-gamma --lr-warmup-epochs --lr-min --lr-warmup-method --lr-warmup-decay --label-smoothing "
         "--clip-grad-norm --sync-bn --amp --use-deterministic-algorithms --mixup-alpha --cutmix-alpha --auto-augment "
@@ -109,8 +112,8 @@ PROGRAMS = {
         "--cache-dataset --print-freq --resume --test-only --output-dir --device --nodes --world-size --dist-url",
     ),
     "timm, train.py": (
-        "Batch size and workers are per process in both. The folder is the last argument there; here, type "
-        "`data=imagenet data.root=FOLDER`.",
+        "Batch size and workers are per process in both programs. The folder is the last argument of timm's command. "
+        "Here, type `data=imagenet data.root=FOLDER`.",
         "--data-dir --data_dir --dataset --dataset-download --train-split --val-split --num-classes --model "
         "--pretrained --pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --in-chans --gp "
         "--img-size --input-size --crop-pct --mean --std --interpolation --train-interpolation -b --batch-size -vb "
@@ -127,11 +130,11 @@ PROGRAMS = {
         "--recovery-interval --checkpoint-hist --resume --no-resume-opt --output --experiment --eval-metric --tta",
     ),
     "torchrun, torch.distributed, Lightning": (
-        "torchrun's own options work unchanged before `-m imagenet_ddp.train`. After it, they mean:",
+        "torchrun's own options work unchanged before `-m imagenet_ddp.train`. Options after it are translated:",
         "--nproc_per_node --nproc-per-node --gpus --devices --nnodes --num_nodes --node_rank --node-rank --master_addr "
         "--master-addr --master_port --master-port",
     ),
-    "Tutorials of DistributedDataParallel": (
+    "DistributedDataParallel tutorials": (
         "These are options of one or two letters, and names from the tutorials' code. Type an environment variable "
         "such as `NCCL_SOCKET_IFNAME=eth0` before the command, or as `nccl.env.NCCL_SOCKET_IFNAME=eth0`.",
         "--starting_lr --nesterov --num_epochs --n_epochs --max_epochs acc_grad --data --folder --batch_size --bs "
@@ -152,8 +155,8 @@ LINES = (
 )
 _LINES_HEAD = """## Whole commands
 
-These commands are from tutorials and from pytorch/examples. In `main.py 2 0`, the arguments are rank and local rank,
-and the tutorial's code contains the number of processes.
+These commands come from tutorials, and the last one from pytorch/examples. `main.py 2 0` specifies the rank and the
+local rank. The number of processes is set in the code of that tutorial.
 
 | there | here |
 |---|---|"""
@@ -196,18 +199,17 @@ _RECIPES = """# Recipes
 `experiment=NAME` sets the keys of the file `conf/experiment/NAME.yaml`. Options that you type take precedence. Figures
 are those of the named papers and programs on ImageNet-1k, unless a line says that they were measured here.
 
-`python scripts/doc_pages.py` generates this page from the first comments of these files. Results measured here are from
-`docs/results.csv`, if that file exists. It is the [table over seeds](runs.md#over-seeds) of a folder of runs, such as
-an [ablation](runs.md#ablations):
+`python scripts/doc_pages.py` generates this page from the comments at the top of these files. If `docs/results.csv`
+exists, its measurements are added. Write the [table over seeds](runs.md#over-seeds) of a folder of runs, such as an
+[ablation](runs.md#ablations), to this file:
 
     python -m imagenet_ddp.report runs/ablation_NAME by=recipe against=NAME format=csv > docs/results.csv
     python scripts/doc_pages.py
 """
 _MEASURED = """## Measured here
 
-The figures are medians over the seeds; top-1 also has its range. Differences and ratios are relative to the first
-row. p is the p-value of Welch's t-test, which [runs](runs.md#over-seeds) explains. The commands are in the order of the
-rows.
+The table shows medians over the seeds, and the range of top-1. Differences and ratios are relative to the first row. p
+is the p-value of Welch's t-test, which [runs](runs.md#over-seeds) explains. The commands are in the order of the rows.
 """
 
 
@@ -266,9 +268,10 @@ def recipes(results: Path = RESULTS) -> str:
 
 _COMMANDS = """# Commands
 
-This is the output of `python -m imagenet_ddp.COMMAND --help`, or `imagenet-ddp COMMAND --help`, for every command.
+This page contains the output of `python -m imagenet_ddp.COMMAND --help`, or `imagenet-ddp COMMAND --help`, for every
+command.
 
-Generated by `python scripts/doc_pages.py`.
+It is generated by `python scripts/doc_pages.py`.
 """
 
 
