@@ -359,7 +359,7 @@ PROSE = [
     r"correct those rows",
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
-    r"correct that file", r"begin the file that", r"stands for a key", r"a,b,c or range",
+    r"correct that file", r"begin the file of", r"stands for a key", r"a,b,c or range",
     r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
     r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",

@@ -122,7 +122,7 @@ def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: mypkg.Data\n")
     typed = ["--config-dir", "mine", "data=own"]
     (text,) = refused(*typed)
-    assert "got mypkg.Data. Hint: where you trust that package: `'allow_targets=[mypkg]'`" in text
+    assert "got mypkg.Data. Hint: if you trust that package, add `'allow_targets=[mypkg]'`" in text
     assert asked(*typed, "allow_targets=[mypkg]").configs[0].data.name == "own"
 
 
@@ -232,7 +232,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("model.args.x=1", "Hint: type +model.args.x=1 to add it."),
         (
             "callbacks.mine.patience=3",
-            "Hint: type +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS +callbacks.mine.patience=3 to add it.",
+            "Hint: type +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS +callbacks.mine.patience=3 to add",
         ),
         (
             "optim.lr=0.1,0.2",
@@ -247,7 +247,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("hydra/launcher=gone", "hydra/launcher must be one of basic"),
         ("hydra.run.dir=x.ckpt/run", "x.ckpt is a file."),
         ("optim._target_=os.system", "optim._target_ must begin with one of imagenet_ddp, torch,"),
-        ("optim._target_=torchevil.SGD", "Hint: where you trust that package: `'allow_targets=[torchevil]'`"),
+        ("optim._target_=torchevil.SGD", "Hint: if you trust that package, add `'allow_targets=[torchevil]'`"),
         ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_ must begin with"),
         ("resume=gone.ckpt", "resume must be a checkpoint file"),
         ("--config-dir=gone", "--config-dir must be a folder"),
@@ -287,7 +287,7 @@ def test_a_tilde_is_answered_with_the_home_folder():
 
 
 def test_mandatory_paths():
-    assert refused(verb="evaluate")[0].startswith("checkpoint is required, but not set. Hint: checkpoint=runs/")
+    assert refused(verb="evaluate")[0].startswith("checkpoint is required, but not set. Hint: set checkpoint=runs/")
     assert [text.split()[0] for text in refused(verb="predict")] == ["checkpoint", "images"]
 
 
@@ -317,7 +317,7 @@ def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
 def test_a_root_that_was_typed_is_no_place_for_generated_images(verb: str, root: str, tmp_path: Path):
     text = refused(f"data.root={root}", verb=verb)[0]
     assert text.startswith(f"data.root={root} must be typed with data=")
-    assert text.endswith(f"Hint: data=imagefolder data.root={root}.")
+    assert text.endswith(f"Hint: set data=imagefolder data.root={root}.")
     assert not (tmp_path / "gone").exists()
 
 
