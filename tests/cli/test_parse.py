@@ -192,7 +192,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "model.name must be a classifier of torchvision.models",
         "schedule must be a group of keys, got cosine. Hint: set schedule.name=cosine.",
         "Hint: type `'trainer.devices=[0,3]'` to use all of them together, or add -m",
-        "trainer.strategy is set by this project. Hint: strategy=ddp.",
+        "trainer.strategy is set by this project. Hint: set strategy=ddp.",
         "data.bogus is not a known key.",
     ]:
         assert sum(said in text for text in found) == 1, said
@@ -206,7 +206,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("checkpoint=x.ckpt", "did you mean resume?"),
         ("+bogus=1", "bogus is not a known key."),
         ("+trainer.bogus=1", "trainer.bogus is not a known key."),
-        ("+trainer.strategy=ddp", "Hint: strategy=ddp."),
+        ("+trainer.strategy=ddp", "Hint: set strategy=ddp."),
         ("trainer.max_epoch=3", "did you mean trainer.max_epochs?"),
         ("data=imagenett", "Hint: set data=imagenet."),
         ("data=STL10", "Hint: set data=stl10."),
