@@ -195,8 +195,7 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
 
 
 def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
-    """Return (step times without communication, step times with communication or None if it is too slow, seconds to read
-    a batch)."""
+    """Return (times of a step alone, times with communication or None if it is too slow, seconds to read a batch)."""
     read_s, strategy = max(_gather(_on_all_ranks(lambda: _read_s(plan)))), plan.config["strategy"]
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
