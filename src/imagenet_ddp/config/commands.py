@@ -67,7 +67,9 @@ class RunConfig(CommonConfig):
 
     sweep: SweepConfig = field(default_factory=SweepConfig)
     resume: Annotated[
-        str | None, Example("auto"), "Run folder or checkpoint to resume; auto: the newest unfinished run, if any."
+        str | None,
+        Example("auto"),
+        "Run folder or checkpoint to resume; auto: the newest unfinished run of this name, if any.",
     ] = None
 
 
@@ -124,7 +126,7 @@ class PredictConfig(CommonConfig):
         str | None,
         choice("layercam", "gradcam"),
         Example("layercam"),
-        "Contact sheet: method that marks where the top class was found, in a second picture; null: no second picture.",
+        "Contact sheet: method that shows in a second picture where the top class was found; null: no second picture.",
     ] = None
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
 
@@ -282,7 +284,7 @@ class PrepareOptions:
 
 @dataclass
 class PrepareConfig(CommonConfig):
-    name: Annotated[str, _FOLDER_NAME, Example("my_run"), "check: its report is in runs/<name>/check_<time>."] = (
+    name: Annotated[str, _FOLDER_NAME, Example("my_run"), "check: the report is in runs/<name>/check_<time>."] = (
         "${data.name}"
     )
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
