@@ -62,7 +62,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     submit, found = _validate("submit", own, environ, compose_only=True)
     request, mistakes = _validate("train", sweep.expand_resume(typed), environ, elsewhere=True)
     program = shlex.join(["imagenet_ddp.submit", *own])
-    found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in commands to type
+    found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in the commands that hints propose
     if submit is None or request is None:
         raise ConfigError(found)
     options: Any = submit.configs[0].submit
@@ -135,8 +135,8 @@ def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
 
 
 def _shape(config: DictConfig, options: Any) -> Iterator[str]:
-    """Yield the sbatch options that follow from train's options. --gpus-per-node is set even to 0, because the script
-    itself requests a GPU."""
+    """Yield the sbatch options that follow from train's options. Without GPUs, yield --gpus-per-node=0, because the
+    script itself requests a GPU."""
     trainer, workers = config.trainer, config.data.num_workers
     devices = num_devices(trainer.devices) or 1
     tasks = batch_split.num_processes(config.strategy, devices)

@@ -244,7 +244,7 @@ def test_one_check_does_not_end_the_others(machine: Callable[..., Machine]):
         ("model.name=resnet19", "model.name must be"),
         ("format=xml", "format must be text or json"),
         ("cluster.timeout_s=-1", "cluster.timeout_s must be"),
-        ("resume=README.md", "resume=README.md stands for the options of a run"),
+        ("resume=README.md", "resume=README.md loads the options of a run"),
         ("-m", "-m starts several jobs"),
     ],
 )

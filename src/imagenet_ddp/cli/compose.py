@@ -90,7 +90,7 @@ class Composer:
     def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
         """Return (overrides of each job of a sweep, the options that distinguish each job, mistakes).
 
-        A sweeper other than Hydra's own chooses its values later. One job without the swept options is returned then.
+        A sweeper other than Hydra's own chooses its values later, so one job without the swept options is returned.
         """
         fixed = [override for override in overrides if not override.is_sweep_override()]
         config, _ = self.compose(fixed, RunMode.MULTIRUN)

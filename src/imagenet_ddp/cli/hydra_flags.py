@@ -71,7 +71,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     args, rest = parser.parse_known_args(argv)
     found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
-        # argparse leaves over the words after an option that stands between other words, and Hydra would refuse them
+        # if words come both before and after an option, argparse leaves over those after it; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
         words = list(args.overrides)
         flags = [token for token in argv if not (token in words and not words.remove(token))]

@@ -146,7 +146,7 @@ def _validate_job(
 
 
 def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
-    """Put the jobs that have a mistake in front of its text, unless all jobs have it."""
+    """Prefix the text of a mistake with the jobs that have it, unless all jobs have it."""
     if len(numbers) == len(names):
         return text
     if len(numbers) == 1:

@@ -22,7 +22,7 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
 
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
-    """Return the message for a key that is not declared. where: the file to add to it, " (in experiment/mine.yaml)"."""
+    """Return the message for a key that is not declared. where: text to add after the key, such as " (in x.yaml)"."""
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     if key.startswith("strategy."):

@@ -30,8 +30,8 @@ class Word:
 def fill_in(word: Word, verb: str, said: Mapping[str, str], typed: Mapping[str, str], others: bool) -> None:
     """Set those options of a word that depend on other words. A word that world_options reads gets only a note.
 
-    said: role -> value of all words of the other program. typed: key -> value of this program's options. others: the
-    line has further words of the other program.
+    said: role -> value of all words of the other program. typed: key -> value of this program's options. others:
+    whether the line has further words of the other program.
     """
     value = word.value.strip("[]() ")
     if word.role == "folder":

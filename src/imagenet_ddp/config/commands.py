@@ -201,7 +201,7 @@ class TuneOptions:
     pruner: Annotated[
         str,
         choice("median", "none"),
-        "Rule for ending trials early; median: below the median of earlier trials at the same epoch.",
+        "Rule for ending trials early; median: if a trial is below the median of earlier trials at the same epoch.",
     ] = "median"
     pruner_num_trials: Annotated[int, integer(1), "Number of trials that must finish before any is pruned."] = 4
     pruner_num_epochs: Annotated[int, integer(1), "Number of epochs before a trial may be pruned."] = 3

@@ -68,7 +68,7 @@ ACCEPTED: dict[str, TrainerKey] = {
         "auto",
         "auto: bf16-mixed if the device computes fast in it, else 32-true.",
     ),
-    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch (or this many) and stop."),
+    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch, or this number of batches, and stop."),
     "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no limit)", "Number of epochs; -1: no limit."),
     "min_epochs": TrainerKey(integer(0) | NULL, "null", "Minimum number of epochs."),
     "max_steps": TrainerKey(integer(-1), "-1 (no limit)", "Optimizer steps after which training ends; -1: no limit."),

@@ -48,7 +48,7 @@ def names(machine: Machine) -> list[str]:
 
 
 def not_joined(error: ConfigError) -> list[Check]:
-    """Return the failed check `ranks` if the ranks did not find each other. error: names the missing ranks."""
+    """Return the failed check `ranks` for ranks that did not find each other. error: names the missing ranks."""
     return _named("ranks", failed(error.mistakes))
 
 
@@ -184,7 +184,7 @@ def _check_ranks(
 
 
 def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence[Check]) -> None:
-    """Add the failed checks of the other nodes to the checks."""
+    """Add the failed checks of the other nodes to this node's checks."""
     lines = [(check.name, check.what, check.hint) for check in node_checks if not check.ok]
     everywhere = _gather((world.info.node_rank, socket.gethostname(), lines))
     found = {(node, host, *line) for node, host, lines in everywhere if node for line in lines}

@@ -37,7 +37,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
     output_format, config = composed.pop("format"), DictConfig(composed)
     if config.resume not in (None, "auto"):
         raise ConfigError(
-            f"resume={config.resume} stands for the options of a run, but doctor checks only typed options. "
+            f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "
             "Hint: type the options of that run, without resume."
         )
     assert request.hydra is not None

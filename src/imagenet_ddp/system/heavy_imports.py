@@ -18,8 +18,8 @@ from imagenet_ddp.system.paths import cache_dir
 def import_torch() -> Iterator[None]:
     """Pause the garbage collector, and permanently exclude the objects created in the block from collection.
 
-    These imports create a million objects that are never freed. The collector would search them repeatedly in vain,
-    which takes a tenth of the import time, and would go on doing so during training.
+    These imports create a million objects that are never freed. The collector would search them repeatedly without
+    effect, which takes a tenth of the import time, and again during training.
     """
     cache_bytecode()
     was_enabled = gc.isenabled()
@@ -56,5 +56,5 @@ def cache_bytecode() -> None:
 def torch_bytecode() -> Path:
     """Return the path of torch's first module in compiled form, whether or not the file exists."""
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None  # a dependency
+    assert spec is not None and spec.origin is not None  # torch is a dependency of this package
     return Path(importlib.util.cache_from_source(spec.origin))

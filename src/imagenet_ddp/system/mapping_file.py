@@ -1,4 +1,4 @@
-"""Read a YAML or JSON file that should hold a mapping."""
+"""Read a YAML or JSON file that should contain a mapping."""
 
 import json
 from pathlib import Path

@@ -16,7 +16,7 @@ REDRAW_S = 0.2  # seconds between two drawings of the bar
 
 
 class Progress:
-    """Shows on stderr how much of `total` is done, the speed, and the time left.
+    """Show on stderr how much of `total` is done, the speed, and the time left.
 
     total: in `unit`. rate: whether to show units per second. more: returns text to add to each line. stream: None means
     stderr.

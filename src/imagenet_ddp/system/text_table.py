@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from imagenet_ddp.system.csv_file import csv_bytes
 
-MIN_TEXT_WIDTH = 22  # terminal columns to which longer text is shortened at most
+MIN_TEXT_WIDTH = 22  # terminal columns; text is not shortened below this width
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class DataConfig:
     ] = 0
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
     download: Annotated[bool, "stl10: download the archive if it is missing."] = True
-    verify: Annotated[bool, "packed, streamed: compare the checksum of each image as it is read."] = False
+    verify: Annotated[bool, "packed, streamed: verify the checksum of each image when it is read."] = False
     shuffle_window_shards: Annotated[
         int,
         integer(0),
@@ -129,7 +129,7 @@ class DataConfig:
         float,
         number(0),
         Example("0.2"),
-        "Mixup: both parameters of the Beta distribution; 0: no Mixup. Training top-1 is that of the larger share.",
+        "Mixup: both parameters of the Beta distribution; 0: no Mixup. Training top-1 uses the label of the larger share.",
     ] = 0.0
     cutmix_alpha: Annotated[
         float,
@@ -142,7 +142,7 @@ class DataConfig:
         int | None,
         integer(8),
         Example("176"),
-        "Height and width of training images in pixels, if not those of validation; null: image_size.",
+        "Height and width of training images in pixels if they differ from validation; null: image_size.",
     ] = None
     progressive_start: Annotated[
         int | None,

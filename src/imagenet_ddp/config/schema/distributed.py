@@ -50,7 +50,7 @@ class StrategyConfig:
         int | None,
         integer(0),
         Example("2"),
-        "balanced_dp: images per forward pass on the first device; 0: none, it only gathers; null: half of "
+        "balanced_dp: images per forward pass on the first device (0: this device only gathers); null: half of "
         "data.batch_size.",
     ] = None
 

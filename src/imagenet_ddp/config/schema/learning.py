@@ -146,7 +146,7 @@ class ScheduleConfig:
     warmup: Annotated[
         str,
         choice("linear", "constant"),
-        "linear: the factor on lr rises from warmup_start to 1; constant: it is warmup_start until the warm-up ends.",
+        "linear: the factor on lr rises from warmup_start to 1; constant: the factor stays at warmup_start.",
     ] = "linear"
     warmup_epochs: Annotated[Any, AUTO | number(0), "Number of warm-up epochs; auto: 5 if lr is scaled up, else 0."] = (
         "auto"
