@@ -53,7 +53,7 @@ def validate(
     plain = _plain(config, "", found, broken)
     declared = keys.declared(verb)
     lacking = [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]
-    if len(lacking) > 5:  # the user's own file of --config-name does not include train's config
+    if len(lacking) > 5:  # the user's own file of --config-name does not include the command's config
         return [
             f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."
         ], None

@@ -129,7 +129,7 @@ class DataConfig:
         float,
         number(0),
         Example("0.2"),
-        "Mixup: both parameters of the Beta distribution; 0: no Mixup. Training top-1 uses the label of the larger share.",
+        "Mixup: both parameters of the Beta distribution; 0: no Mixup. Training top-1 uses the larger share's label.",
     ] = 0.0
     cutmix_alpha: Annotated[
         float,
