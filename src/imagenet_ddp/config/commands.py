@@ -35,7 +35,7 @@ class CommonConfig:
     name: Annotated[str, _FOLDER_NAME, Example("my_run"), "Name of the run, whose folder is runs/<name>/<time>."] = (
         "${data.name}_${model.name}"
     )
-    seed: Annotated[int, integer(0, 2**32 - 1), "Seed of the weights, the order of images and the augmentation."] = 0
+    seed: Annotated[int, integer(0, 2**32 - 1), "Seed of weights, image order and augmentation."] = 0
     allow_targets: Annotated[list[str], Example("[mypkg]"), "Further packages that a _target_ may name."] = field(
         default_factory=list
     )

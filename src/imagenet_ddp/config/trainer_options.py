@@ -57,7 +57,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     "num_nodes": TrainerKey(
         AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
         "auto",
-        "Number of machines; LEAST:MOST if nodes may join and leave.",
+        "Number of machines; LEAST:MOST if nodes join and leave.",
     ),
     "precision": TrainerKey(
         (

@@ -73,7 +73,7 @@ class OptimConfig:
         None
     )
     args: Annotated[dict[str, Any], "Further keyword arguments of the optimizer."] = field(default_factory=dict)
-    lr: Annotated[float, number(above=0), "Learning rate for optim.reference_batch images per step."] = 0.1
+    lr: Annotated[float, number(above=0), "Learning rate for a batch of optim.reference_batch."] = 0.1
     lr_head: Annotated[
         float | None,
         number(above=0),
