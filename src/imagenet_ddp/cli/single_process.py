@@ -21,8 +21,8 @@ class SingleProcess:
 
 
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:
-    """Return the command line, or None if Hydra only prints something. why: the reason for refusing -m, for the
-    message. Raises ConfigError if a mistake makes further validation impossible."""
+    """Return the command line, or None if Hydra only prints something. why: the reason for refusing -m, shown in
+    the message. Raises ConfigError if a mistake makes further validation impossible."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
     if hydra_flags.only_prints(argv):

@@ -89,7 +89,7 @@ def line(number: int, total: int, one: Check, width: int | None = None) -> str:
 
 
 def document(results: list[Check]) -> dict[str, Any]:
-    """Return the report for format=json. The numbers of the check `scaling` become the prediction."""
+    """Return the report for format=json. The numbers of the check `scaling` are moved to the key `prediction`."""
     prediction = next((one.numbers for one in results if one.name == "scaling" and one.numbers), None)
     return {
         "ok": all(one.ok for one in results),

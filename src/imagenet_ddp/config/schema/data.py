@@ -212,5 +212,5 @@ class LoaderConfig:
         str, choice("auto", "cpu", "gpu"), "dali: device that decodes images; auto: the device of the model."
     ] = "auto"
     num_threads: Annotated[
-        Any, AUTO | integer(1), "dali: number of CPU threads; auto: as many as loader processes without DALI."
+        Any, AUTO | integer(1), "dali: number of CPU threads; auto: the number of loader processes without DALI."
     ] = "auto"
