@@ -9,7 +9,7 @@ from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes
 from imagenet_ddp.system.text import count_noun, percent
 
-# comm_hook -> share of the bytes of a 32-bit gradient, or weight, that are sent
+# comm_hook -> share of the bytes of a 32-bit gradient, or weight, that is sent
 SENT_SHARES = {None: 1.0, "fp16": 0.5, "bf16": 0.5, "post_local_sgd": 1.0}
 Config = Mapping[str, Any]
 
