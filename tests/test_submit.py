@@ -89,21 +89,21 @@ def test_a_custom_config(tmp_path: Path) -> None:
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
          ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1", "submit.time must be a time",
-          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: trainer.devices=8."]),
+          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: set trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
-         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: trainer.devices=2."]),
+         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: set trainer.devices=2."]),
         (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
         (("submit.time=30", "--epochs", "3"),
-         ["options of other programs, and what they are here:\n  --epochs 3: trainer.max_epochs=3.\n"
+         ["options of other programs, and their equivalents here:\n  --epochs 3: trainer.max_epochs=3.\n"
           "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
         (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
         (("submit.extra=--mail-type=END",),
          ["submit.extra=--mail-type=END cannot be read by Hydra's grammar. "
           "Hint: put quotes around the value: `'submit.extra=\"--mail-type=END\"'`"]),
         (("submit.extra=exclusive",), ["submit.extra must be options of sbatch, without quotes or null"]),
-        (("submit.array_parallelism=2",), ["submit.array_parallelism must come with -m"]),
+        (("submit.array_parallelism=2",), ["submit.array_parallelism must be used with -m"]),
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),
-        (("-m", "trainer.devices=1,2"), ["the jobs of -m must need the same nodes, GPUs and CPUs"]),
+        (("-m", "trainer.devices=1,2"), ["all jobs of -m must request the same nodes, GPUs and CPUs"]),
         (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr must be a number > 0"]),
         (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
@@ -140,7 +140,7 @@ def test_a_machine_without_sbatch(run: Run, tmp_path: Path) -> None:
     done = run("submit", "submit.now=true", "optim.lr=-1", PATH=str(tmp_path))
     message = " ".join(done.stderr.split())
     assert (done.returncode, done.stdout) == (2, "") and "2 mistakes, nothing was started" in message
-    assert "submit.now=true needs sbatch, which this machine lacks. Hint: leave submit.now out." in message
+    assert "submit.now=true needs sbatch, which is not installed here. Hint: leave submit.now out." in message
 
 
 @pytest.mark.parametrize("script", ["train", "doctor"])

@@ -1,3 +1,3 @@
-"""Image classification with PyTorch Lightning and Hydra. Commands: `python -m imagenet_ddp.train|evaluate|predict`."""
+"""Train image classifiers with PyTorch Lightning and Hydra. `python -m imagenet_ddp` lists the commands."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""List the commands, or run one: `python -m imagenet_ddp train` is `python -m imagenet_ddp.train`."""
+"""List the commands, or run one: `python -m imagenet_ddp train` does the same as `python -m imagenet_ddp.train`."""
 
 import importlib
 import importlib.util
@@ -22,8 +22,11 @@ def main() -> None:
         is_package = spec is not None and spec.submodule_search_locations is not None
         importlib.import_module(f"{name}.__main__" if is_package else name).main()
     else:
-        hint = f"Hint: imagenet-ddp train {command} ..." if "=" in command else "Hint: imagenet-ddp --help lists them."
-        print(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}. {hint}", file=sys.stderr)
+        hint = (
+            f"type `imagenet-ddp train {command} ...`" if "=" in command else "`imagenet-ddp --help` lists the commands"
+        )
+        message = f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}. Hint: {hint}."
+        print(message, file=sys.stderr)
         sys.exit(2)
 
 

@@ -1,4 +1,4 @@
-"""python -m imagenet_ddp.demo checkpoint=PATH: serve a page that classifies the pictures dropped on it."""
+"""Serve a web page that classifies the pictures dropped on it: python -m imagenet_ddp.demo checkpoint=PATH."""
 
 import os
 from pathlib import Path
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
 MAX_FILE_SIZE = "20mb"
-MAX_WAITING = 16  # requests; further ones are turned away
+MAX_WAITING = 16  # requests in the queue; further requests are refused
 
 
 def main() -> None:
     with command.run_command("demo"), TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         request = command.request("demo")
-        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves this machine
-        # by default /tmp/gradio, which belongs to the user who came first, and where pictures stay
+        os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # send nothing from this machine
+        # the default, /tmp/gradio, belongs to the first user who started Gradio, and keeps the pictures
         os.environ.setdefault("GRADIO_TEMP_DIR", folder)
         try:
             import gradio
         except ImportError as error:
             raise ConfigError(
-                f"demo needs Gradio, which is not installed. Hint: `{install('imagenet_ddp[demo]')}`"
+                f"demo needs Gradio, which is not installed. Hint: run `{install('imagenet_ddp[demo]')}`."
             ) from error
         config = resolved_config(request, os.environ)
         page = make_page(gradio, open_predictor(config), Path(config["checkpoint"]))
-        theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # none are downloaded
-        print(f"http://{config['host']}:{config['port']}  (Ctrl-C ends it)", flush=True)
+        theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
+        print(f"http://{config['host']}:{config['port']}  (press Ctrl-C to stop)", flush=True)
         try:
             page.queue(max_size=MAX_WAITING).launch(
                 server_name=config["host"], server_port=config["port"], max_file_size=MAX_FILE_SIZE, share=False,
@@ -40,12 +40,13 @@ def main() -> None:
             )  # fmt: skip
         except OSError as error:
             raise ConfigError(
-                f"port={config['port']} must be free on {config['host']}, but {error}. Hint: port={config['port'] + 1}."
+                f"port={config['port']} must be free on {config['host']}, but {error}. "
+                f"Hint: set port={config['port'] + 1}."
             ) from error
 
 
 def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
-    """Return a Gradio Blocks. gradio: the imported module."""
+    """Build the page, a gradio.Blocks. gradio: the imported module. checkpoint: its file name is the title."""
     import torch
 
     from imagenet_ddp.data.decoding.image import UnreadableImage
@@ -55,12 +56,14 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
     if explain is not None:
         try:
             explain([predictor.read.prepare(torch.zeros(3, 256, 256, dtype=torch.uint8))], [0], "layercam")
-        except ConfigError:  # a net without a layer that has rows and columns
+        except ConfigError:  # no layer of this net has rows and columns
             explain = None
 
     def answer(path: str | None) -> tuple[dict[str, float] | None, Any]:
-        """Return (label -> probability of the top 5, the picture under its activation map, or without one if there is
-        none)."""
+        """Return (label -> probability of the top-5 classes, the picture overlaid with its activation map).
+
+        The picture is returned unchanged if the net has no activation map. path: None returns (None, None).
+        """
         if path is None:
             return None, None
         image = predictor.read(path)
@@ -78,8 +81,8 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
         gradio.Markdown(f"# {checkpoint.name}\n{len(predictor.classes):,} classes")
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])
-            # the file as it is: what training refuses is refused here in the same words. Not by a subclass, for which
-            # Gradio writes a file next to this one.
+            # Pass on the uploaded file itself, so that a file which training refuses is refused here with the same
+            # message. A subclass would do the same, but Gradio writes a file next to the module of a subclass.
             picture.preprocess = lambda payload: payload and payload.path
             with gradio.Column():
                 classes = gradio.Label(label="Classes", num_top_classes=5)

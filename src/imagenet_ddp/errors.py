@@ -2,9 +2,9 @@
 
 
 class ConfigError(Exception):
-    """Mistakes in the command or its input: shown without a traceback, exit code 2.
+    """One or more mistakes in the command or its input. They are shown without a traceback; the exit code is 2.
 
-    mistakes: one sentence each, of the form "KEY must be A, got B. Hint: what to set."
+    mistakes: one message each, of the form "KEY must be A, got B. Hint: set KEY=C."
     """
 
     def __init__(self, mistakes: str | list[str]):
@@ -13,5 +13,5 @@ class ConfigError(Exception):
 
 
 class RunError(Exception):
-    """A failure during a run that one sentence with a Hint explains: a broken image, a loader process out of memory.
-    Shown without a traceback, exit code 1."""
+    """A failure during a run that one message with a hint explains, such as a broken image or a loader process that ran
+    out of memory. It is shown without a traceback; the exit code is 1."""

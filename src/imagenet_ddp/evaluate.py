@@ -1,5 +1,7 @@
-"""python -m imagenet_ddp.evaluate checkpoint=PATH: compute top-1, top-5 and loss of a checkpoint, counting each
-validation image once."""
+"""Compute top-1, top-5 and loss of a checkpoint: python -m imagenet_ddp.evaluate checkpoint=PATH.
+
+Each validation image is counted once.
+"""
 
 import os
 import sys
@@ -15,7 +17,7 @@ from imagenet_ddp.runs import folder
 
 
 def main() -> float | None:
-    """Return top-1 as a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
+    """Return top-1 as a fraction. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after signal n."""
     with command.run_command("evaluate"):
         return _evaluate(command.request("evaluate"))
 

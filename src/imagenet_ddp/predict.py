@@ -1,6 +1,7 @@
-"""python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN: predict the top classes of each image.
+"""Predict the top classes of each image: python -m imagenet_ddp.predict checkpoint=PATH images=FILE|FOLDER|PATTERN.
 
-Exit codes: 0 done, even if single files cannot be read (the error is in their row); 1 failed; 2 refused.
+Exit codes: 0 on success, even if some files cannot be read (their rows contain the error); 1 after a failure; 2 for a
+refused command.
 """
 
 import csv
@@ -24,12 +25,13 @@ from imagenet_ddp.system.text import count_noun
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
-# (path, top, error, image): top has (class index, probability), most likely first; it is empty if the image could not
-# be read, and error says why.
+# A function (path, top, error, image) that writes one image's prediction. top: pairs (class index, probability), most
+# likely first. If the image could not be read, top is empty and error is the reason; otherwise error is empty.
 Write = Callable[[str, list[tuple[int, float]], str, Any], None]
 
 SHEET = ".png"
-MOST_WHOLE = 4  # images in a batch at their original size: 12 megapixels take 36 MB, and the same again in the batch
+# Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
+MOST_WHOLE = 4
 
 
 def main() -> None:
@@ -56,7 +58,7 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
-    # what standard output refuses is explained at the end of each command
+    # errors of standard output are explained at the end of each command (system/closed_pipe.py)
     disk_errors = disk_errors_as_run_error(Path(config["out"])) if config["out"] else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_workers)))
@@ -75,16 +77,16 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
-    """Return what writes each image to out=; the stack closes it."""
+    """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
     if str(config["out"]).lower().endswith(SHEET):
         from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
 
         if num_images > MOST_IMAGES:
             raise ConfigError(
-                f"out=*{SHEET} shows at most {MOST_IMAGES} images, got {num_images}. Hint: out=predictions.csv."
+                f"out=*{SHEET} shows at most {MOST_IMAGES} images, got {num_images}. Hint: set out=predictions.csv."
             )
         sheet = SheetWriter(Path(config["out"]), predictor, config["explain"])
-        stack.push(lambda kind, *_: kind is None and sheet.close())  # no sheet of what was broken off
+        stack.push(lambda kind, *_: kind is None and sheet.close())  # write no sheet after an error
         return sheet.write
     stream: IO[str] = sys.stdout
     if config["out"]:
@@ -94,7 +96,8 @@ def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Pre
 
 
 def _csv(stream: IO[str], predictor: "Predictor", top_k: int) -> Write:
-    """Write columns path, class_1, probability_1, ..., error; a class by its label."""
+    """Write the header path, class_1, probability_1, ..., error, and return the function that writes the rows. Classes
+    are written as labels."""
     writer = csv.writer(stream, lineterminator="\n")
     columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
     writer.writerow(["path", *columns, "error"])
@@ -107,7 +110,8 @@ def _csv(stream: IO[str], predictor: "Predictor", top_k: int) -> Write:
 
 
 def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
-    """Write one object per line: path, classes (class, label, probability), error or null."""
+    """Return a function that writes one JSON object per line: path, classes (class, label, probability), and error,
+    which is null if the image was read."""
 
     def write(path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
         rows = [

@@ -1,6 +1,7 @@
-"""python -m imagenet_ddp.submit: show the sbatch command for a training, or run it. No torch.
+"""Show or run the sbatch command for a training: python -m imagenet_ddp.submit. Does not import torch.
 
-Exit codes: 0 shown or queued, 2 wrong options or no sbatch on this machine, else the one of sbatch.
+Exit codes: 0 if the command was shown or the job was queued; 2 if options are wrong or sbatch is not installed;
+otherwise the exit code of sbatch.
 """
 
 import os
@@ -46,13 +47,13 @@ def main() -> None:
             console.print_message(plan.note)
         print(shlex.join(plan.command), flush=True)
         if plan.now:
-            # inside of a job, sbatch would take options from that job's variables
+            # inside a job, sbatch would read options from the environment variables of that job
             environ = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_" or key == "SLURM_CONF"}
             sys.exit(subprocess.run(plan.command, env=environ, stdin=subprocess.DEVNULL).returncode)
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the request, or None if Hydra only prints something; raise ConfigError with every mistake."""
+    """Return the plan, or None if Hydra only prints something. Raises ConfigError with every mistake."""
     if hydra_flags.only_prints(argv):
         parse.command_line("submit", argv, environ)
         return None
@@ -61,28 +62,28 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     submit, found = _validate("submit", own, environ, compose_only=True)
     request, mistakes = _validate("train", sweep.expand_resume(typed), environ, elsewhere=True)
     program = shlex.join(["imagenet_ddp.submit", *own])
-    found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in lines to type
+    found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in the commands that hints propose
     if submit is None or request is None:
         raise ConfigError(found)
     options: Any = submit.configs[0].submit
     found += validate_group("submit", options, "submit")
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
-        found.append("submit.now=true needs sbatch, which this machine lacks. Hint: leave submit.now out.")
-    with suppress(OmegaConfBaseException):  # a value that does not resolve is among the mistakes already
+        found.append("submit.now=true needs sbatch, which is not installed here. Hint: leave submit.now out.")
+    with suppress(OmegaConfBaseException):  # a value that does not resolve has been reported already
         found += _unsupported(request, options)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     trainer, note = request.configs[0].trainer, None
     if trainer.devices == "auto":
         what = "process" if trainer.accelerator == "cpu" else "GPU"
-        note = f"trainer.devices is not set: one {what} per node is requested. Hint: trainer.devices=8."
+        note = f"trainer.devices is not set, so one {what} per node is requested. Hint: set trainer.devices=8."
     return Plan([*_sbatch(request, options), *typed], note, options.now)
 
 
 def _validate(
     verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
 ) -> tuple[parse.Request | None, list[str]]:
-    """Return the request, None if it cannot be read, and its mistakes."""
+    """Return (the request, or None if it cannot be read; its mistakes)."""
     try:
         return parse.command_line(verb, argv, environ, **how), []
     except ConfigError as error:
@@ -96,13 +97,13 @@ def _unsupported(request: parse.Request, options: Any) -> list[str]:
         if re.match(r"-1$|\[|\d+,", shown(devices)):
             found.append(
                 f"trainer.devices must be a number, because SLURM chooses the GPUs, got {shown(devices)}. "
-                f"Hint: trainer.devices={num_devices(devices) or 8}."
+                f"Hint: set trainer.devices={num_devices(devices) or 8}."
             )
     shapes = dict.fromkeys(" ".join(_shape(config, options)) for config in request.configs)
     if len(shapes) > 1:
         found.append(
-            f"the jobs of -m must need the same nodes, GPUs and CPUs, as tasks of one job array, got "
-            f"{' and '.join(shapes)}. Hint: submit them one after the other."
+            f"all jobs of -m must request the same nodes, GPUs and CPUs, because they become tasks of one job array, "
+            f"got {' and '.join(shapes)}. Hint: submit these jobs one by one, without -m."
         )
     sweeper = str(request.hydra.sweeper.get("_target_")) if request.hydra is not None else ""
     if request.multirun and not sweeper.endswith(".BasicSweeper"):
@@ -111,7 +112,7 @@ def _unsupported(request: parse.Request, options: Any) -> list[str]:
             "Hint: leave hydra/sweeper out."
         )
     if options.array_parallelism is not None and not _is_array(request):
-        found.append("submit.array_parallelism must come with -m, got a single run. Hint: add -m.")
+        found.append("submit.array_parallelism must be used with -m, got a single run. Hint: add -m.")
     return found
 
 
@@ -129,18 +130,18 @@ def _sbatch(request: parse.Request, options: Any) -> Iterator[str]:
         yield f"--array=0-{len(request.configs) - 1}{at_once}"
         yield "--output=slurm-%A_%a.log"
     yield from (options.extra or "").split()
-    script, here = conf_dir().parent / "scripts/train.sbatch", Path.cwd()  # in a checkout and in a wheel
+    script, here = conf_dir().parent / "scripts/train.sbatch", Path.cwd()  # this is its path in a wheel too
     yield str(script.relative_to(here) if script.is_relative_to(here) else script)
 
 
 def _shape(config: DictConfig, options: Any) -> Iterator[str]:
-    """Yield the options of sbatch that follow from train's; also --gpus-per-node=0, because the script requests a
-    GPU."""
+    """Yield the sbatch options that follow from train's options. Without GPUs, yield --gpus-per-node=0, because the
+    script itself requests a GPU."""
     trainer, workers = config.trainer, config.data.num_workers
     devices = num_devices(trainer.devices) or 1
     tasks = batch_split.num_processes(config.strategy, devices)
     cpus = (options.cpus_per_device or CPUS_PER_DEVICE) * devices // tasks
-    if options.cpus_per_device is None and isinstance(workers, int):  # of each process
+    if options.cpus_per_device is None and isinstance(workers, int):  # loader workers of each process
         cpus = workers + 1
     gpus = 0 if trainer.accelerator == "cpu" else devices
     yield f"--nodes={trainer.num_nodes if isinstance(trainer.num_nodes, int) else 1}"

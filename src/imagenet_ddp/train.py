@@ -1,4 +1,4 @@
-"""python -m imagenet_ddp.train: check the options, decide the folder, start the processes. See the README."""
+"""Train an image classifier: check the options, choose the run folder and start the processes. See the README."""
 
 import os
 import sys
@@ -15,7 +15,8 @@ from imagenet_ddp.system import console
 
 
 def main() -> float | None:
-    """Return the best val/top1 as a fraction. Exit codes: 2 refused, 128 + n stopped by signal n, 1 failed."""
+    """Return the best val/top1 as a fraction. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after
+    signal n."""
     Signals().install()
     try:
         with raise_on_signal():
@@ -39,7 +40,8 @@ def main() -> float | None:
 
 
 def _start(request: parse.Request, *, own_processes: bool = False) -> float | None:
-    """Train. own_processes: never in this process, so that the next job of a sweep inherits nothing from this one."""
+    """Run one training and return its best val/top1. own_processes: start new processes even for a single rank, so that
+    the next job of a sweep inherits nothing from this one."""
     if elastic_nodes.is_wanted(request.configs[0], os.environ):
         return elastic.run(request, main)
     with raise_on_signal():

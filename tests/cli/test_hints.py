@@ -249,6 +249,7 @@ LINES = [
         "trainer.devices=8 cluster.world_size=2 cluster.rank=0", "trainer.num_nodes=2", "cluster.node_rank=1",
         f"cluster.address={FAR}", f"{MACHINES} cluster.node_rank=2", "trainer.devices=99",
         "trainer.batch_finder=true data.batch_size=8",
+        "trainer.batch_finder=true strategy=dp",
         "trainer.num_nodes=1 cluster.node_rank=1",
         "trainer.devices=-1", "trainer.devices=[0,1]", "strategy=dp "
         "trainer.num_nodes=2", "strategy=balanced_dp trainer.num_nodes=2 strategy.first_device_batch=-1",
@@ -285,6 +286,9 @@ LINES = [
     Case("trainer.devices=1", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", **META}),
     Case("trainer.devices=2 trainer.num_nodes=2", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("trainer.devices=3", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
+    Case("cluster.address=tcp://10.0.0.9:1", {
+        "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none",
+        "MASTER_PORT": "29500", **META}),
     Case("strategy=dp", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("-m seed=1,2", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("", {"NODE_RANK": "1"}),
@@ -359,7 +363,7 @@ PROSE = [
     r"correct those rows",
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
-    r"correct that file", r"begin the file that", r"stands for a key", r"a,b,c or range",
+    r"correct that file", r"begin the file of", r"stands for a key", r"a,b,c or range",
     r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
     r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",

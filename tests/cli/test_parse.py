@@ -122,7 +122,7 @@ def test_own_files_by_config_dir(tmp_path: Path):
     (tmp_path / "mine" / "data" / "own.yaml").write_text("name: own\n_target_: mypkg.Data\n")
     typed = ["--config-dir", "mine", "data=own"]
     (text,) = refused(*typed)
-    assert "got mypkg.Data. Hint: where you trust that package: `'allow_targets=[mypkg]'`" in text
+    assert "got mypkg.Data. Hint: if you trust that package, add `'allow_targets=[mypkg]'`" in text
     assert asked(*typed, "allow_targets=[mypkg]").configs[0].data.name == "own"
 
 
@@ -191,8 +191,8 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "Hint: put quotes around the value: `'data.root=\"/gone/ä\"'`",
         "model.name must be a classifier of torchvision.models",
         "schedule must be a group of keys, got cosine. Hint: set schedule.name=cosine.",
-        "Hint: `'trainer.devices=[0,3]'` for all of them together, or add -m",
-        "trainer.strategy is set by this project. Hint: strategy=ddp.",
+        "Hint: type `'trainer.devices=[0,3]'` to use all of them together, or add -m",
+        "trainer.strategy is set by this project. Hint: set strategy=ddp.",
         "data.bogus is not a known key.",
     ]:
         assert sum(said in text for text in found) == 1, said
@@ -206,7 +206,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("checkpoint=x.ckpt", "did you mean resume?"),
         ("+bogus=1", "bogus is not a known key."),
         ("+trainer.bogus=1", "trainer.bogus is not a known key."),
-        ("+trainer.strategy=ddp", "Hint: strategy=ddp."),
+        ("+trainer.strategy=ddp", "Hint: set strategy=ddp."),
         ("trainer.max_epoch=3", "did you mean trainer.max_epochs?"),
         ("data=imagenett", "Hint: set data=imagenet."),
         ("data=STL10", "Hint: set data=stl10."),
@@ -220,7 +220,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("recipe=gone", "recipe must be one of"),
         ("experiment=gone", "experiment must be one of aws_stl10, deit_small, "),
         ("callbacks=null", "Hint: set callbacks=none."),
-        ("+data=stl10", "Hint: data=stl10, without +."),
+        ("+data=stl10", "Hint: type data=stl10 without +."),
         ("~data", "data is required and cannot be deleted."),
         ("~data.batch_size", "data.batch_size is required and cannot be deleted. Hint: leave ~data.batch_size out."),
         ("~trainer.devices", "trainer lacks 1 of its keys (devices)."),
@@ -228,33 +228,33 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("data.mean=3", "data.mean must be three numbers, one per channel or null, got 3."),
         ("data.mean=[1,2", "but cannot be read: [1,2."),
         ("schedule=null", "schedule must be a group of keys, got null."),
-        ("data={batch_size: abc}", "Hint: leave it out, and type each key by itself."),
-        ("model.args.x=1", "Hint: +model.args.x=1 adds it."),
+        ("data={batch_size: abc}", "Hint: leave this option out, and type each key by itself."),
+        ("model.args.x=1", "Hint: type +model.args.x=1 to add it."),
         (
             "callbacks.mine.patience=3",
-            "Hint: +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS +callbacks.mine.patience=3 adds it.",
+            "Hint: type +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS +callbacks.mine.patience=3 to add",
         ),
         (
             "optim.lr=0.1,0.2",
-            "optim.lr=0.1,0.2 has several values, but -m is not set. Hint: add -m to run one after the other.",
+            "optim.lr=0.1,0.2 has several values, but -m is not set. Hint: add -m to run one job per value.",
         ),
         ("data=stl10,shapes", "Hint: add -m"),
         ("optim.lr=range(1,3)", "Hint: add -m"),
-        ("allow_targets=a,b", "Hint: `'allow_targets=[a,b]'`"),
+        ("allow_targets=a,b", "Hint: type `'allow_targets=[a,b]'`"),
         ("resume", "resume must be key=value. Hint: did you mean resume=auto?"),
         ("name=${nope}", "name=${nope} does not resolve: Interpolation key 'nope' not found."),
         ("hydra.foo=1", "hydra.foo=1: Key 'foo' not in 'HydraConf'."),
         ("hydra/launcher=gone", "hydra/launcher must be one of basic"),
         ("hydra.run.dir=x.ckpt/run", "x.ckpt is a file."),
         ("optim._target_=os.system", "optim._target_ must begin with one of imagenet_ddp, torch,"),
-        ("optim._target_=torchevil.SGD", "Hint: where you trust that package: `'allow_targets=[torchevil]'`"),
+        ("optim._target_=torchevil.SGD", "Hint: if you trust that package, add `'allow_targets=[torchevil]'`"),
         ("+hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_ must begin with"),
         ("resume=gone.ckpt", "resume must be a checkpoint file"),
         ("--config-dir=gone", "--config-dir must be a folder"),
         ("--config-name=gone", "Cannot find primary config 'gone'."),
         ("--cfg=gone", "the command line cannot be read: argument --cfg/-c: invalid choice"),
-        ("--resolve", "Hint: --cfg job --resolve."),
-        ("--config-path=x", "Hint: --config-dir FOLDER"),
+        ("--resolve", "Hint: type --cfg job --resolve."),
+        ("--config-path=x", "Hint: type --config-dir FOLDER"),
     ],
 )
 def test_one_mistake(line: str, said: str):
@@ -287,7 +287,7 @@ def test_a_tilde_is_answered_with_the_home_folder():
 
 
 def test_mandatory_paths():
-    assert refused(verb="evaluate")[0].startswith("checkpoint is required, but not set. Hint: checkpoint=runs/")
+    assert refused(verb="evaluate")[0].startswith("checkpoint is required, but not set. Hint: set checkpoint=runs/")
     assert [text.split()[0] for text in refused(verb="predict")] == ["checkpoint", "images"]
 
 
@@ -317,7 +317,7 @@ def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
 def test_a_root_that_was_typed_is_no_place_for_generated_images(verb: str, root: str, tmp_path: Path):
     text = refused(f"data.root={root}", verb=verb)[0]
     assert text.startswith(f"data.root={root} must be typed with data=")
-    assert text.endswith(f"Hint: data=imagefolder data.root={root}.")
+    assert text.endswith(f"Hint: set data=imagefolder data.root={root}.")
     assert not (tmp_path / "gone").exists()
 
 
@@ -374,7 +374,7 @@ def test_mistakes_of_a_sweep_name_their_jobs():
 
 def test_a_sweep_hydra_cannot_make():
     (text,) = refused("-m", "optim.lr=interval(0,1)")
-    assert "the sweep cannot be made" in text
+    assert "the sweep cannot be split into jobs" in text
     (text,) = refused("-m", "hydra.verbose=true,false")
     assert "cannot be swept" in text
     (text,) = refused(

@@ -100,7 +100,7 @@ def test_a_refused_key_says_what_to_set_instead(key: str):
 
 
 def test_strategy_is_answered_with_the_group():
-    assert "Hint: strategy=ddp." in trainer_options.refusal("strategy", "ddp")
+    assert "Hint: set strategy=ddp." in trainer_options.refusal("strategy", "ddp")
 
 
 def test_deleted_keys_are_one_mistake():

@@ -65,7 +65,7 @@ def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypa
         pytest.skip("torch sees this machine's cards")
     monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [("GPU-1", "NVIDIA A100")])
     check = only(machine("trainer.accelerator=auto", "trainer.devices=auto"), "devices")
-    assert not check.ok and "this machine has 1 GPUs (NVIDIA A100), but" in check.what
+    assert not check.ok and "this machine has 1 GPU (NVIDIA A100), but" in check.what
     assert only(machine("trainer.accelerator=cpu"), "devices").ok
 
 
@@ -103,17 +103,17 @@ def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: p
     monkeypatch.setattr(check_machine, "_cpu_quota", lambda: None)
     assert only(machine("data.num_workers=2", "trainer.devices=2"), "cores").ok
     check = only(machine("data.num_workers=3", "trainer.devices=2"), "cores")
-    assert not check.ok and check.hint == "data.num_workers=2"
+    assert not check.ok and check.hint == "set data.num_workers=2"
     check = only(machine("cluster.num_threads=4", "trainer.devices=2"), "cores")
-    assert not check.ok and check.hint == "cluster.num_threads=2"
+    assert not check.ok and check.hint == "set cluster.num_threads=2"
 
 
 def test_a_container_with_fewer_cores_than_it_sees(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
     monkeypatch.setattr(check_machine, "_cpu_quota", lambda: 2.0)
     check = only(machine("cluster.num_threads=auto"), "cores")
-    assert not check.ok and "16 cores, of which a container may use 2" in check.what
-    assert check.hint == "cluster.num_threads=2"
+    assert not check.ok and "16 cores, of which this container may use 2" in check.what
+    assert check.hint == "set cluster.num_threads=2"
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -132,7 +132,7 @@ def test_dockers_shared_memory(machine: Callable[..., Machine], monkeypatch: pyt
 def test_few_open_files(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
     check = only(machine("data.num_workers=2"), "open files")
-    assert not check.ok and check.hint.startswith("`ulimit -n 4096`")
+    assert not check.ok and check.hint.startswith("type `ulimit -n 4096`")
     assert only(machine("data.num_workers=0"), "open files").ok
 
 
@@ -244,7 +244,7 @@ def test_one_check_does_not_end_the_others(machine: Callable[..., Machine]):
         ("model.name=resnet19", "model.name must be"),
         ("format=xml", "format must be text or json"),
         ("cluster.timeout_s=-1", "cluster.timeout_s must be"),
-        ("resume=README.md", "resume=README.md brings a run's options along"),
+        ("resume=README.md", "resume=README.md loads the options of a run"),
         ("-m", "-m starts several jobs"),
     ],
 )

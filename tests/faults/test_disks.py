@@ -58,7 +58,7 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
                 "resume=d/r",
                 "d/r must be a folder that can be written in, but is not: read-only file system. Hint: fix that",
             ),
-            ("hydra.run.dir=d/new", f"{disk} cannot be written in. Hint: hydra.run.dir=FOLDER."),
+            ("hydra.run.dir=d/new", f"{disk} is not writable. Hint: set hydra.run.dir=FOLDER."),
         ):
             refused = command("train", *new, *QUIET, where, folder=tmp_path)
             assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr

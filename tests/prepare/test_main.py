@@ -14,7 +14,7 @@ def said(stderr: str) -> str:
 def test_nothing_chosen(run: Run, tmp_path: Path):
     done = run("prepare")
     assert done.returncode == 2
-    assert "prepare.name is required, but not set. Hint: prepare=imagenet, prepare=pack or prepare=check" in (
+    assert "prepare.name is required, but not set. Hint: set prepare=imagenet, prepare=pack or prepare=check" in (
         said(done.stderr)
     )
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Run a command for the shell: exit codes, a closed pipe, and hydra.main."""
+"""Run a command from the shell: set its exit code, handle a closed pipe, and call hydra.main."""
 
 import contextlib
 import io
@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def run_command(verb: str) -> Iterator[None]:
-    """Exit with code 2 on a refusal, 1 on a failure, 128 + n on signal n. For commands that have nothing to save."""
+    """Run the block, and exit with code 1 after a failure, 2 for a refused command, 128 + n after signal n. For
+    commands that need not save anything when a signal arrives."""
     exit_on_signal()
     with closed_pipe.exit_on_closed_pipe():
         try:
@@ -53,8 +54,8 @@ def planned(
     read: Callable[[list[str], Mapping[str, str]], T | None],
     for_hydra: Callable[[list[str]], list[str]] = list,
 ) -> T:
-    """Return the plan that `read` makes from the command line. If it returns None (--help, --cfg), let Hydra print and
-    exit. for_hydra: rewrites argv into what Hydra understands."""
+    """Return the plan that `read` makes from the command line. If `read` returns None (--help, --cfg), let Hydra print
+    and exit. for_hydra: rewrites argv into options that Hydra accepts."""
     plan = read(sys.argv[1:], os.environ)
     if plan is None:
         with_hydra(verb, for_hydra(sys.argv[1:]), lambda config: None)
@@ -65,11 +66,11 @@ def planned(
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
     """Run task in hydra.main and return the last job's result.
 
-    Hydra composes a second time here; the tasks of train and evaluate use the config that was checked. Its own
-    composition is needed for the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launcher and sweeper
-    plugins, and for what it prints (--cfg, --info). hydra.main reads sys.argv, returns nothing, and turns whatever a
-    task raises into exit code 1 with a shortened traceback, so refusals and failed workers are raised after it has
-    returned.
+    Hydra composes the config a second time here, although the tasks of train and evaluate use the one that was checked.
+    Hydra's own composition is needed for the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launcher and
+    sweeper plugins, and the output of --cfg and --info. hydra.main reads sys.argv, returns nothing, and turns every
+    exception of a task into exit code 1 with a shortened traceback. A ConfigError or WorkersFailedError is therefore
+    raised only after hydra.main has returned.
     """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []
@@ -85,12 +86,12 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         with closed_pipe.exit_on_closed_pipe():
             print(help.text(verb))
         return None
-    main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after it
+    main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after this module
     values = group_values(argv, [str(conf_dir())]) if hydra_flags.only_prints(argv) else []  # as Composer does
     sys.argv = [sys.argv[0], *values, *argv]
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
     if hydra_flags.only_prints(argv):
-        printed = io.StringIO()  # Hydra would answer a closed pipe with a traceback
+        printed = io.StringIO()  # Hydra would print a traceback if the pipe is closed
         with closed_pipe.exit_on_closed_pipe():
             try:
                 with contextlib.redirect_stdout(printed):

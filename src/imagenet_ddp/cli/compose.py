@@ -1,6 +1,7 @@
-"""Compose a config from options with Hydra's loader, and explain each option that Hydra refuses. No torch.
+"""Compose a config from options with Hydra's loader, and explain each option that Hydra refuses.
 
-Hydra stops at its first error. If it refuses the options together, they are applied one by one.
+Hydra stops at its first error. If it refuses the options as a whole, they are applied one by one. Does not import
+torch.
 """
 
 import itertools
@@ -24,14 +25,14 @@ from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError
 
-RECIPE_GROUPS = ("optim", "averaging", "model")  # of which recipes and experiments set keys
+RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
 
 def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Return the values in the files of typed groups as options, to be put before the typed ones.
+    """Return the values in the files of typed groups as options, which the caller places before the typed options.
 
-    Hydra reads recipe and experiment after the group's file: without this, optim=adamw with a recipe of SGD would be
-    ignored. folders: searched for the groups; the first one that has the file counts.
+    Hydra reads recipe and experiment after the file of the group, so without these options, optim=adamw together with a
+    recipe for SGD would be ignored. folders: searched in this order for the file of the group.
     """
     found = []
     for group, _, name in (line.partition("=") for line in lines):
@@ -44,7 +45,7 @@ def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
 
 
 class Composer:
-    """Hydra's parser and loader for one command."""
+    """Read and compose the options of one command with Hydra's parser and loader."""
 
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
         with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
@@ -71,7 +72,9 @@ class Composer:
             elif override.is_sweep_override() and not sweeps:
                 found.append(self.explain.sweep_without_m(line, override))
             elif override.is_sweep_override() and override.is_hydra_override():
-                found.append(f"{line}: Hydra's own keys cannot be swept. Hint: one value for {override.key_or_group}.")
+                found.append(
+                    f"{line}: Hydra's own keys cannot be swept. Hint: type one value for {override.key_or_group}."
+                )
             else:
                 overrides.append(override)
         return overrides, found
@@ -85,9 +88,9 @@ class Composer:
     # -- jobs
 
     def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
-        """Return (overrides of each job of a sweep, what distinguishes each job, mistakes).
+        """Return (overrides of each job of a sweep, the options that distinguish each job, mistakes).
 
-        A sweeper other than Hydra's own chooses its values later: then there is one job, without the swept options.
+        A sweeper other than Hydra's own chooses its values later, so one job without the swept options is returned.
         """
         fixed = [override for override in overrides if not override.is_sweep_override()]
         config, _ = self.compose(fixed, RunMode.MULTIRUN)
@@ -100,8 +103,8 @@ class Composer:
             params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
             batch = _product(self.parser.parse_overrides(params) + swept)
         except HydraException as error:
-            hint = "Hint: a,b,c or range(1,4) as values."
-            return [fixed], [""], [f"the sweep cannot be made: {first_sentence(error)} {hint}"]
+            hint = "Hint: type the values as a,b,c or range(1,4)."
+            return [fixed], [""], [f"the sweep cannot be split into jobs: {first_sentence(error)} {hint}"]
         common = set.intersection(*map(set, batch))
         names = [" ".join(line for line in lines if line not in common) for lines in batch]
         return [[*for_hydra, *self.parser.parse_overrides(lines)] for lines in batch], names, []
@@ -109,10 +112,10 @@ class Composer:
     # -- composing
 
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
-        """Return (the config of all options that Hydra takes, mistakes for the others)."""
+        """Return (the config of all options that Hydra accepts, mistakes for the others)."""
         try:
             return self._load(overrides, mode), self._dropped(overrides)
-        except Exception:  # found below, option by option
+        except Exception:  # the mistakes are found below, option by option
             pass
         found = self._dropped(overrides)
         search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
@@ -122,7 +125,7 @@ class Composer:
         except Exception as error:
             reason = self.explain.in_file(error, "config")
             if isinstance(error, MissingConfigException):
-                hint = "Hint: --config-dir FOLDER, where it lies, or leave --config-name out."
+                hint = "Hint: add --config-dir FOLDER with the folder of that file, or leave --config-name out."
                 reason = f"{first_sentence(error)} {hint}"
             raise ConfigError(f"the configuration cannot be composed: {reason}") from error
         choices = [
@@ -151,14 +154,14 @@ class Composer:
         return self.loader.load_configuration(self.config_name, [*group_values(lines, folders), *lines], mode)
 
     def _options(self, override: Override, search: list[Override]) -> list[str]:
-        """Return the options of a group in conf/ or in a folder of the search path; empty if it is not a group."""
+        """Return the options of a group in conf/ or in a folder of the search path, [] if the key is not a group."""
         return self.loader.get_group_options(
             override.key_or_group, config_name=self.config_name, overrides=[line_of(o) for o in search]
         )
 
     def _dropped(self, overrides: list[Override]) -> list[str]:
-        """Refuse an unknown recipe. The group is optional, because your own data has none, so Hydra would silently
-        ignore the name."""
+        """Return a mistake for each unknown recipe. Hydra would silently ignore it, because the group is optional: a
+        data source of your own has no recipe."""
         typed = [override for override in overrides if override.key_or_group == "recipe" and not override.is_delete()]
         options = self.loader.get_group_options("recipe") if typed else []
         return [
@@ -169,7 +172,8 @@ class Composer:
 
 
 def _product(overrides: list[Override]) -> list[list[str]]:
-    """Return the options of each job of a sweep, as Hydra's own sweeper makes them. Raises HydraException."""
+    """Return the options of each job of a sweep, as Hydra's own sweeper does. Raises HydraException if an option has no
+    list of values."""
     values: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
@@ -183,7 +187,8 @@ def _product(overrides: list[Override]) -> list[list[str]]:
 
 
 def apply(override: Override, config: DictConfig) -> None:
-    """Change one value of a composed config, or raise what OmegaConf raises."""
+    """Change one value of a composed config in place. Raises the error of OmegaConf if the value is refused, and
+    HydraException if +key exists already."""
     key, value = override.key_or_group, override.value()
     if override.is_delete():
         parent, _, last = key.rpartition(".")

@@ -1,4 +1,4 @@
-"""Explain why Hydra refuses an option, and what to type instead. No torch."""
+"""Explain why Hydra refuses an option, and what to type instead. Does not import torch."""
 
 import os
 import re
@@ -28,7 +28,8 @@ BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # 
 
 
 class Explainer:
-    """Messages about the options of one command. parse: reads a line by Hydra's grammar; None if it cannot."""
+    """Write messages about the options of one command. parse: reads a line by Hydra's grammar, returns None if it is
+    invalid."""
 
     def __init__(self, keys: Mapping[str, Key], loader: ConfigLoader, parse: Callable[[str], Override | None]):
         self.keys = keys
@@ -46,37 +47,37 @@ class Explainer:
         if bare in self.keys and self.keys[bare].type not in (str, Any):
             words = self.keys[bare].words
             return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
-        value = str(expand_home(value)) if value.startswith("~") else value  # no shell expands it there
+        value = str(expand_home(value)) if value.startswith("~") else value  # the shell does not expand ~ here
         proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
         quoted = f"put quotes around the value: `{shlex.quote(proposal)}`"
         hint = quoted if self.parse(proposal) else "`--help` shows examples."
         return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}"
 
     def sweep_without_m(self, line: str, override: Override) -> str:
-        """Explain several values without -m."""
+        """Explain that an option has several values although -m is not set."""
         key, _, value = line.partition("=")
-        hint = "add -m to run one after the other"
+        hint = "add -m to run one job per value"
         is_list = key in self.keys and (typing.get_origin(self.keys[key].type) is list or key == "trainer.devices")
         if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
-            hint = f"`{shlex.quote(f'{key}=[{value}]')}` for all of them together, or {hint}"
+            hint = f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together, or {hint}"
         return f"{line} has several values, but -m is not set. Hint: {hint}."
 
     def refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
         """Explain a choice in a group (data=...) that did not compose."""
         group, value = override.key_or_group, override.value() if not override.is_delete() else None
         if override.is_delete():
-            none = f" Hint: {group}=none." if "none" in options else f" Hint: leave {line_of(override)} out."
+            none = f" Hint: set {group}=none." if "none" in options else f" Hint: leave {line_of(override)} out."
             return f"{group} is required and cannot be deleted.{none}"
         if isinstance(value, str) and value in options:
             if override.is_add():
-                return f"{line_of(override)}: {group} is chosen already. Hint: {group}={value}, without +."
+                return f"{line_of(override)}: {group} is chosen already. Hint: type {group}={value} without +."
             if "Could not override" in str(error):
-                return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave it out."
+                return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave this option out."
             return f"{line_of(override)} cannot be composed: {self.in_file(error, group + '/' + value)}"
         if isinstance(error, MissingConfigException) or not isinstance(value, str):
             hint = self._for_choice(group, str(value), options)
             return f"{group} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
-        return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave it out."
+        return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave this option out."
 
     def _for_choice(self, group: str, value: str, options: list[str]) -> str:
         """Return what to type instead of group=value."""
@@ -87,14 +88,14 @@ class Explainer:
         if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in table.SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
         if (group, value.lower()) == ("logger", "neptune"):
-            return "set logger=none: Neptune's service has ended"
+            return "set logger=none, because Neptune's service has ended"
         if meant := intended_option(group, value, options):
             return f"set {group}={meant}"
         if group in ("experiment", "recipe"):
-            return "leave it out"
+            return "leave this option out"
         hint = "set data=imagefolder data.root=FOLDER" if group == "data" else f"set {group}={_default(options)}"
         if f"{group}._target_" in self.keys:
-            hint += f", or 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS for your own"
+            hint += f", or set 'allow_targets=[PACKAGE]' {group}._target_=PACKAGE.CLASS to use your own class"
         return hint
 
     def refused_value(self, override: Override, error: Exception) -> str:
@@ -110,9 +111,10 @@ class Explainer:
         if parent == "trainer" and last in trainer_options.REFUSED:
             return trainer_options.refusal(last, value)
         if isinstance(value, dict) and key in self.keys and self.keys[key].is_group:
-            return f"{line} does not fit: {first_sentence(cause)} Hint: leave it out, and type each key by itself."
+            reason = first_sentence(cause)
+            return f"{line} cannot be merged: {reason} Hint: leave this option out, and type each key by itself."
         if override.is_add() and "exists already" in str(error):
-            return f"{line}: {key} exists already. Hint: {line.lstrip('+')}, without +."
+            return f"{line}: {key} exists already. Hint: type {line.lstrip('+')} without +."
         if declared := self.keys.get(key):
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
             hint = hint if declared.is_group else declared.hint
@@ -123,10 +125,10 @@ class Explainer:
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")
             if group not in ("callbacks", "logger") or name in BUILT_IN_CALLBACKS:
-                return f"{key} does not exist, so it cannot be changed. Hint: +{line} adds it."
+                return f"{key} does not exist, so it cannot be changed. Hint: type +{line} to add it."
             target = f"+{group}.{name}._target_=lightning.pytorch.{group.rstrip('s')}s.CLASS"
             more = f" +{line}" if rest not in ("", "_target_") else ""
-            return f"{key} does not exist, so it cannot be changed. Hint: {target}{more} adds it."
+            return f"{key} does not exist, so it cannot be changed. Hint: type {target}{more} to add it."
         return unknown(key, self.keys)
 
     def _hint(self, key: str) -> str:
@@ -138,7 +140,8 @@ class Explainer:
         return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
     def in_file(self, error: Exception, name: str) -> str:
-        """Explain a mistake in a file of the user's --config-dir. (The files of conf/ are tested.)"""
+        """Explain a mistake in a file of the user's --config-dir. The files of conf/ have none, because tests compose
+        them."""
         text = str(error)
         where = re.search(r"In '([^']+)'", text)
         file = f" (in {where.group(1) if where else name}.yaml)"
@@ -158,9 +161,9 @@ def _default(options: list[str]) -> str:
 
 
 def intended_option(group: str, value: str, options: list[str]) -> str | None:
-    """Return the option of a group for which the word is an alias."""
+    """Return the option of a group that the user probably meant by a word; None if no option is close."""
     if group == "strategy" and value.lower().startswith(("fsdp", "deepspeed", "ddp_")):
-        return "ddp"  # what those are for is not here: nets that do not fit one device
+        return "ddp"  # strategies that shard a net over several devices are not supported
     if group == "data" and (name := name_of(value)):
         return name
     begun = [option for option in options if len(value) > 2 and option.startswith(value.lower())]

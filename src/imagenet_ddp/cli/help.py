@@ -1,4 +1,4 @@
-"""Write the answer to --help: what a command does, examples, choices, the most used keys, and links to the rest."""
+"""Write the text of --help: what a command does, examples, choices, the most used keys, and links to the rest."""
 
 import functools
 from pathlib import Path
@@ -11,18 +11,18 @@ from imagenet_ddp.config.keys import declared
 from imagenet_ddp.system import console
 
 WIDTH = 80
-_COLUMN = 25  # where the meanings begin
-# What may be typed besides the declared keys.
+_COLUMN = 25  # where the descriptions begin
+# Options that are not declared keys -> their description.
 _OTHER = {
-    "hydra.run.dir": "The run folder, instead of runs/<name>/<time>.",
-    "-m_KEY=A,B": "One run for each value, one after the other.",
-    "search.KEY": "{low:A,high:B} or [A,B]: the range of a key.",
+    "hydra.run.dir": "Run folder to use instead of runs/<name>/<time>.",
+    "-m_KEY=A,B": "Start one run for each value, one after the other.",
+    "search.KEY": "Values to search for a key: {low:A,high:B} or [A,B].",
 }
 
 
 @functools.cache
 def guides() -> dict[str, Any]:
-    """Return help.yaml: summary, details, examples, groups and keys of each command."""
+    """Return the content of help.yaml: summary, details, examples, groups and keys of each command."""
     content = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     lists = content.pop("lists")
     for guide in content.values():
@@ -40,23 +40,23 @@ def commands() -> str:
 
 
 def text(verb: str) -> str:
-    """Return the answer to --help."""
+    """Return the --help text of a command."""
     guide = guides()[verb]
     lines = [*console.wrap_text(f"{guide['summary']} {guide['details']}", WIDTH, indent=""), ""]
     for options, what in guide["examples"].items():
         lines += _example(verb, options, what)
     if guide["groups"]:
-        lines += ["", "Choices, typed as data=stl10; the first one is the default:"]
+        lines += ["", "Choices, typed like data=stl10 (the first of each is the default):"]
         lines += [line for group in guide["groups"] for line in _row(group, _choices(group))]
     lines += ["", "The most used keys, typed as KEY=VALUE:"]
     for key in guide["keys"]:
         lines += _row(key.replace("_", " ") if key[0] == "-" else key, _OTHER.get(key) or declared(verb)[key].meaning)
-    lines += ["", "All others:"]
-    lines += _row("--cfg job", "every key, with its value for these options")
+    lines += ["", "Where to find the rest:"]
+    lines += _row("--cfg job", "every key with its value for the typed options")
     lines += _row("--hydra-help", "options that begin with -")
     lines += _row("docs/reference.md", "every key: allowed values, default, meaning")
-    lines += _row("docs/configuration.md", "how to combine them, and your own code")
-    lines += _row("docs/coming-from.md", "the options of other programs")
+    lines += _row("docs/configuration.md", "how to combine keys and use your own code")
+    lines += _row("docs/coming-from.md", "equivalents of other programs' options")
     return "\n".join(lines)
 
 
@@ -70,16 +70,16 @@ def choices(group: str) -> list[str]:
 def _choices(group: str) -> str:
     names = choices(group)
     if group == "recipe":
-        return "that of the data, or another one of the same names"
+        return "same names as for data; by default, the same choice"
     if group == "prepare":
-        return f"{', '.join(names)}: one must be typed"
+        return f"{', '.join(names)} (one is required)"
     if group == "experiment":
         return f"(none), quick, finetune and {len(names) - 2} more: docs/recipes.md"
     return ", ".join(names if _defaults().get(group) else ["(none)", *names])
 
 
 def _defaults() -> dict[str, str | None]:
-    """Return group -> the option chosen by default; None: nothing is."""
+    """Return group -> the option chosen by default, None if there is none."""
     found: dict[str, str | None] = {}
     for name in ("base", "tune", "benchmark"):
         entries = yaml.safe_load((conf_dir() / f"{name}.yaml").read_text(encoding="utf-8"))["defaults"]

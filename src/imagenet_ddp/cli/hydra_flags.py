@@ -1,6 +1,7 @@
-"""Read Hydra's own options, those that begin with -, in argv. No torch.
+"""Read Hydra's own options, which begin with -, from argv. Does not import torch.
 
-Hydra's parser is private, so its options are listed here; tests/cli/test_known_terms.py compares the list with it.
+Hydra's parser is private, so its options are listed here. tests/cli/test_known_terms.py compares the list with the
+parser.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 from imagenet_ddp.errors import ConfigError
 
 _INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-# Names -> how argparse reads them. Without a value: store_true.
+# Names -> keyword arguments of argparse's add_argument; {}: action="store_true".
 _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--help", "-h"): {},
     ("--hydra-help",): {},
@@ -32,7 +33,7 @@ _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
 FLAGS = {name for names, how in _OPTIONS.items() if not how for name in names}
 WITH_VALUE = {name for names, how in _OPTIONS.items() if how for name in names}
 OPTIONAL_VALUES = {"--info": _INFO, "-i": _INFO}
-# Hydra prints something, and nothing is run. With ANSWERED it does so whatever else is typed.
+# With these options Hydra only prints something. Those of ANSWERED take precedence over all other options.
 ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}
 _PRINTING = {*ANSWERED, "--cfg", "-c", "--info", "-i"}
 
@@ -70,7 +71,7 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     args, rest = parser.parse_known_args(argv)
     found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
-        # argparse stops at words after an option in the middle; Hydra would refuse them
+        # if words come both before and after an option, argparse leaves over those after it; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
         words = list(args.overrides)
         flags = [token for token in argv if not (token in words and not words.remove(token))]
@@ -79,13 +80,14 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     if len(commands) > 1:
         found.append(f"only one of {', '.join(commands)} is allowed. Hint: leave the others out.")
     if args.resolve and not args.cfg and not args.help:
-        found.append("--resolve belongs to --cfg. Hint: --cfg job --resolve.")
+        found.append("--resolve works only with --cfg. Hint: type --cfg job --resolve.")
     if args.config_path is not None:
-        found.append("--config-path would replace this program's conf/. Hint: --config-dir FOLDER adds a folder to it.")
+        hint = "Hint: type --config-dir FOLDER to add a folder."
+        found.append(f"--config-path would replace this program's conf/. {hint}")
     if args.config_dir is not None and not Path(args.config_dir).is_dir():
         where = Path(args.config_dir).absolute()
-        found.append(f"--config-dir must be a folder, got {where}. Hint: --config-dir FOLDER.")
+        found.append(f"--config-dir must be a folder, got {where}. Hint: type --config-dir FOLDER.")
         args.config_dir = None
     if args.experimental_rerun is not None:
-        found.append("--experimental-rerun is not supported. Hint: resume=auto resumes a run.")
+        found.append("--experimental-rerun is not supported. Hint: set resume=auto to resume a run.")
     return args, argv, found

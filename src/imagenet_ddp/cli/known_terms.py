@@ -1,5 +1,5 @@
-"""Map the options of other programs to the keys of this one: known_terms.txt, the source of hints and
-docs/coming-from.md."""
+"""Map the options of other programs to the keys of this one. The table is known_terms.txt, from which hints and
+docs/coming-from.md are made."""
 
 import re
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Term:
-    """A line of the table; known_terms.txt explains the format. flag: takes no value; several: takes more than one
-    (nargs="+")."""
+    """One line of known_terms.txt, whose first lines explain the format. flag: the option accepts no value. several: it
+    accepts more than one value (nargs="+")."""
 
     names: tuple[str, ...]
     here: str
@@ -20,7 +20,7 @@ class Term:
 
 
 def _read() -> tuple[list[Term], dict[str, dict[str, str]]]:
-    """Return the terms, and for each role: value there -> what to type here."""
+    """Return (the terms, role -> {value in the other program: options to type here})."""
     terms: list[Term] = []
     values: dict[str, dict[str, str]] = {}
     for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
@@ -35,13 +35,14 @@ def _read() -> tuple[list[Term], dict[str, dict[str, str]]]:
 
 
 TERMS, VALUES = _read()
-# Names that are not those of one program, but near: key -> another that may be meant.
+# Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
         "exif": "data.exif_orientation"}  # fmt: skip
 
 
 def plain(name: str) -> str:
-    """Return dist_url for --dist-url and dist_url. -b stays -b, which differs from the key b."""
+    """Return a name without leading dashes and with underscores: dist_url for --dist-url. A short option such as -b
+    keeps its dash, because -b and a key named b differ."""
     bare = name.lstrip("-")
     return name if name.startswith("-") and not name.startswith("--") else bare.replace("-", "_")
 
@@ -50,7 +51,7 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 
 
 def find(name: str) -> Term | None:
-    """Return the term of a name with its dashes (-b, --batch-size), or of a key without them (batch_size)."""
+    """Return the term of an option (-b, --batch-size) or of its name typed as a key (batch_size); None if unknown."""
     return BY_NAME.get(plain(name)) or BY_NAME.get(plain(name).lower())
 
 
@@ -61,7 +62,7 @@ def key_for(name: str) -> str | None:
 
 
 def options(term: Term, value: str) -> list[str]:
-    """Return what to type here for one value, or for several with spaces between."""
+    """Return the options to type here. value: one value, or several separated by spaces."""
     values, here = [value], _by_value(term, value.lower())
     if term.several:
         values = value.strip("[]()").replace(",", " ").split()
@@ -69,7 +70,7 @@ def options(term: Term, value: str) -> list[str]:
     found = [word.strip("'").replace("{}", each) for each in values for word in here.split()]
     if term.role == "timm_policy" and found:  # rand-m9-n3-mstd0.5-inc1
         parts = {kind: int(number) for kind, number in re.findall(r"-([mnw])(\d+)(?=-|$)", value)}
-        is_rand = value.startswith("rand")  # its strength is of 10, torchvision's of 30
+        is_rand = value.startswith("rand")  # timm's magnitudes end at 10, torchvision's at 30
         magnitude = min(3 * parts.get("m", 10), 30) if is_rand else parts.get("m")
         numbers = {"policy_magnitude": magnitude, "policy_ops": parts.get("n" if is_rand else "w")}
         found += [f"data.{key}={number}" for key, number in numbers.items() if number is not None]

@@ -1,4 +1,4 @@
-"""Show the mistakes of a command line, also to the other nodes that wait for the command, and exit with code 2."""
+"""Show the mistakes in a command line, report them to the nodes that wait for this command, and exit with code 2."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from imagenet_ddp.system.text import count_noun
 
 
 def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
-    """Print the mistakes to stderr, report them to those who wait for this command, and exit with code 2."""
+    """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2."""
     show(error, verb)
     if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate"):
         _tell_others(error)
@@ -30,7 +30,7 @@ def _tell_others(error: NotMetError) -> None:
     nodes, request = ("cluster", "trainer", "strategy"), error.request
     if request.multirun:
         return
-    # the mistakes, which are printed already, may prevent this too
+    # the mistakes are printed already; they may also be the reason why this fails
     with contextlib.suppress(SignalExit, Exception), raise_on_signal():
         config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
         if refused := refusal.refused_command(request.launch_infos[0], config, os.environ):

@@ -1,4 +1,7 @@
-"""Work with options as typed: merge them into a checkpoint's config, look one up, print them. No torch."""
+"""Work with options as typed: merge them into a checkpoint's config, look one up, print them.
+
+Does not import torch.
+"""
 
 import copy
 import dataclasses
@@ -21,12 +24,13 @@ from imagenet_ddp.system.text import uv_run
 def merge_overrides(
     stored: Mapping[str, Any], composed: DictConfig, typed: Iterable[str], afresh: Iterable[str] = ()
 ) -> DictConfig:
-    """Return a checkpoint's config overridden by the typed options. Neither argument is changed.
+    """Return a checkpoint's config overridden by the typed options. No argument is changed.
 
-    stored: plain and resolved; keys unknown to composed belong to another version of this package and are ignored.
-    typed: options; the key of each is taken from composed, a group's choice (data=stl10) with its whole subtree;
-    experiment= and recipe= take everything but the name. afresh: further key paths to take from composed. A batch size
-    found by trainer.batch_finder is kept unless another one is typed, because no option reproduces it.
+    stored: the checkpoint's config, plain and resolved. Keys that composed lacks belong to another version of this
+    package and are ignored. typed: the options. The key of each is copied from composed; a choice in a group
+    (data=stl10) copies the whole group, and experiment= or recipe= copies everything but the name. afresh: further key
+    paths to copy from composed. A batch size found by trainer.batch_finder is kept unless another one is typed, because
+    no option reproduces it.
     """
     merged = copy.deepcopy(composed)
     with open_dict(merged):
@@ -43,7 +47,7 @@ def merge_overrides(
                     merged.name = name
                 continue
             _take(merged, composed, override.package or group)
-        # once more, because experiment= takes everything: name= may have been typed before it
+        # The name again, because an experiment= typed after name= has restored the stored name.
         for path in [*afresh, *(["name"] if any(re.match(r"\+*name=", line) for line in typed) else [])]:
             _take(merged, composed, path)
         was_found = OmegaConf.select(merged, "trainer.batch_finder") and stored.get("trainer", {}).get("batch_finder")
@@ -54,7 +58,7 @@ def merge_overrides(
 
 
 def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
-    """Copy into the node the values of its own keys; a value that no longer fits its type is left as composed."""
+    """Copy into the node the stored values of the keys that it has. Skip a value that no longer fits the key's type."""
     for key, value in stored.items():
         if key not in node:
             continue
@@ -72,7 +76,7 @@ def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
 
 
 def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
-    """Copy one key path, or delete it if composed has none."""
+    """Copy one key path from composed to merged, or delete it from merged if composed lacks it."""
     parent, _, last = path.rpartition(".")
     source = OmegaConf.select(composed, parent) if parent else composed
     if not isinstance(source, DictConfig) or last not in source._content:  # type: ignore[operator]
@@ -80,14 +84,15 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
         if isinstance(target, DictConfig) and last in target:
             target.pop(last)
         return
-    # The node itself: a typed one does not take the plain value of to_container(), and source[last] would resolve it.
+    # Copy the node itself: a typed node does not accept the plain value of to_container(), and source[last] would
+    # resolve interpolations.
     value = copy.deepcopy(source._get_node(last))
     OmegaConf.update(merged, path, value, merge=False, force_add=True)
 
 
 def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
-    """Resolve to plain containers, as checkpoints and spawned processes need them. partial: keys may be missing,
-    because a checkpoint fills them in."""
+    """Resolve a config to plain containers, as checkpoints and spawned processes need them. partial: keys may be
+    missing, because a checkpoint fills them in."""
     content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
     assert isinstance(content, dict)
     return content  # type: ignore[return-value]
@@ -109,10 +114,10 @@ def plain_value(value: Any) -> Any:
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
-    """Return argv with this folder as hydra.run.dir or hydra.sweep.dir, quoted because Hydra's unquoted values allow
-    few characters."""
+    """Return argv with the folder as value of key, hydra.run.dir or hydra.sweep.dir. It is quoted, because Hydra allows
+    few characters in unquoted values."""
     quoted = QuotedString(str(path), Quote.single).with_quotes()
     rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
-    # next to the others: Hydra's parser accepts no key=value on both sides of an option such as -m
+    # placed next to the other options, because Hydra's parser accepts key=value on one side of -m only
     where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
     return [*rest[:where], f"{key}={quoted}", *rest[where:]]

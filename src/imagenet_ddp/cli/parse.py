@@ -1,7 +1,7 @@
-"""Turn a command line into checked configs, or report every mistake at once. No torch.
+"""Turn a command line into checked configs, or report every mistake at once. Does not import torch.
 
-hydra.main stops at its first error, with exit code 1 and a folder left behind. So the options are composed here
-first (compose.py), and what composes is validated (validate.py).
+hydra.main stops at its first error, with exit code 1 and a folder left behind. The options are therefore composed here
+first (compose.py), and the composed config is validated (validate.py).
 """
 
 import copy
@@ -37,14 +37,14 @@ class Request:
     verb: str
     argv: list[str]  # for Hydra: as typed, without --local-rank
     typed: list[str]  # the key=value options
-    configs: list[DictConfig]  # one per job, without the hydra node, interpolations as they are
-    jobs: list[list[str]]  # with -m: each job's options, and what distinguishes it
-    names: list[str]
+    configs: list[DictConfig]  # one per job, without the hydra node, interpolations unresolved
+    jobs: list[list[str]]  # the options of each job
+    names: list[str]  # with -m: the options that distinguish each job
     hydra: DictConfig | None  # the hydra node of the first job; its interpolations resolve
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
-    again: bool = False  # a job of a sweep that continues in its folder, if it has one
-    launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where none is recognised
+    again: bool = False  # a job of a resumed sweep: it continues in its own folder if there is one
+    launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where no launcher is recognised
 
 
 class NotMetError(ConfigError):
@@ -63,7 +63,7 @@ def command_line(
     argv: without the program's name. compose_only: skip all checks beyond composing. elsewhere: the options are for a
     SLURM job on other machines, whose GPUs, cores, disks and interfaces are unknown here.
     """
-    commands.register(verb)  # for --help too, which composes
+    commands.register(verb)  # even for --help, which composes the config
     argv = hydra_flags.without_local_rank(argv)
     if "--version" in argv:
         return Request(verb, argv, [], [], [], [], None, False, True)
@@ -103,14 +103,14 @@ def command_line(
 
 
 def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str]]:
-    """Return (config, mistakes) of one job. If data= is missing, compose as if it were typed, to validate what depends
-    on it."""
+    """Return (config, mistakes) of one job. If data= is missing, compose as if it were typed, to validate the options
+    that depend on it."""
     config, mistakes = composer.compose(job)
     if options := _missing_data_options(verb, config, job):
         config, more = composer.compose([*job, *composer.parser.parse_overrides(options)])
         mistakes = [
-            f"data.root={config.data.root} must be typed with data=, the form of the images there; without it, small "
-            f"images would be generated in that folder. Hint: {shlex.join(options)}.",
+            f"data.root={config.data.root} must be typed with data=, which names the layout of that folder; without "
+            f"data=, small images would be generated there. Hint: set {shlex.join(options)}.",
             *more,
         ]
     return config, mistakes
@@ -129,7 +129,7 @@ def _validate_job(
     found: list[str] = []
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
-        found.append(f"sweep.job={only} is about the jobs of -m, but -m is not set. Hint: add -m.")
+        found.append(f"sweep.job={only} selects jobs of -m, but -m is not set. Hint: add -m.")
     one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm_env.array_task(environ) is not None))
     partial = verb not in ("train", "doctor") or _value(bare, "resume") not in (None, "auto")
     launch_info = None
@@ -139,14 +139,14 @@ def _validate_job(
         )
         found += mistakes
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
-    except OSError as error:  # a name that is too long, a folder above it that may not be searched
+    except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
     return found + refused_targets(hooks, list(_value(bare, "allow_targets") or []), "hydra.callbacks."), launch_info
 
 
 def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
-    """Name the jobs that have a mistake, unless all jobs have it."""
+    """Prefix the text of a mistake with the jobs that have it, unless all jobs have it."""
     if len(numbers) == len(names):
         return text
     if len(numbers) == 1:
@@ -155,7 +155,7 @@ def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
 
 
 def _mistakes_of(translation: Translation, environ: Mapping[str, str], compose_only: bool) -> list[str]:
-    """Return the mistakes of the translated line."""
+    """Return the mistakes in the translated line; [] if it has placeholders, which cannot be checked."""
     if translation.has_placeholders:
         return []
     try:
@@ -166,8 +166,9 @@ def _mistakes_of(translation: Translation, environ: Mapping[str, str], compose_o
 
 
 def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:
-    """Return what to type if data.root is typed without data=: the user's images are there, and the default would
-    generate its own among them. Empty if a checkpoint, an experiment or a _target_ determines the data."""
+    """Return the options to type if data.root is typed without data=. That folder holds the user's images, among which
+    the default, data=shapes, would generate its own. Return [] if a checkpoint, an experiment or a _target_ determines
+    the data."""
     typed = {override.key_or_group: override for override in job if not override.is_delete()}
     root, resume = _value(config, "data.root"), _value(config, "resume")
     is_told = {"data", "data.name", "data._target_"} & typed.keys() or _value(config, "data._target_")
@@ -179,7 +180,7 @@ def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]
 
 
 def _value(config: DictConfig, key: str, default: Any = None) -> Any:
-    """Return the value, or the default if the key is missing or does not resolve, which validate() reports."""
+    """Return the value, or the default if the key is missing or does not resolve. validate() reports either mistake."""
     try:
         return OmegaConf.select(config, key, default=default)
     except OmegaConfBaseException:
@@ -194,16 +195,16 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
-    """Refuse a run folder that cannot be made: its nearest existing parent must be a writable folder."""
+    """Return a mistake if the run folder cannot be created: its nearest existing parent must be a writable folder."""
     key = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
     except OmegaConfBaseException as error:
         lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         is_typed = any(str(line).startswith(key) for line in lines)
-        return [f"{key} does not resolve: {first_sentence(error)} Hint: {key}=FOLDER."] if is_typed else []
+        return [f"{key} does not resolve: {first_sentence(error)} Hint: set {key}=FOLDER."] if is_typed else []
     there = nearest_existing(folder)
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return []
-    what = "cannot be written in" if there.is_dir() else "is a file"
-    return [f"{key} must be a folder that can be made ({folder}), but {there} {what}. Hint: {key}=FOLDER."]
+    what = "is not writable" if there.is_dir() else "is a file"
+    return [f"{key} must be a folder that can be created ({folder}), but {there} {what}. Hint: set {key}=FOLDER."]

@@ -21,8 +21,8 @@ class SingleProcess:
 
 
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:
-    """Return the command line, or None if Hydra only prints something. why: the reason for refusing -m. Raises
-    ConfigError if nothing more can be validated."""
+    """Return the command line, or None if Hydra only prints something. why: the reason for refusing -m, shown in
+    the message. Raises ConfigError if a mistake makes further validation impossible."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
     if hydra_flags.only_prints(argv):
@@ -31,7 +31,7 @@ def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, st
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
-    if any(text.startswith(f"{verb}.name ") for text in found):  # it is not set
+    if any(text.startswith(f"{verb}.name ") for text in found):  # a required choice is missing
         raise ConfigError(found)
     config = plain(request.configs[0])
     return SingleProcess(request, config, alone, found + validate_group(verb, config[verb], verb))

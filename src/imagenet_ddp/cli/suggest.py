@@ -1,4 +1,4 @@
-"""Suggest the key that a mistyped one was probably meant to be. No torch."""
+"""Suggest the key that the user probably meant by a mistyped one. Does not import torch."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -22,7 +22,7 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
 
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
-    """Return the message for a key that is not declared. where: " (in experiment/mine.yaml)"."""
+    """Return the message for a key that is not declared. where: text to add after the key, such as " (in x.yaml)"."""
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     if key.startswith("strategy."):

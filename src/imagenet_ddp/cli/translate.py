@@ -1,7 +1,7 @@
-"""Translate a command line in another program's options: what each means here, and the whole line to type. No torch.
+"""Translate a command line with another program's options: explain each option, and return the whole line to type.
 
-The options are those of cli/known_terms.txt. The meaning of some depends on others (cli/whole_line.py), so the line is
-read as a whole, before Hydra parses it.
+cli/known_terms.txt lists the options. The meaning of some depends on others (cli/whole_line.py), so the line is read as
+a whole, before Hydra parses it. Does not import torch.
 """
 
 import os
@@ -31,12 +31,12 @@ _NUMBER, _PAIR = re.compile(r"-?\d*\.?\d+(e-?\d+)?"), re.compile(r"\w+=\S+")
 
 @dataclass(frozen=True)
 class Translation:
-    """The whole line in keys of this program. argv: what the hint says to type."""
+    """A command line translated into keys of this program."""
 
-    text: str
+    text: str  # the message
     verb: str
-    argv: list[str]
-    has_placeholders: bool
+    argv: list[str]  # the arguments that the hint proposes
+    has_placeholders: bool  # argv contains words such as HOST, which the user replaces
 
 
 def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Translation | None:
@@ -52,7 +52,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
         verb = "evaluate"
     for word in words:
         fill_in(word, verb, said, typed, len(words) > 1)
-    # data= before its root, and the rendezvous after all
+    # data= comes before data.root, and the options of the rendezvous come last
     order = {"dummy": 0, "folder": 1}
     own = [option for word in sorted(words, key=lambda word: order.get(word.role, 2)) for option in word.options]
     options = list(dict.fromkeys(merged([*kept, *own, *world_options(said, typed, environ)])))
@@ -61,7 +61,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
     shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb == "tune" else flags
     line = f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join([*shown, *options])}".strip()
     rows = [f"  {word.typed}: {meaning(word)}." for word in words]
-    text = "\n".join(["options of other programs, and what they are here:", *rows, f"Hint: `{line}`"])
+    text = "\n".join(["options of other programs, and their equivalents here:", *rows, f"Hint: `{line}`"])
     return Translation(text, verb, [*options, *flags], bool(_PLACEHOLDER.search(line)))
 
 
@@ -150,7 +150,7 @@ def _bare(word: str, verb: str, keys: Mapping[str, object]) -> Word | None:
 
 def _word(term: Term, typed: str, value: str) -> Word:
     if term.flag and value.lower() in ("false", "0", "no"):
-        return Word(typed, note="so it is by default")
+        return Word(typed, note="this is the default")
     options = known_terms.options(term, value)
     if any(option.endswith("=") for option in options):
         return Word(typed, note=f"{options[0]}VALUE, but no value is typed")

@@ -21,9 +21,9 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.runs import validate as run_check
 
-# What a _target_ may start with: a config is data, and must not be able to name os.system.
+# Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
-_NEEDED = "begin the file that --config-name names: `defaults: [train, _self_]`"
+_NEEDED = "begin the file of --config-name with `defaults: [train, _self_]`"
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
@@ -41,18 +41,19 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Return the mistakes of a composed config (unknown keys, values, folders, launcher, classes named by _target_),
+    """Return the mistakes in a composed config (unknown keys, values, folders, launcher, classes named by _target_),
     and the launcher around this command if it is recognised.
 
-    config: without the hydra node. typed: the options as typed, for the line to type instead. partial: a checkpoint
-    fills in what is not typed, so keys of data and learning are only checked one by one.
+    config: without the hydra node. typed: the options as typed, for the commands in hints. partial: a checkpoint fills
+    in the options that are not typed, so keys of data and learning are checked only one by one. elsewhere: the options
+    are for other machines, whose GPUs and disks are unknown here.
     """
     found: list[str] = []
     broken: set[str] = set()
     plain = _plain(config, "", found, broken)
     declared = keys.declared(verb)
     lacking = [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]
-    if len(lacking) > 5:  # a file of --config-name of one's own, without ours below it
+    if len(lacking) > 5:  # the user's own file of --config-name does not include the command's config
         return [
             f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."
         ], None
@@ -64,7 +65,7 @@ def validate(
         if key not in trainer_options.ACCEPTED.keys() | trainer_options.REFUSED.keys()
     ]
     for key, (allowed, _, _) in trainer_options.ACCEPTED.items():
-        if f"trainer.{key}" in broken:  # reported above: continue with any valid value
+        if f"trainer.{key}" in broken:  # reported above, so continue with any valid value
             trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
     found += trainer_options.validate(trainer)
     if elsewhere and trainer.get("accelerator") == "auto":
@@ -87,8 +88,8 @@ def validate(
 
 
 def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
-    """Return plain containers with interpolations resolved. Missing values become None; those that do not resolve are
-    added to `broken`."""
+    """Return plain containers with interpolations resolved. Missing values become None. Paths of values that do not
+    resolve are added to `broken`, and mistakes to `found`."""
     if not isinstance(node, DictConfig | ListConfig):
         return node
     plain: dict[Any, Any] = {}
@@ -96,7 +97,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
         path = f"{prefix}{key}"
         if OmegaConf.is_missing(node, key):
             if path in _MISSING_HINTS:
-                found.append(f"{path} is required, but not set. Hint: {_MISSING_HINTS[path]}.")
+                found.append(f"{path} is required, but not set. Hint: set {_MISSING_HINTS[path]}.")
             plain[key] = None
             continue
         try:
@@ -105,7 +106,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
             broken.add(path)
             if not isinstance(error, InterpolationToMissingValueError):  # the missing key itself is reported instead
                 raw: Any = OmegaConf.to_container(node, resolve=False)
-                hint = "Hint: ${data.name} stands for a key, ${oc.env:HOME} for a variable."
+                hint = "Hint: ${data.name} stands for a key, ${oc.env:HOME} for an environment variable."
                 found.append(f"{path}={raw[key]} does not resolve: {first_sentence(error)} {hint}")
             continue
         plain[key] = _plain(value, f"{path}.", found, broken)
@@ -144,7 +145,7 @@ def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str
             allow = shlex.quote(f"allow_targets={shown([*extra, package])}")
             found.append(
                 f"{path}_target_ must begin with one of {', '.join([*ALLOWED_TARGETS, *extra])}, "
-                f"got {target}. Hint: where you trust that package: `{allow}`"
+                f"got {target}. Hint: if you trust that package, add `{allow}`."
             )
         for key, value in node.items():
             found += refused_targets(value, extra, f"{path}{key}.")

@@ -1,6 +1,7 @@
-"""Interpret words of another program that depend on the other words of the line. No torch.
+"""Interpret another program's options whose meaning depends on other words of the line. Does not import torch.
 
---world-size counts machines with --multiprocessing-distributed, and processes without it; --lr-min is a share of --lr.
+For example, --world-size counts machines with --multiprocessing-distributed and processes without it, and --lr-min is
+translated into a share of --lr.
 """
 
 import re
@@ -12,22 +13,26 @@ from hydra.core.override_parser.types import Quote, QuotedString
 
 from imagenet_ddp.data.sources.detect import options_for
 
-_LR, _IMAGE_SIZE = 0.1, 224  # where none is typed: the defaults there and here
+_LR, _IMAGE_SIZE = 0.1, 224  # used if none is typed: the defaults of the other programs and of this one
 
 
 @dataclass
 class Word:
-    """One word of the line: what was typed, and what it means here."""
+    """One word of the line as typed, with its equivalent in this program."""
 
     typed: str
-    options: list[str] = field(default_factory=list)
-    note: str = ""
-    role: str = ""
+    options: list[str] = field(default_factory=list)  # to type here
+    note: str = ""  # difference in meaning, or the reason why there are no options
+    role: str = ""  # of the term, see known_terms.txt
     value: str = ""
 
 
 def fill_in(word: Word, verb: str, said: Mapping[str, str], typed: Mapping[str, str], others: bool) -> None:
-    """Set the options that depend on other words. The words that world_options reads only get a note."""
+    """Set those options of a word that depend on other words. A word that world_options reads gets only a note.
+
+    said: role -> value of all words of the other program. typed: key -> value of this program's options. others:
+    whether the line has further words of the other program.
+    """
     value = word.value.strip("[]() ")
     if word.role == "folder":
         found = options_for(word.value, "imagenet" if others else "imagefolder")
@@ -37,13 +42,13 @@ def fill_in(word: Word, verb: str, said: Mapping[str, str], typed: Mapping[str, 
     elif word.role == "resume":
         word.options = [f"{'resume' if verb == 'train' else 'checkpoint'}={quoted_value(word.value) or 'auto'}"]
     elif word.role == "devices" and value in ("all", "-1", "auto", "gpu", ""):
-        word.options, word.note = [], "so it is by default"
+        word.options, word.note = [], "this is the default"
     elif word.role == "devices":
         listed = f"[{value}]" if "," in value or "[" in word.value else value
         word.options = ["trainer.accelerator=cpu"] if value == "0" else [f"trainer.devices={listed}"]
     elif word.role in ("backend", "any_backend") and value == "nccl":
         word.options, word.note = [], "the default on GPUs"
-    elif word.role == "gpu0" and value.isdecimal():  # there of all batches of an update, here of one
+    elif word.role == "gpu0" and value.isdecimal():  # theirs counts all batches of an update, ours one batch
         word.options[1] = f"strategy.first_device_batch={int(value) // (_number(said.get('accumulate')) or 1)}"
     elif word.role == "gpu" and {"world_size", "rank"} & said.keys():
         word.options = []
@@ -57,7 +62,7 @@ def fill_in(word: Word, verb: str, said: Mapping[str, str], typed: Mapping[str, 
 
 
 def _set_number(word: Word, said: Mapping[str, str], typed: Mapping[str, str]) -> None:
-    """Set the option of a number that depends on others."""
+    """Set the option of a word whose number depends on other words."""
     number, key = _float(word.value.split()[-1] if word.value else None), word.options[0].partition("=")[0]
     if number is None:
         return
@@ -71,9 +76,9 @@ def _set_number(word: Word, said: Mapping[str, str], typed: Mapping[str, str]) -
     elif word.role == "input_size":
         word.options = [f"{key}={number:g}"]
     elif number and number == _float(said.get("weight_decay") or typed.get("optim.weight_decay")):
-        word.options, word.note = [], "as that of the weights, so it is by default"
+        word.options, word.note = [], "the same as for the weights, which is the default"
     elif number:
-        word.options, word.note = [], "not available: a decay other than 0 and that of the weights"
+        word.options, word.note = [], "not available: the decay must be 0 or that of the weights"
 
 
 def merged(options: Iterable[str]) -> list[str]:
@@ -88,9 +93,9 @@ def merged(options: Iterable[str]) -> list[str]:
 
 
 def world_options(said: Mapping[str, str], typed: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
-    """Return the options by which machines, or processes started one by one, find each other; none on one machine.
+    """Return the options with which machines, or processes started one by one, find each other; [] for one machine.
 
-    Without --multiprocessing-distributed a world size counts processes, as torch's does.
+    Without --multiprocessing-distributed, a world size counts processes, as in torch.distributed.
     """
     size, nodes = _number(said.get("world_size")), _number(said.get("num_nodes") or typed.get("trainer.num_nodes"))
     rank, devices = said.get("node_rank") or said.get("rank"), _number(said.get("devices")) or 1
@@ -124,13 +129,13 @@ def _number(text: str | None) -> int:
 
 
 def quoted_value(value: str) -> str:
-    """Return value with the quotes that make it one text in Hydra's grammar."""
+    """Return value, quoted if Hydra's grammar would not read it as text otherwise."""
     is_plain = re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII)
     return value if is_plain else QuotedString(value, Quote.double).with_quotes()
 
 
 def quoted(option: str) -> str:
-    """Return key=value with the quotes that Hydra's grammar needs around the value."""
+    """Return key=value with the quotes that Hydra's grammar requires around the value."""
     key, _, value = option.partition("=")
     return f"{key}={quoted_value(value)}"
 

@@ -1,6 +1,6 @@
-"""Make the objects that a config names by _target_, in one place with one form of error message.
+"""Create the objects that a config names by _target_, with the same form of error message for all of them.
 
-cli/parse.py has checked which packages may be named; here the names are looked up and called.
+cli/validate.py has checked the packages of these names. This module looks the names up and calls them.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from imagenet_ddp.system.text import first_line
 
 def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
     """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
-    Raises ConfigError if the name does not exist, does not take these arguments, or fails with them."""
+    Raises ConfigError if the name does not exist, or if the call does not accept these arguments or fails."""
     try:
         # `more` bypasses Hydra, which would convert lists of parameters into its own list type
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
@@ -26,16 +26,16 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
             cause = cause.__cause__
         reason = first_line(cause)
         raise ConfigError(
-            f"{key}={target} must be callable, but cannot be made: {reason.rstrip('.')}. "
-            "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where it failed."
+            f"{key}={target} must be callable, but the call failed: {reason.rstrip('.')}. "
+            "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where the call failed."
         ) from error
 
 
 def open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values for which the target has a parameter with no default, or with default None."""
+    """Return the values whose name is a parameter of the target without a default, or with the default None."""
     try:
         parameters = inspect.signature(get_object(target)).parameters
-    except Exception:  # make() reports what is wrong with it
+    except Exception:  # make() reports the reason
         return {}
     is_open = (inspect.Parameter.empty, None)
     return {name: value for name, value in values.items() if name in parameters and parameters[name].default in is_open}

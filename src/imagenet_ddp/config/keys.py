@@ -19,14 +19,14 @@ _TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]
 
 @dataclass(frozen=True)
 class Key:
-    """One key, or a group of keys, whose type is a dataclass."""
+    """One key, or a group of keys if type is a dataclass."""
 
     path: str
-    type: Any  # without None; None for the Trainer's keys
-    allowed: Kind | None  # None: whatever is of the type
+    type: Any  # int for `int | None`; None for the Trainer's keys
+    allowed: Kind | None  # None: every value of the type
     default: Any
     meaning: str
-    example: str  # a value, which words may follow
+    example: str  # a value for hints; an explanation may follow it
 
     @property
     def is_group(self) -> bool:
@@ -60,7 +60,7 @@ def declared(command: str) -> Mapping[str, Key]:
 
 
 def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten to {"trainer.devices": 2, ...}"""
+    """Flatten nested mappings to {"trainer.devices": 2, ...}. An empty mapping remains a value."""
     found: dict[str, Any] = {}
     for key, value in node.items():
         path = f"{prefix}{key}"
@@ -72,7 +72,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[str]:
-    """Return a message for each value of a group that is not allowed. group: "" for the command's own keys."""
+    """Return a message for each value of a group that is not allowed. group: "" for keys outside of any group."""
     found = []
     for path, key in declared(command).items():
         parent, _, name = path.rpartition(".")

@@ -1,7 +1,7 @@
-"""Declare the keys of Lightning's Trainer: the values of each, and which ones this project sets itself.
+"""Declare the keys of Lightning's Trainer: their allowed values, and the keys that this project sets itself.
 
-A test compares the two tables with `inspect.signature(lightning.pytorch.Trainer)`, and with conf/trainer/default.yaml,
-which has the defaults. Does not import lightning.
+A test compares both tables with `inspect.signature(lightning.pytorch.Trainer)` and with conf/trainer/default.yaml,
+which contains the defaults. Does not import lightning.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class TrainerKey(NamedTuple):
     meaning: str
 
 
-# auto is this project's own value of num_nodes and precision; everything else is as in Lightning's documentation.
+# num_nodes=auto, num_nodes=LEAST:MOST, precision=auto and batch_finder are this project's own; all else is Lightning's.
 ACCEPTED: dict[str, TrainerKey] = {
     "accelerator": TrainerKey(choice("auto", "cpu", "gpu", "cuda", "mps"), "auto", "Kind of device."),
     "devices": TrainerKey(
@@ -57,7 +57,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     "num_nodes": TrainerKey(
         AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
         "auto",
-        "Number of machines; LEAST:MOST if nodes come and go.",
+        "Number of machines; LEAST:MOST if nodes join and leave.",
     ),
     "precision": TrainerKey(
         (
@@ -66,12 +66,12 @@ ACCEPTED: dict[str, TrainerKey] = {
             | choice("64", "32", "16", "bf16", 64, 32, 16)
         ),
         "auto",
-        "auto: bf16-mixed where the device computes in it fast, else 32-true.",
+        "auto: bf16-mixed if the device computes fast in it, else 32-true.",
     ),
-    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch (or this many) and stop."),
-    "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no end)", "How often each training image is seen."),
+    "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch, or this number of batches, and stop."),
+    "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no limit)", "Number of epochs; -1: no limit."),
     "min_epochs": TrainerKey(integer(0) | NULL, "null", "Minimum number of epochs."),
-    "max_steps": TrainerKey(integer(-1), "-1 (no end)", "Optimizer steps after which training ends; -1: no limit."),
+    "max_steps": TrainerKey(integer(-1), "-1 (no limit)", "Optimizer steps after which training ends; -1: no limit."),
     "min_steps": TrainerKey(integer(0) | NULL, "null", "Minimum number of optimizer steps."),
     "max_time": TrainerKey(_TIME | NULL, "null", "Time after which training ends."),
     "limit_train_batches": TrainerKey(
@@ -86,53 +86,57 @@ ACCEPTED: dict[str, TrainerKey] = {
     ),
     "limit_test_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
     "limit_predict_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
-    "overfit_batches": TrainerKey(_BATCHES, "0.0", "Train and validate on only this many batches."),
+    "overfit_batches": TrainerKey(_BATCHES, "0.0", "Train and validate on only this number or share of batches."),
     "val_check_interval": TrainerKey(
         kind("a number of batches (1 or more)", integer(1).accepts) | _SHARE | _TIME | NULL,
         "null",
         "Training batches, share of an epoch, or time between validations.",
     ),
     "check_val_every_n_epoch": TrainerKey(integer(1) | NULL, "1", "Epochs between validations."),
-    "num_sanity_val_steps": TrainerKey(integer(-1) | NULL, "0", "Validation batches before training."),
-    "log_every_n_steps": TrainerKey(integer(1), "10", "Training steps between two lines of figures."),
+    "num_sanity_val_steps": TrainerKey(integer(-1) | NULL, "0", "Number of validation batches to run before training."),
+    "log_every_n_steps": TrainerKey(integer(1), "10", "Training steps between two lines of metrics."),
     "accumulate_grad_batches": TrainerKey(integer(1), "1", "Batches per optimizer step."),
     "gradient_clip_val": TrainerKey(
-        number(least=0) | NULL, "null", "Gradients above it are clipped; null: no clipping."
+        number(least=0) | NULL, "null", "Value above which gradients are clipped; null: no clipping."
     ),
     "gradient_clip_algorithm": TrainerKey(
         choice("norm", "value") | NULL, "norm", "Clip the gradient by norm or by value."
     ),
-    "deterministic": TrainerKey(FLAG | choice("warn") | NULL, "true", "Deterministic kernels; slower."),
+    "deterministic": TrainerKey(FLAG | choice("warn") | NULL, "true", "Use deterministic kernels, which are slower."),
     "benchmark": TrainerKey(
-        FLAG | NULL, "null", "Let cuDNN measure which convolution is fastest; null: on GPUs, but not if deterministic."
+        FLAG | NULL,
+        "null",
+        "Let cuDNN measure which convolution is fastest; null: on GPUs, unless deterministic is set.",
     ),
-    "inference_mode": TrainerKey(FLAG, "true", "Validate in inference mode, else in no_grad."),
-    "profiler": TrainerKey(choice("simple", "advanced", "pytorch") | NULL, "simple", "Profiler of Lightning."),
-    "detect_anomaly": TrainerKey(FLAG, "false", "Stop where a gradient becomes NaN; slow."),
-    "sync_batchnorm": TrainerKey(FLAG, "false", "Batch-norm statistics over all devices."),
+    "inference_mode": TrainerKey(FLAG, "true", "Validate in torch.inference_mode; false: in torch.no_grad."),
+    "profiler": TrainerKey(choice("simple", "advanced", "pytorch") | NULL, "simple", "Lightning's profiler."),
+    "detect_anomaly": TrainerKey(FLAG, "false", "Stop at the operation whose gradient becomes NaN; slow."),
+    "sync_batchnorm": TrainerKey(FLAG, "false", "Compute batch-norm statistics over all devices."),
     "reload_dataloaders_every_n_epochs": TrainerKey(integer(0), "0", "Epochs between two calls of train_dataloader."),
     "enable_model_summary": TrainerKey(FLAG | NULL, "false", "Print the layers of the model."),
     "batch_finder": TrainerKey(
-        FLAG, "false", "Find the largest data.batch_size that fits on all GPUs, before training; not Lightning's."
+        FLAG,
+        "false",
+        "Before training, find the largest data.batch_size that fits on all GPUs; not Lightning's option.",
     ),
 }
 
-# Key -> the hint. {value} is what was typed.
+# Key -> the hint, in which {value} stands for the typed value.
 REFUSED: dict[str, str] = {
-    "strategy": "strategy={value}",
-    "callbacks": "callbacks=early_stopping, or +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS",
-    "logger": "logger=csv, or +logger.mine._target_=lightning.pytorch.loggers.CSVLogger",
-    "default_root_dir": "hydra.run.dir={value}",
+    "strategy": "set strategy={value}",
+    "callbacks": "set callbacks=early_stopping, or add +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS",
+    "logger": "set logger=csv, or add +logger.mine._target_=lightning.pytorch.loggers.CSVLogger",
+    "default_root_dir": "set hydra.run.dir={value}",
     **dict.fromkeys(
         ("plugins", "use_distributed_sampler", "barebones", "enable_progress_bar", "enable_checkpointing",
          "enable_autolog_hparams", "model_registry"),
-        "leave it out",
+        "leave this key out",
     ),
 }  # fmt: skip
 
 
 def refusal(key: str, value: Any) -> str:
-    """Return the sentence for a key of REFUSED."""
+    """Return the message for a key of REFUSED. value: as typed."""
     text = shown(value)
     if key == "strategy":  # Lightning's names -> those of conf/strategy
         ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
@@ -141,13 +145,13 @@ def refusal(key: str, value: Any) -> str:
 
 
 def validate(trainer: Mapping[str, Any]) -> list[str]:
-    """Return a message for each key that is refused, missing or not allowed. Unknown keys are reported by
-    cli/parse.py."""
+    """Return a message for each key that is refused or missing, and for each value that is not allowed. cli/validate.py
+    reports unknown keys."""
     found = [refusal(key, trainer[key]) for key in REFUSED if key in trainer]
     if missing := [key for key in ACCEPTED if key not in trainer]:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         few = f"leave {' and '.join(f'~trainer.{key}' for key in missing)} out"
-        hint = few if len(missing) <= 3 else "trainer=default"
+        hint = few if len(missing) <= 3 else "set trainer=default"
         found.append(f"trainer lacks {len(missing)} of its keys ({some}). Hint: {hint}.")
     for key, (allowed, example, _) in ACCEPTED.items():
         if key in trainer:

@@ -1,4 +1,4 @@
-"""Describe the allowed values of a key, and report one that is not allowed."""
+"""Describe the allowed values of a key, and report a value that is not allowed."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """A set of values. forms: its alternatives in words, each of which completes "must be ..."."""
+    """A set of allowed values. forms: the alternatives in words, each of which completes "must be ..."."""
 
     forms: tuple[str, ...]
     accepts: Callable[[Any], bool]
@@ -26,7 +26,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Example:
-    """A value to type in a hint, and what it means: "0 (no limit)"."""
+    """A value to propose in a hint; an explanation may follow it: "0 (no limit)"."""
 
     text: str
 
@@ -70,7 +70,7 @@ def number(least: float = -math.inf, most: float = math.inf, above: float = -mat
 
 
 def choice(*options: Any) -> Kind:
-    """Accept one of the options; types are compared too, so that true is not 1."""
+    """Accept one of the options. Types are compared too, so that true does not equal 1."""
 
     def accepts(value: Any) -> bool:
         return any(value == option and type(value) is type(option) for option in options)
@@ -84,7 +84,7 @@ def matching(pattern: str, words: str) -> Kind:
 
 
 def list_of(member: Kind, words: str, length: int | None = None, *, least: int = 1) -> Kind:
-    """Accept a list of members of this kind, of this length if one is given, else of at least `least`."""
+    """Accept a list whose members are of this kind. length: number of members; None: at least `least`."""
 
     def accepts(value: Any) -> bool:
         fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")

@@ -1,6 +1,6 @@
-"""Check everything that train with the same options needs, without training; continue after a failed check.
+"""Check everything that train needs with the same options, without training. Continue after a failed check.
 
-Exit codes: 0 all checks passed; 1 one failed; 2 options that cannot be read.
+Exit codes: 0 if all checks passed, 1 if one failed, 2 if the options cannot be read.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from imagenet_ddp.engine import coordinate
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
-WIDTH = 80  # columns on a terminal; elsewhere a line is a check
+WIDTH = 80  # columns on a terminal; in a file or pipe, a check is one line of any length
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def _doctor() -> None:
     options = command.planned("doctor", read, hydra_flags.without_local_rank)
     machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
     world_info = machine.launch_info.world_info if machine.launch_info else None
-    reports = world_info is None or world_info.rank == 0  # of a launcher's processes rank 0 reports for all
+    reports = world_info is None or world_info.rank == 0  # rank 0 reports for all ranks
     results: list[Check] = []
     for number, total, checks in _run_all(machine, options):
         results += checks
@@ -64,7 +64,7 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
 
 
 def _check_ranks_together(machine: Machine, options: Options, results: list[Check]) -> list[Check]:
-    """Return the results of all ranks; [] on every node but the first."""
+    """Return the results of the checks of all ranks together, [] on every node but the first."""
     from imagenet_ddp.doctor.check_ranks import not_joined  # torch
 
     assert machine.launch_info is not None
@@ -76,12 +76,12 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
         except ConfigError as error:
             return not_joined(error)
         except WorkersFailedError as error:
-            reason = f"the ranks ended with exit code {error.exit_code}: the reason is on standard error"
-            return not_joined(ConfigError(f"{reason}. Hint: look there."))
+            reason = f"the ranks ended with exit code {error.exit_code}"
+            return not_joined(ConfigError(f"{reason}. Hint: look for the reason on standard error."))
 
 
 def line(number: int, total: int, one: Check, width: int | None = None) -> str:
-    """Format a check. width: None wraps on a terminal and gives one line elsewhere."""
+    """Format a check. width: columns at which to wrap; None: WIDTH on a terminal, elsewhere no wrapping."""
     width = width or (WIDTH if sys.stdout.isatty() else None)
     hint = f" Hint: {one.hint}" if one.hint else ""
     text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
@@ -89,7 +89,7 @@ def line(number: int, total: int, one: Check, width: int | None = None) -> str:
 
 
 def document(results: list[Check]) -> dict[str, Any]:
-    """Return the report for format=json; the numbers of the check scaling are its prediction."""
+    """Return the report for format=json. The numbers of the check `scaling` are moved to the key `prediction`."""
     prediction = next((one.numbers for one in results if one.name == "scaling" and one.numbers), None)
     return {
         "ok": all(one.ok for one in results),
@@ -105,7 +105,9 @@ def _summary(results: list[Check], machine: Machine) -> str:
     elsewhere = (
         machine.has_other_nodes and not machine.no_rendezvous and not any(one.name == "ranks" for one in results)
     )
-    rest = " This covers this machine alone: node 0 shows the checks of all together." if elsewhere else ""
+    rest = (
+        " These are the checks of this machine alone; node 0 shows those of all machines together." if elsewhere else ""
+    )
     if not failed:
         return f"All checks passed: training can start.{rest}"
     return f"Not ready: {', '.join(failed)}.{rest}"

@@ -1,4 +1,4 @@
-"""Check what a run reads and writes: the layout of the images, whether they are readable, the run folder."""
+"""Check the files of a run: the layout of the images, whether they can be read, and the run folder."""
 
 import shutil
 from contextlib import suppress
@@ -39,7 +39,7 @@ def _data(machine: Machine) -> list[Check]:
 
 
 def _own_source(machine: Machine) -> list[Check]:
-    """Open data._target_ as training does."""
+    """Open data._target_ as training does, and count its images."""
     from imagenet_ddp.data.sources.registry import open_source
 
     source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
@@ -56,38 +56,38 @@ def _samples(machine: Machine) -> list[Check]:
     if layout.mistakes:
         return passed("not read, because the check data failed")
     if not any(split.samples for split in layout.splits.values()):
-        return passed("no images that could be read one by one")
+        return passed("there are no images that can be read one by one")
     reading = inspect.read_samples(layout, decode)
     if reading.mistakes:
         return failed(reading.mistakes)
-    what = f"{reading.num_read:,} images read and decoded, of as many classes as time allowed"
+    what = f"{reading.num_read:,} images read and decoded, from as many classes as time allowed"
     return passed(f"{what}, {reading.images_per_s:,.0f} a second on one core", num_read=reading.num_read,
               decoded_images_per_s=round(reading.images_per_s, 1))  # fmt: skip
 
 
 def _run_folder(machine: Machine) -> list[Check]:
-    """Check, without making the folder, that it could be made in its nearest existing parent."""
+    """Check that the run folder can be created in its nearest existing parent, without creating it."""
     if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
         return failed(mistakes)
     wanted = machine.run_dir.absolute()
     if reason := not_writable_reason(wanted):
-        return failed([f"the run folder {wanted} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER."])
+        return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
     there = nearest_existing(wanted)
     free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine.config)
     numbers = {"free_mib": free // MIB, "checkpoint_mib": round(size / MIB, 1)}
     model = machine.config["model"]["name"]
     what = f"{free / 2**30:,.1f} GiB free at {there}; a checkpoint of {model} takes {size / MIB:,.0f} MiB"
     if free < NUM_CHECKPOINTS * size:
-        hint = "hydra.run.dir=FOLDER on another disk"
+        hint = "set hydra.run.dir=FOLDER with a folder on another disk"
         return [Check("", False, f"{what}, and {NUM_CHECKPOINTS} must fit", hint, numbers=numbers)]
     return passed(what, **numbers)
 
 
 def checkpoint_bytes(config: Any) -> int:
-    """Return the size of weights, buffers and the optimizer's state.
+    """Return the size of a checkpoint in bytes: weights, buffers, the optimizer's state and the average of the weights.
 
-    With momentum the state has as many numbers as there are weights; for an optimizer of another package twice as many
-    are assumed.
+    With momentum, the state has as many numbers as there are weights. For an optimizer of another package, twice as
+    many are assumed.
     """
     import torch
 
@@ -95,7 +95,7 @@ def checkpoint_bytes(config: Any) -> int:
     from imagenet_ddp.models.optimizers import num_states
     from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 
-    with torch.device("meta"):  # shapes without numbers
+    with torch.device("meta"):  # allocates no memory
         net = create_model(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
     of_optimizer = num_states(config["optim"])
     averages = config["averaging"]["name"] != "none"
@@ -103,7 +103,7 @@ def checkpoint_bytes(config: Any) -> int:
 
 
 def num_classes(config: Any) -> int:
-    """Count the classes from the folders or the table; 1,000 if there are none to count."""
+    """Return the number of classes in the folders or the table; 1,000 if it cannot be counted."""
     data = config["data"]
     folder = Path(data["root"] or "") / data["train_dir"]
     if data["name"] in ("shapes", "stl10") and not data["_target_"]:

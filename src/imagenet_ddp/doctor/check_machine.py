@@ -15,11 +15,11 @@ from imagenet_ddp.system.text import count_noun
 MIB = 2**20
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker
-FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # open at once, generously
+FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # generous estimates of the files open at once
 
 
 def _versions(machine: Machine) -> list[Check]:
-    """Show the versions of Python and of the libraries that affect a run; `pip check` compares them."""
+    """Show the versions of Python and of the libraries that affect a run. `pip check` checks their compatibility."""
     import torch
 
     found = {"python": platform.python_version()}
@@ -53,23 +53,23 @@ def _unseen(present: list[tuple[str, str]]) -> str:
     import torch
 
     why = (
-        "torch finds none of them: is the driver new enough for this torch?"
+        "torch finds none, perhaps because the driver is too old for this version of torch."
         if torch.version.cuda
-        else "this torch is built without CUDA"
+        else "this version of torch is built without CUDA."
     )
     return (
-        f"this machine has {len(present)} GPUs ({present[0][1]}), but {why} "
-        "Hint: install a torch with CUDA (pytorch.org/get-started), or trainer.accelerator=cpu to do without."
+        f"this machine has {count_noun(len(present), 'GPU')} ({present[0][1]}), but {why} "
+        "Hint: install torch with CUDA (pytorch.org/get-started), or set trainer.accelerator=cpu to train without GPUs."
     )
 
 
 def _cores(machine: Machine) -> list[Check]:
     local = machine.num_local
-    cores = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own
+    cores = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own cores
     quota = _cpu_quota()
     usable = min(cores, quota or cores)
     workers, threads = machine.plan.num_workers.value, machine.plan.num_threads.value
-    container = f", of which a container may use {quota:g}" if quota and quota < cores else ""
+    container = f", of which this container may use {quota:g}" if quota and quota < cores else ""
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
@@ -79,7 +79,8 @@ def _cores(machine: Machine) -> list[Check]:
     if local * threads > max(usable, local):
         hints.append(f"cluster.num_threads={max(int(usable) // local, 1)}")
     if hints:
-        return [Check("cores", False, f"{what}: they take turns", " ".join(hints), numbers=numbers)]
+        hint = f"set {' '.join(hints)}"
+        return [Check("cores", False, f"{what}, more than can run at the same time", hint, numbers=numbers)]
     return passed(what, **numbers)
 
 
@@ -91,7 +92,7 @@ def _plan(machine: Machine) -> list[Check]:
 
 
 def _cpu_quota() -> float | None:
-    """Return the cores that the container's cgroup allows (docker run --cpus); None without a limit."""
+    """Return the number of cores that the container's cgroup allows (docker run --cpus); None if there is no limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -111,19 +112,20 @@ def _shared_memory(machine: Machine) -> list[Check]:
     numbers = {"free_mib": free // MIB, "size_mib": size // MIB, "needed_mib": -(-needed // MIB)}
     what = (
         f"/dev/shm has {free // MIB:,} of {size // MIB:,} MiB free; {machine.num_local} × {workers} loader workers "
-        f"with {PREFETCH} batches of {batch / MIB:.1f} MiB need {-(-needed // MIB):,}"
+        f"with {PREFETCH} batches of {batch / MIB:.1f} MiB each need {-(-needed // MIB):,} MiB"
     )
     if not workers:
-        return passed("not needed: no loader workers", **numbers)
+        return passed("not needed, because there are no loader workers", **numbers)
     if needed <= free:
         return passed(what, **numbers)
     docker = f" ({DOCKER_SHM_MIB} MiB is Docker's default)" if size == DOCKER_SHM_MIB * MIB else ""
-    hint = f"docker run --shm-size={max(2 * needed // 2**30, 1)}g, or --ipc=host; or fewer data.num_workers"
-    return [Check("", False, f"{what}{docker}: workers would end with a bus error", hint, numbers=numbers)]
+    size_option = f"--shm-size={max(2 * needed // 2**30, 1)}g"
+    hint = f"start the container by `docker run {size_option}` or `docker run --ipc=host`, or lower data.num_workers"
+    return [Check("", False, f"{what}{docker}, so workers would end with a bus error", hint, numbers=numbers)]
 
 
 def _open_files(machine: Machine) -> list[Check]:
-    """Check the limit of open files: each batch of a worker, and each pipe to a worker, takes one.
+    """Check the limit of open files. Each batch of a worker and each pipe to a worker is an open file.
 
     Training and validation have separate workers.
     """
@@ -135,9 +137,8 @@ def _open_files(machine: Machine) -> list[Check]:
     if soft in (resource.RLIM_INFINITY, -1) or soft >= needed:
         return passed(what, **numbers)
     most = hard if hard not in (resource.RLIM_INFINITY, -1) else 65_536
-    return [
-        Check("", False, what, f"`ulimit -n {most}` before the command, or fewer data.num_workers", numbers=numbers)
-    ]
+    hint = f"type `ulimit -n {most}` before the command, or lower data.num_workers"
+    return [Check("", False, what, hint, numbers=numbers)]
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (

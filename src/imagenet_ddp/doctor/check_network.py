@@ -19,16 +19,16 @@ def _interfaces(machine: Machine) -> list[Check]:
     try:
         interface = interfaces.route_to(interfaces.resolve(host))
     except OSError:
-        return passed(f"{', '.join(words)}; none chosen, as {host} does not resolve", **numbers)
+        return passed(f"{', '.join(words)}; none is chosen, because {host} does not resolve", **numbers)
     if interface is None:
         return failed([f"no interface of this machine ({', '.join(words)}) leads to {host}. "
-                                     "Hint: is the address right, and in a network this machine is in?"])  # fmt: skip
+                       "Hint: check that the address is right and belongs to a network of this machine."])  # fmt: skip
     numbers |= {"to_meeting_place": interface.name, "link_mbit_per_s": link_mbit_per_s(interface.name)}
     return passed(f"{', '.join(words)}; to {host} through {interface.name}", **numbers)
 
 
 def link_mbit_per_s(name: str) -> int | None:
-    """Return the rate that the network card reports; None if it reports none (as in most clouds)."""
+    """Return the rate in Mbit/s that the network card reports, None if it reports none, as in most clouds."""
     try:
         speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
     except (OSError, ValueError):
@@ -60,18 +60,20 @@ def _variable_mistakes(machine: Machine) -> list[str]:
 def _rendezvous(machine: Machine) -> list[Check]:
     mistakes, _ = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
     mistakes += [text for text in machine.no_rendezvous if text not in mistakes]
-    # except those of the check `variables`
+    # the check `variables` reports its own mistakes
     mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
     if mistakes:
         return failed(mistakes)
     found = machine.launch_info
     if found is None:
-        return passed("none: the variables are wrong")
-    # SLURM's list of nodes is trusted: it names this machine only where all nodes are on it
+        return passed("not checked, because the check variables failed")
+    # In SLURM's list of nodes, a loopback address is right: it appears only if all nodes are on this machine.
     is_listed = found.source.startswith("slurm")
     if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):
-        what = f"{machine.host}, where all nodes meet, is the loopback: on every node that is the node itself"
-        return failed([f"{what}. Hint: the address of node 0 that the other nodes see."])
+        what = (
+            f"{machine.host}, where all nodes meet, is the loopback address, with which each node reaches only itself"
+        )
+        return failed([f"{what}. Hint: type the address at which the other nodes reach node 0."])
     numbers = {
         "source": found.source,
         "address": str(found.address) if found.address else None,

@@ -29,14 +29,14 @@ from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.system.text import first_line
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
-SLOW_ALL_REDUCE_S = 12.0  # steps with communication are not taken beyond this, but calculated
-GROUP_TIMEOUT_S = 60.0  # of one collective: enough for 46.8 MB at 10 Mbit/s
+SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
+GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10 Mbit/s
 Config = Mapping[str, Any]
 T = TypeVar("T")
 
 
 def names(machine: Machine) -> list[str]:
-    """List the checks below in the order of the report; [] if no rank can start."""
+    """Return the names of the checks in this file, in the order of the report; [] if no rank can start."""
     if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
         return []
     world_info = machine.launch_info.world_info
@@ -48,14 +48,15 @@ def names(machine: Machine) -> list[str]:
 
 
 def not_joined(error: ConfigError) -> list[Check]:
-    """Report ranks that did not find each other; the error names the missing ones."""
+    """Return the failed check `ranks` for ranks that did not find each other. error: names the missing ranks."""
     return _named("ranks", failed(error.mistakes))
 
 
 def check_world(config: Config, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
-    """Run the checks in every rank, once all have joined; return them on rank 0, [] on the others.
+    """Run the checks in every rank, once all ranks have joined. Return the results on rank 0, [] on the other ranks.
 
-    node_checks: the results of this node, passed to at least one of its ranks. Every wait ends after GROUP_TIMEOUT_S.
+    node_checks: the results of this node's own checks, given to at least one of its ranks. No wait takes longer than
+    GROUP_TIMEOUT_S.
     """
     info, checks = world.info, list[Check]()
     plan = make_plan(config, info)
@@ -65,14 +66,14 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
             _check_one_rank(checks, plan)
         else:
             checks.append(Check("ranks", True, f"all {info.world_size} have joined"))
-            if world.rank_group is not None and info.num_nodes > 1:  # tried when they joined
+            if world.rank_group is not None and info.num_nodes > 1:  # tested when they joined
                 checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
             _check_ranks(checks, plan, world, node_checks, stack)
     return checks if info.rank == 0 else []
 
 
 class _CannotContinue(Exception):
-    """Raised when a check fails on which the later ones depend."""
+    """Raised when a check has failed on which the later checks depend."""
 
 
 @contextlib.contextmanager
@@ -86,7 +87,8 @@ def _check(checks: list[Check], name: str) -> Iterator[Check]:
         checks += _named(name, failed(error.mistakes))
         raise _CannotContinue from error
     except Exception as error:  # torch raises RuntimeError of many kinds
-        checks.append(Check(name, False, first_line(error), "look at the other ranks' messages; nccl=debug shows more"))
+        hint = "look at the messages of the other ranks, or set nccl=debug for more of them"
+        checks.append(Check(name, False, first_line(error), hint))
         raise _CannotContinue from error
     finally:
         check.seconds = round(time.perf_counter() - begin, 3)
@@ -111,7 +113,7 @@ def _check_one_rank(checks: list[Check], plan: Plan) -> None:
         rank_reports.fill_step(check, config, times, read_s)
     with _check(checks, "scaling") as check:
         if strategy["name"] in ("dp", "balanced_dp"):
-            check.what = f"strategy={strategy['name']} stays on this machine"
+            check.what = f"not predicted, because strategy={strategy['name']} uses only this machine"
         else:
             rank_reports.fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
 
@@ -134,7 +136,7 @@ def _read_s(plan: Plan) -> float:
 
 
 def _whole_step(config: Config, training: Training, times: StepTimes, read_s: float) -> Step:
-    """Return the optimizer's step, including its accumulated batches."""
+    """Return the measured optimizer step, including all accumulated batches."""
     batches = config["trainer"]["accumulate_grad_batches"]
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
     strategy = config["strategy"]
@@ -143,7 +145,8 @@ def _whole_step(config: Config, training: Training, times: StepTimes, read_s: fl
 
 
 def _sent_bytes(config: Config, training: Training) -> int:
-    """Return the bytes of all gradients as they are sent; uncompressed for PowerSGD, whose factors depend on shapes."""
+    """Return the size in bytes of all gradients as sent. For PowerSGD, whose factors depend on the shapes of the
+    weights, return the uncompressed size."""
     num_bytes = sum(each.numel() * each.element_size() for each in training.net.parameters() if each.requires_grad)
     return int(num_bytes * rank_reports.SENT_SHARES.get(config["strategy"]["comm_hook"], 1.0))
 
@@ -181,7 +184,7 @@ def _check_ranks(
 
 
 def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence[Check]) -> None:
-    """Add the failed checks of the other nodes."""
+    """Add the failed checks of the other nodes to this node's checks."""
     lines = [(check.name, check.what, check.hint) for check in node_checks if not check.ok]
     everywhere = _gather((world.info.node_rank, socket.gethostname(), lines))
     found = {(node, host, *line) for node, host, lines in everywhere if node for line in lines}
@@ -192,11 +195,11 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
 
 
 def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
-    """Return the times (without communication, with it, of reading a batch); None if communication is too slow."""
+    """Return (times of a step alone, times with communication or None if it is too slow, seconds to read a batch)."""
     read_s, strategy = max(_gather(_on_all_ranks(lambda: _read_s(plan)))), plan.config["strategy"]
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
-    # the ranks start with equal weights, so that nothing needs to be sent before the first step
+    # the ranks start with equal weights, so nothing needs to be sent before the first step
     wrapper = step_timer.wrap(training.net, training.images.device, {**strategy, "init_sync": False})
     warm_up = 3 if strategy["comm_hook"] == "powersgd" else 1  # its first steps send whole gradients
     variants = [(wrapper, False), (wrapper, True)]
@@ -208,14 +211,15 @@ def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[
 
 
 def _gather(value: Any) -> list[Any]:
-    """Return every rank's value, by rank."""
+    """Return the values of all ranks, ordered by rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
 
 
 def _on_all_ranks(make: Callable[[], T]) -> T:
-    """Return make() of this rank; raise ConfigError on all ranks if it fails on one, so that none waits for it."""
+    """Return this rank's make(). If it fails on any rank, raise ConfigError on all ranks, so that no rank waits for the
+    failed one."""
     made, texts = list[T](), list[str]()
     try:
         made.append(make())

@@ -1,4 +1,4 @@
-"""Define a check of doctor, its input, and how a list of checks runs: all of them, even after a failure.
+"""Define a check of doctor and its input, and run a list of checks. A failed check does not stop the others.
 
 The checks are in check_machine, check_network, check_data and check_ranks.
 """
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass
 class Check:
-    """One line of doctor's report. A check that finds several errors returns one of these for each."""
+    """One line of doctor's report. A check that finds several errors returns one Check for each error."""
 
     name: str
     ok: bool
-    what: str  # the sentence
+    what: str  # the text of the line
     hint: str = ""
     seconds: float = 0.0
-    numbers: dict[str, Any] = field(default_factory=dict)  # units in the names
+    numbers: dict[str, Any] = field(default_factory=dict)  # the names contain the units
 
 
 @dataclass
 class Machine:
-    """The input of the checks of one machine."""
+    """The input of the checks on one machine."""
 
     config: Mapping[str, Any]  # resolved, plain
     environ: Mapping[str, str]
-    typed: Sequence[str]  # the options, for a line to type instead
+    typed: Sequence[str]  # the options as typed, for the commands in hints
     run_dir: Path
-    kind: str = "cpu"  # cpu, cuda, mps
-    no_device: list[str] = field(default_factory=list)  # why there is none
+    kind: str = "cpu"  # of the device: cpu, cuda or mps
+    no_device: list[str] = field(default_factory=list)  # reasons why there is no device
     launch_info: LaunchInfo | None = None
-    no_rendezvous: list[str] = field(default_factory=list)  # why there is none
+    no_rendezvous: list[str] = field(default_factory=list)  # reasons why there is no rendezvous
     num_local: int = 1  # processes of this machine
 
     @cached_property
     def plan(self) -> "Plan":
-        """Return how each process of this machine would run; on the CPU if the configured device does not exist."""
+        """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
         from imagenet_ddp.engine.plan import make_plan
 
         num_nodes = self.launch_info.num_nodes if self.launch_info else 1
@@ -60,7 +60,7 @@ class Machine:
 
     @cached_property
     def layout(self) -> "Layout":
-        """Return the splits of the images that a source of this project would read; none with data._target_."""
+        """Return the splits of the images that a source of this project would read; no splits for data._target_."""
         from imagenet_ddp.data.inspect import Layout, inspect_data
 
         data = self.config["data"]
@@ -99,7 +99,7 @@ def inspect_machine(
     return machine
 
 
-CheckFunction = Callable[[Machine], list[Check]]  # at least one Check, without a name
+CheckFunction = Callable[[Machine], list[Check]]  # returns at least one Check, without a name
 
 
 def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
@@ -120,7 +120,7 @@ def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]])
 
 
 def failed(sentences: Sequence[str]) -> list[Check]:
-    """Make a failed check of each sentence, which may end in a Hint."""
+    """Make a failed check from each sentence. A sentence may be followed by a hint ("... Hint: ...")."""
     parts = [text.partition(" Hint: ") for text in sentences]
     return [Check("", False, what, hint) for what, _, hint in parts]
 

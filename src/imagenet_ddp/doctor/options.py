@@ -1,5 +1,5 @@
-"""Read doctor's options: refuse those that train cannot read, and leave errors in machine, data or launcher to the
-checks. No torch."""
+"""Read doctor's options. Refuse options that train cannot read; mistakes in machine, data or launcher are left to the
+checks. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +16,9 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
-    request: Request  # as if it were train's
+    request: Request  # without doctor's own options
     config: dict[str, Any]  # resolved, plain
-    run_dir: Path  # where the run would be
+    run_dir: Path  # the folder that train would create
     format: str
 
 
@@ -26,7 +26,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
     """Return the request, or None if Hydra only prints something. Raises ConfigError with every error in the options
     themselves."""
     if {"-m", "--multirun"} & set(argv):
-        raise ConfigError("-m starts several jobs, but doctor checks one. Hint: type the options of one, without -m.")
+        raise ConfigError(
+            "-m starts several jobs, but doctor checks one. Hint: type the options of one job, without -m."
+        )
     request = parse.command_line("doctor", argv, environ)
     if request.passthrough:
         return None
@@ -35,8 +37,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
     output_format, config = composed.pop("format"), DictConfig(composed)
     if config.resume not in (None, "auto"):
         raise ConfigError(
-            f"resume={config.resume} brings a run's options along, but doctor checks those that are typed. "
-            "Hint: the options of that run, without resume."
+            f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "
+            "Hint: type the options of that run, without resume."
         )
     assert request.hydra is not None
     run_dir = Path(request.hydra.run.dir)

@@ -10,9 +10,9 @@ from imagenet_ddp.system.heavy_imports import import_torch
 
 
 def diagnose(info: WorldInfo, payload: tuple[dict[str, Any], list[Any]]) -> list[Any]:
-    """Run the checks of all ranks in one process: return rank 0's results, [] on the others.
+    """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
 
-    payload: the config, and the results of this node's own checks.
+    payload: (the config, the results of this node's own checks).
     """
     config, node_checks = payload
     exit_on_signal()

@@ -1,4 +1,4 @@
-"""Compute checksums of files, block by block, and compare those that a file holds."""
+"""Compute checksums of files block by block, and verify the checksums stored in a zip file."""
 
 import hashlib
 import zipfile
@@ -13,12 +13,12 @@ def sha256(path: Path) -> str:
 
 
 def zip_damage(path: Path) -> str:
-    """Return how a zip file, such as torch.save writes, differs from what was written, "" if it does not: it has a
-    CRC-32 of each part, which torch.load does not verify."""
+    """Return how a zip file is damaged, "" if it is not. torch.save writes a zip file with a CRC-32 of each part, which
+    torch.load does not verify."""
     try:
         with zipfile.ZipFile(path) as file:
             part = file.testzip()
-    except Exception as error:  # what zipfile raises for wrong headers is of many kinds
+    except Exception as error:  # zipfile raises many kinds of exceptions for wrong headers
         return first_line(error).rstrip(".")
     return f"its part {part} has another checksum" if part else ""
 

@@ -13,8 +13,8 @@ from imagenet_ddp.system.console import print_message
 
 @contextmanager
 def exit_on_closed_pipe() -> Iterator[None]:
-    """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (`|
-    head`); with a sentence if standard output is a file on a full disk. Wraps a whole command."""
+    """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (as in
+    `| head`). Exit with a message and code 1 if standard output is a file on a full disk. Wraps a whole command."""
     try:
         try:
             yield
@@ -23,16 +23,16 @@ def exit_on_closed_pipe() -> Iterator[None]:
     except BrokenPipeError:
         stdout = select.poll()
         stdout.register(sys.stdout.fileno(), 0)
-        if not stdout.poll(0):  # another pipe is broken
+        if not stdout.poll(0):  # standard output is intact; the broken pipe is another one
             raise
         discard_output(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
-        if _stdout_takes_a_line():  # another file is on a full disk
+        if _stdout_takes_a_line():  # standard output is intact; the error is about another file
             raise
         discard_output(sys.stdout)
         reason = (error.strerror or str(error)).lower()
-        hint = "Hint: make room there, then run the same command again."
+        hint = "Hint: make room on that disk, then run the same command again."
         print_message(f"standard output cannot be written: {reason}. {hint}")
         sys.exit(1)
 
@@ -47,7 +47,7 @@ def _stdout_takes_a_line() -> bool:
 
 def discard_output(stream: IO[str]) -> None:
     """Redirect a stream to /dev/null, including its buffer, which Python would otherwise write again at exit."""
-    with suppress(OSError, ValueError):  # not a file
+    with suppress(OSError, ValueError):  # the stream is not a file
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)

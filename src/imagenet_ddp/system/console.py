@@ -13,11 +13,11 @@ Say = Callable[[str], None]
 
 
 def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> list[str]:
-    """Return lines of at most width columns, a Hint on a line of its own. Paths, and text in backticks, are never
-    broken, because people copy them; a row of figures is broken only at its bars.
+    """Return lines of at most width columns, with a hint on a new line.
 
-    first, indent: the prefixes of the first line and of the others. Input lines that begin with two blanks are list
-    items.
+    Paths and text in backticks are never broken, because people copy them. A row of figures is broken only at its bars
+    ("|"). first, indent: prefixes of the first line and of the other lines. Input lines that begin with two blanks are
+    list items.
     """
     glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)
     if " | " in glued:
@@ -38,7 +38,7 @@ def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> l
 
 
 def fit_to_terminal(text: str, stream: IO[str]) -> str:
-    """Return a message wrapped if the stream is a terminal; text of several lines (a traceback) stays as it is."""
+    """Return a message, wrapped if the stream is a terminal. Text of several lines (a traceback) is not changed."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
@@ -48,6 +48,6 @@ def fit_to_terminal(text: str, stream: IO[str]) -> str:
 
 
 def print_message(text: str, stream: IO[str] | None = None) -> None:
-    """Print a message immediately. stream: None: standard error."""
+    """Print a message and flush it. stream: None means standard error."""
     out: IO[str] = sys.stderr if stream is None else stream
     print(fit_to_terminal(text, out), file=out, flush=True)

@@ -1,4 +1,4 @@
-"""Count the CPU cores available to a process, and name the processor. No torch."""
+"""Count the CPU cores available to a process, and name the processor. Does not import torch."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.env
 
 
 def cpu_model() -> str:
-    """Return the processor's name as reported by Linux; elsewhere, or if there is none, the architecture."""
+    """Return the processor's name as reported by Linux; on other systems, or if there is none, the architecture."""
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
     found = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
     return " ".join(found.split()) or platform.processor() or platform.machine()

@@ -1,5 +1,5 @@
-"""Speed up the imports of torch, torchvision and Lightning: three thousand modules, several seconds at the start of
-each process."""
+"""Speed up the imports of torch, torchvision and Lightning, whose three thousand modules take several seconds at the
+start of each process."""
 
 import atexit
 import gc
@@ -16,10 +16,10 @@ from imagenet_ddp.system.paths import cache_dir
 
 @contextmanager
 def import_torch() -> Iterator[None]:
-    """Pause the garbage collector, and permanently exclude the objects made in the block from collection.
+    """Pause the garbage collector, and permanently exclude the objects created in the block from collection.
 
-    These imports make a million objects that all stay: the collector would search them repeatedly for nothing, now (a
-    tenth of the import time) and during training.
+    These imports create a million objects that are never freed. The collector would search them repeatedly without
+    effect, which takes a tenth of the import time, and again during training.
     """
     cache_bytecode()
     was_enabled = gc.isenabled()
@@ -34,13 +34,13 @@ def import_torch() -> Iterator[None]:
 
 
 def cache_bytecode() -> None:
-    """Keep compiled modules in the cache folder, if torch's are not compiled and Python would not keep them.
+    """Store compiled modules in the cache folder if torch's modules are not compiled and Python would not store them.
 
-    uv and many images install modules without bytecode. Python then writes it at the first start, unless
+    uv and many container images install modules without bytecode. Python then writes it at the first start, unless
     PYTHONDONTWRITEBYTECODE is set or the folder is read-only, in which case each start compiles for 8 s. Does nothing
-    if PYTHONPYCACHEPREFIX is set. The environment passes the folder on to child processes.
+    if PYTHONPYCACHEPREFIX is set. Child processes inherit the folder through the environment.
     """
-    with suppress(ConfigError, OSError):  # no cache folder: as slow as without
+    with suppress(ConfigError, OSError):  # without a cache folder, each start compiles
         folder = str(cache_dir(os.environ) / "bytecode")
         if sys.pycache_prefix is None:
             compiled = torch_bytecode()
@@ -54,7 +54,7 @@ def cache_bytecode() -> None:
 
 
 def torch_bytecode() -> Path:
-    """Return where the compiled form of torch's first module lies, or would lie."""
+    """Return the path of torch's first module in compiled form, whether or not the file exists."""
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None  # a dependency
+    assert spec is not None and spec.origin is not None  # torch is a dependency of this package
     return Path(importlib.util.cache_from_source(spec.origin))

@@ -1,4 +1,4 @@
-"""Read a YAML or JSON file that should hold a mapping."""
+"""Read a YAML or JSON file that should contain a mapping."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import Any
 
 import yaml
 
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is installed
+_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if it is installed, is ten times as fast
 
 
 def read_mapping(path: Path, problems: list[str] | None = None) -> dict[str, Any]:
-    """Return the file's content; {} if it cannot be read or is not a mapping. problems: where to add the reason."""
+    """Return the file's content, {} if it cannot be read or is not a mapping. problems: a list to which the reason is
+    added."""
     problem = ""
     try:
         text = path.read_text(encoding="utf-8")

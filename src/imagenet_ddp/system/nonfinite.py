@@ -1,4 +1,4 @@
-"""Find tensors that hold NaN or inf."""
+"""Find tensors that contain NaN or inf."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
 
 def nonfinite_names(module: "nn.Module", tensors: "Mapping[str, Tensor]") -> list[str]:
-    """Return the names of tensors that hold NaN, and of the module's parameters that hold inf: a buffer may be a mask,
-    which adds -inf."""
+    """Return the names of tensors that contain NaN, and of the module's parameters that contain inf. Buffers may
+    contain inf, because a mask adds -inf."""
     parameters = {name for name, _ in module.named_parameters()}
     return [
         name for name, tensor in tensors.items() if (~tensor.isfinite() if name in parameters else tensor.isnan()).any()

@@ -1,4 +1,4 @@
-"""Describe paths for messages, and check whether a folder can be made."""
+"""Describe paths for messages, and check whether a folder can be created."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def not_writable_reason(path: Path) -> str:
-    """Return why a folder cannot be made at `path`, or written to ("/a/b is a file"); "" if it can."""
+    """Return why a folder cannot be created at `path` or written to, such as "/a/b is a file"; "" if it can."""
     existing = nearest_existing(path)
     if not existing.is_dir():
         return f"{existing} is a file"
@@ -26,7 +26,7 @@ def not_writable_reason(path: Path) -> str:
 
 
 def expand_home(text: str) -> Path:
-    """Replace a leading ~ or ~USER by the home folder; leave it if there is no such user."""
+    """Replace a leading ~ or ~USER by the home folder; return the text unchanged if there is no such user."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 Path.expanduser() raises there
 
 
@@ -34,12 +34,12 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. Raises ConfigError if neither variable is
     set."""
     xdg = environ.get("XDG_CACHE_HOME", "")
-    if Path(xdg).is_absolute():  # the XDG base directory specification: a relative path is to be ignored
+    if Path(xdg).is_absolute():  # the XDG base directory specification says that relative paths must be ignored
         return Path(xdg) / "imagenet_ddp"
     home = environ.get("HOME", "")
     if not Path(home).is_absolute():
         raise ConfigError(
-            "HOME or XDG_CACHE_HOME must name the folder for the cache, but neither is an absolute path. "
+            "HOME or XDG_CACHE_HOME must determine the cache folder, but neither is an absolute path. "
             "Hint: put XDG_CACHE_HOME=FOLDER before the command."
         )
     return Path(home) / ".cache" / "imagenet_ddp"

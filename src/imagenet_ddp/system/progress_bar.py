@@ -1,4 +1,7 @@
-"""Show the progress of a long task: a bar on a terminal, a line every few seconds in a file or pipe. No torch."""
+"""Show the progress of a long task: a bar on a terminal, a line every few seconds in a file or pipe.
+
+Does not import torch.
+"""
 
 import shutil
 import sys
@@ -8,14 +11,15 @@ from typing import IO
 
 from imagenet_ddp.system.text import duration, percent
 
-LINE_S = 5.0  # between two lines
-REDRAW_S = 0.2  # between two drawings of the bar
+LINE_S = 5.0  # seconds between two lines
+REDRAW_S = 0.2  # seconds between two drawings of the bar
 
 
 class Progress:
-    """Shows on stderr how much of `total` is done, how fast, and the time left.
+    """Show on stderr how much of `total` is done, the speed, and the time left.
 
-    total: in `unit`. rate: whether to show units per second. more: text to add.
+    total: in `unit`. rate: whether to show units per second. more: returns text to add to each line. stream: None means
+    stderr.
     """
 
     def __init__(
@@ -38,12 +42,12 @@ class Progress:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Measure the speed from now on, after a slow start-up."""
+        """Measure the speed from now on, so that a slow start-up does not count."""
         self._begin_s = time.monotonic()
         self._next_s = self._begin_s + (0 if self._is_terminal else LINE_S)
 
     def add_earlier(self, done: int) -> None:
-        """Count what an earlier run has done, without affecting the speed."""
+        """Count units that an earlier run has done, without affecting the speed."""
         self.done += done
         self._earlier += done
 
@@ -59,7 +63,7 @@ class Progress:
             print(self.line(), file=self._stream, flush=True)
 
     def line(self) -> str:
-        """Return a line such as train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"""
+        """Return a line such as "train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"."""
         text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
         more = self.more() if self.more is not None else ""
         if self.done <= self._earlier or self.seconds <= 0:

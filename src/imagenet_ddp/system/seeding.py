@@ -2,7 +2,7 @@
 
 
 def hash_seed(*numbers: int) -> int:
-    """Mix integers into a 63-bit seed by splitmix64: neighbouring inputs give seeds that differ in half of their
+    """Mix integers into a 63-bit seed by splitmix64. Seeds of neighbouring inputs differ in about half of their
     bits."""
     state = 0
     for number in numbers:

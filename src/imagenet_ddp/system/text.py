@@ -8,24 +8,24 @@ _UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
 
 
 def count_noun(number: int, noun: str) -> str:
-    """Return 1 image, 1,200 images, 3 classes."""
+    """Return a number with its noun: "1 image", "1,200 images", "3 classes"."""
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def percent(fraction: float, digits: int = 2) -> str:
-    """Return 71.23 %"""
+    """Return a fraction as text: "71.23 %"."""
     return f"{100 * fraction:.{digits}f} %"
 
 
 def format_loss(loss: float, digits: int = 4) -> str:
-    """Return 2.3026, 1.234e+05"""
+    """Return a loss as text: "2.3026", "1.234e+05"."""
     return f"{loss:.{digits}f}" if loss < 1e4 else f"{loss:.{digits - 1}e}"
 
 
 def duration(seconds: float) -> str:
-    """Return 0:42, 12:05, 3:10:00, 2d 04:00:00"""
+    """Return seconds as text: "0:42", "12:05", "3:10:00", "2d 04:00:00"."""
     days, rest = divmod(round(seconds), 86400)
     hours, rest = divmod(rest, 3600)
     minutes, left = divmod(rest, 60)
@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
 
 
 def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
-    """Return a, b, c, d, e and 1,200 more"""
+    """Return a list as text, shortened: "a, b, c, d, e and 1,200 more"."""
     more = f" and {len(names) - at_most:,} more" if len(names) > at_most else ""
     return ", ".join(names[:at_most]) + more
 
@@ -48,16 +48,17 @@ def first_line(error: BaseException) -> str:
 def load_error(error: BaseException) -> str:
     """Return why torch.load(weights_only=True) refused a file, without its advice to load the file unsafely."""
     if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"it holds {found[1]}, which could run code of its author, not tensors and plain values alone"
+        return f"it contains {found[1]}, which could run code of its author, besides tensors and plain values"
     reason = first_line(error).rstrip(".")
-    return "no file that torch.save has written" if "mmap" in reason or "weights_only" in reason else reason
+    return "it was not written by torch.save" if "mmap" in reason or "weights_only" in reason else reason
 
 
 def uv_run() -> str:
-    """Return the start of a command: "uv run " if the environment is uv's, else nothing."""
+    """Return the start of a command: "uv run " if this process was started by `uv run`, else ""."""
     return "uv run " if _UV in os.environ else ""
 
 
 def install(requirement: str) -> str:
-    """Return the command that installs into the running environment; one made by uv has no pip."""
+    """Return the command that installs a package into the running environment. An environment created by uv has no
+    pip."""
     return f"{'uv' if _UV in os.environ else 'python -m'} pip install '{requirement}'"

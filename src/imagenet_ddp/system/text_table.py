@@ -7,15 +7,15 @@ from rich.cells import cell_len
 
 from imagenet_ddp.system.csv_file import csv_bytes
 
-MIN_TEXT_WIDTH = 22  # terminal columns; longer text is not shortened below this
+MIN_TEXT_WIDTH = 22  # terminal columns; text is not shortened below this width
 
 
 @dataclass(frozen=True)
 class Column:
     key: str  # heading in the CSV
     title: str  # heading elsewhere
-    drop: int = 0  # on a narrow terminal the column with the highest value is left out first; 0: never
-    right: bool = True  # alignment
+    drop: int = 0  # on a narrow terminal, the column with the highest number is left out first; 0: never
+    right: bool = True  # align to the right
     shown: bool = True  # False: in the CSV only
 
 
@@ -46,8 +46,10 @@ def text_cell(text: str) -> Cell:
 
 
 def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
-    """Return (lines of at most `width` terminal columns, titles of the columns left out). Long text is shortened in the
-    middle before a column is left out."""
+    """Return (lines of at most `width` terminal columns, titles of the columns left out).
+
+    Long text is shortened in the middle before a column is left out.
+    """
     table, left_out = table.shown(), []
     while _total(_widths(table, shorten=True)) > width and any(column.drop for column in table.columns):
         last = max(range(len(table.columns)), key=lambda index: table.columns[index].drop)
@@ -87,7 +89,7 @@ def escape_markdown(text: str) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Shorten to `width` terminal columns, keeping the start and the end: run names differ at either."""
+    """Shorten text to `width` terminal columns. Keep the start and the end, because names of runs differ at either."""
     if cell_len(text) <= width:
         return text
     start, end = text, text[len(text) // 2 :]
@@ -99,7 +101,7 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def _widths(table: Table, *, shorten: bool = False) -> list[int]:
-    """Return the width of each column. shorten: the minimum to which it may be shortened."""
+    """Return the width of each column. shorten: return the minimum to which the column may be shortened."""
     widths = []
     for index, column in enumerate(table.columns):
         width = max([cell_len(column.title), *(cell_len(row[index].text) for row in table.rows)])

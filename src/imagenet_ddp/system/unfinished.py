@@ -1,8 +1,8 @@
-"""Finish work before the process ends at once (os._exit): a checkpoint that a thread is still writing."""
+"""Finish work before os._exit ends the process, such as a checkpoint that a thread is still writing."""
 
 from concurrent.futures import Future, wait
 
-LONGEST_S = 60.0  # for a disk that no longer answers
+LONGEST_S = 60.0  # longest wait in seconds, in case a disk no longer responds
 _futures: set[Future] = set()
 
 
@@ -12,5 +12,5 @@ def add(future: Future) -> None:
 
 
 def finish() -> None:
-    """Return once all of that work is done, or has failed."""
+    """Return once all added work is done or has failed, or after LONGEST_S."""
     wait(list(_futures), LONGEST_S)

@@ -1,4 +1,4 @@
-"""Keys of strategy, cluster and nccl, and of a sweep."""
+"""Declare the keys of strategy, cluster, nccl and sweep."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -13,36 +13,45 @@ class StrategyConfig:
     name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp if there is more than one device."] = (
         "auto"
     )
-    process_group_backend: Annotated[str | None, choice("nccl", "gloo"), "null: nccl on GPUs, gloo on CPUs."] = None
-    timeout_s: Annotated[float, number(above=0), Example("1800"), "Longest wait in seconds in one collective."] = 1800.0
-    find_unused_parameters: Annotated[bool, "ddp: look for parameters without gradient in each step."] = False
+    process_group_backend: Annotated[
+        str | None, choice("nccl", "gloo"), "Backend of torch.distributed; null: nccl on GPUs, gloo on CPUs."
+    ] = None
+    timeout_s: Annotated[
+        float, number(above=0), Example("1800"), "Longest wait in seconds for one collective operation."
+    ] = 1800.0
+    find_unused_parameters: Annotated[bool, "ddp: look for parameters without a gradient in each step."] = False
     bucket_cap_mb: Annotated[float, number(above=0), Example("25"), "ddp: MiB of gradients per all-reduce."] = 25.0
-    static_graph: Annotated[bool, "ddp: the graph is the same in every step."] = False
-    gradient_as_bucket_view: Annotated[bool, "ddp: gradients live in the buckets, which saves a copy."] = True
+    static_graph: Annotated[bool, "ddp: assume that the graph is the same in every step."] = False
+    gradient_as_bucket_view: Annotated[bool, "ddp: store gradients in the buckets, which saves a copy."] = True
     forward_sync_buffers: Annotated[
-        Any, AUTO | FLAG, "ddp: broadcast rank 0's buffers before each forward; auto: where not all are batch norm's."
+        Any,
+        AUTO | FLAG,
+        "ddp: broadcast rank 0's buffers before each forward pass; auto: unless all buffers belong to batch norm.",
     ] = "auto"
     init_sync: Annotated[bool, "ddp: broadcast rank 0's weights at the start."] = True
     comm_hook: Annotated[
         str | None,
         choice("fp16", "bf16", "powersgd", "post_local_sgd"),
         Example("bf16"),
-        "ddp: compression of gradients, or averages of the weights in their place; null: neither.",
+        "ddp: compress gradients, or average the weights instead (post_local_sgd); null: neither.",
     ] = None
     powersgd_rank: Annotated[int, integer(1), "powersgd: rank of the two factors of each gradient matrix."] = 1
-    # DistributedDataParallel rebuilds its buckets after the first step, and the hook remembers them: 2 or more.
-    powersgd_start_step: Annotated[int, integer(2), "powersgd: optimizer steps without compression at the start."] = (
-        1000
-    )
-    local_sgd_start_step: Annotated[
-        int, integer(0), "post_local_sgd: optimizer steps on averaged gradients at the start."
+    # at least 2, because DistributedDataParallel rebuilds its buckets after the first step, and the hook stores them
+    powersgd_start_step: Annotated[
+        int, integer(2), "powersgd: number of optimizer steps without compression at the start."
     ] = 1000
-    local_sgd_every: Annotated[int, integer(1), "post_local_sgd: optimizer steps per average of the weights."] = 8
+    local_sgd_start_step: Annotated[
+        int, integer(0), "post_local_sgd: number of optimizer steps at the start that average gradients."
+    ] = 1000
+    local_sgd_every: Annotated[
+        int, integer(1), "post_local_sgd: number of optimizer steps between two averages of the weights."
+    ] = 8
     first_device_batch: Annotated[
         int | None,
         integer(0),
         Example("2"),
-        "balanced_dp: images of the first device per forward; 0: it only gathers; null: half of data.batch_size.",
+        "balanced_dp: images per forward pass on the first device (0: this device only gathers); null: half of "
+        "data.batch_size.",
     ] = None
 
 
@@ -51,10 +60,10 @@ class ClusterConfig:
     name: Annotated[
         str,
         choice("auto", "tcp", "file", "env"),
-        "tcp, file: rendezvous at cluster.address; env: at MASTER_ADDR, with RANK and WORLD_SIZE.",
+        "Rendezvous of the nodes; tcp, file: at cluster.address; env: at MASTER_ADDR, with RANK and WORLD_SIZE.",
     ] = "auto"
     address: Annotated[
-        str | None, "Rendezvous: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; null: MASTER_ADDR."
+        str | None, "Address of the rendezvous: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; null: MASTER_ADDR."
     ] = None
     node_rank: Annotated[int | None, integer(0), "Number of this node, with one command per node; null: detected."] = (
         None
@@ -68,22 +77,22 @@ class ClusterConfig:
     timeout_s: Annotated[float, number(above=0), Example("120"), "Longest wait in seconds for all nodes to join."] = (
         120.0
     )
-    requeue: Annotated[bool, "On SIGUSR2, after saving, have SLURM requeue the job where that is allowed."] = True
+    requeue: Annotated[bool, "On SIGUSR2, save and let SLURM requeue the job, if requeueing is allowed."] = True
     max_restarts: Annotated[
-        int, integer(0), Example("3"), "Number of restarts from the last checkpoint after a process has failed."
+        int, integer(0), Example("3"), "Largest number of restarts from the last checkpoint after a process failed."
     ] = 0
-    num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: cores / processes of the node."] = (
-        "auto"
-    )
+    num_threads: Annotated[
+        Any, AUTO | integer(1), "CPU threads per process; auto: the node's cores divided by its processes."
+    ] = "auto"
 
 
 @dataclass
 class NcclConfig:
-    """Environment variables of NCCL, Gloo and libfabric, by their own names: see docs/nccl.md."""
+    """Environment variables of NCCL, Gloo and libfabric under their own names, see docs/nccl.md."""
 
     name: Annotated[str, "Name of the file in conf/nccl."] = "default"
-    # without struct, so that nccl.env.NCCL_DEBUG=INFO needs no +
-    env: Annotated[dict[str, Any], "Variable -> value, such as nccl.env.NCCL_DEBUG=INFO."] = field(
+    # struct is off, so that nccl.env.NCCL_DEBUG=INFO needs no +
+    env: Annotated[dict[str, Any], "Environment variables, such as nccl.env.NCCL_DEBUG=INFO."] = field(
         default_factory=lambda: DictConfig(
             {}, key_type=str, ref_type=dict[str, Any], is_optional=False, flags={"struct": False}
         )  # type: ignore
@@ -95,6 +104,8 @@ class SweepConfig:
     job: Annotated[
         Any,
         choice("auto", "all", "list") | integer(0),
-        "Number of the only job to run, all, or list; auto: that of the SLURM job array, else all.",
+        "Number of the only job to run, all, or list (show the jobs); auto: the task of a SLURM job array, else all.",
     ] = "auto"
-    resume: Annotated[str | None, "Folder of a sweep: run its unfinished jobs with its options."] = None
+    resume: Annotated[str | None, "Folder of a sweep whose unfinished jobs are run with the options stored there."] = (
+        None
+    )

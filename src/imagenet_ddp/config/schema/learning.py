@@ -1,4 +1,4 @@
-"""Keys of the model, the optimizer and its schedule, the loss, the teacher and the average of the weights."""
+"""Declare the keys of model, compile, optim, schedule, loss, teacher and averaging."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -8,21 +8,22 @@ from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer,
 
 @dataclass
 class ModelConfig:
-    name: Annotated[str, "A classifier of torchvision.models or timm, such as resnet50; any name with _target_."] = (
+    name: Annotated[str, "Classifier of torchvision.models or timm, such as resnet50; any name if _target_ is set."] = (
         "resnet18"
     )
     library: Annotated[
         str, choice("torchvision", "timm"), "Library of the model: torchvision, or timm (extra timm)."
     ] = "torchvision"
-    _target_: Annotated[str | None, "Your own network: called with num_classes= and the keys of args."] = None
+    _target_: Annotated[str | None, "Class of your own network, called with num_classes= and the keys of args."] = None
     args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict)
     weights: Annotated[
         str | None,
         Example("DEFAULT"),
-        "Weights to start from: DEFAULT (the library's, downloaded once), a name of theirs, or a file; null: random.",
+        "Initial weights: DEFAULT (the library's, downloaded once), the name of other weights of the library, or a "
+        "file; null: random.",
     ] = None
     freeze: Annotated[
-        str | None, choice("backbone"), Example("backbone"), "backbone: train the last layer alone; null: all layers."
+        str | None, choice("backbone"), Example("backbone"), "backbone: train only the last layer; null: all layers."
     ] = None
     unfreeze_epoch: Annotated[
         int | None, integer(1), Example("3"), "Epoch, counted from 0, from which all layers are trained; null: never."
@@ -39,23 +40,25 @@ class ModelConfig:
     blur_pool: Annotated[bool, "Blur before each strided convolution with 16 or more input channels (BlurPool)."] = (
         False
     )
-    channels_last: Annotated[bool, "Memory format; faster convolutions on CPUs and tensor cores."] = True
+    channels_last: Annotated[
+        bool, "Use this memory format, with which convolutions are faster on CPUs and tensor cores."
+    ] = True
     activation_checkpointing: Annotated[
-        bool, "Keep only the input of each repeated block, and compute the rest again: less memory, slower."
+        bool, "Keep only the input of each repeated block and recompute the rest, which saves memory but takes longer."
     ] = False
 
 
 @dataclass
 class CompileConfig:
-    """torch.compile of the net alone, for full batches; remainders run eagerly."""
+    """Keys of torch.compile, which compiles only the net, for full batches. Smaller batches run eagerly."""
 
     name: Annotated[
         str,
         choice("off", "default", "reduce-overhead", "max-autotune", "auto"),
-        "Mode of torch.compile; auto: default where it was measured to be faster on this machine, else off.",
+        "Mode of torch.compile; auto: default if it was measured to be faster on this machine, else off.",
     ] = "off"
     regions: Annotated[
-        bool, "Compile repeated blocks by themselves, equal ones once: a deep net compiles in less time."
+        bool, "Compile repeated blocks separately, and equal ones only once, so that a deep net compiles in less time."
     ] = False
 
 
@@ -63,22 +66,30 @@ class CompileConfig:
 class OptimConfig:
     name: Annotated[
         str,
-        "sgd, adamw, adam, nadam or rmsprop; lamb, lars, lion, muon and others of timm.optim; any name with _target_.",
+        "sgd, adamw, adam, nadam or rmsprop; lamb, lars, lion, muon and others of timm.optim; any name if _target_ is "
+        "set.",
     ] = "sgd"
-    _target_: Annotated[str | None, "Your own optimizer: called with params=, lr= and the keys of args."] = None
+    _target_: Annotated[str | None, "Class of your own optimizer, called with params=, lr= and the keys of args."] = (
+        None
+    )
     args: Annotated[dict[str, Any], "Further keyword arguments of the optimizer."] = field(default_factory=dict)
-    lr: Annotated[float, number(above=0), "Learning rate for optim.reference_batch images a step."] = 0.1
+    lr: Annotated[float, number(above=0), "Learning rate for a batch of optim.reference_batch."] = 0.1
     lr_head: Annotated[
-        float | None, number(above=0), Example("0.1"), "Learning rate of the last layer, as optim.lr; null: optim.lr."
+        float | None,
+        number(above=0),
+        Example("0.1"),
+        "Learning rate of the last layer, scaled like optim.lr; null: optim.lr.",
     ] = None
     layer_decay: Annotated[
         float | None,
         number(above=0, most=1),
         Example("0.75"),
-        "Factor on the learning rate from each block to the one before it; null: 1.",
+        "Ratio of the learning rate of each block to that of the next block; null: 1.",
     ] = None
     reference_batch: Annotated[
-        int | None, integer(1), "Global batch that lr is for; lr is scaled linearly to the real one. null: not scaled."
+        int | None,
+        integer(1),
+        "Global batch size for which lr is given; lr is scaled linearly to the real one; null: no scaling.",
     ] = None
     momentum: Annotated[float, number(0, below=1), "sgd, rmsprop, lars, muon: momentum."] = 0.9
     betas: Annotated[
@@ -88,7 +99,10 @@ class OptimConfig:
         "adamw, adam, nadam, lamb, lion: decay of the two running means; null: the optimizer's default.",
     ] = None
     eps: Annotated[
-        float | None, number(above=0), Example("1.0e-8"), "Term added to the denominator (eps); null: the default."
+        float | None,
+        number(above=0),
+        Example("1.0e-8"),
+        "Term added to the denominator (eps); null: the optimizer's default.",
     ] = None
     weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
     no_decay_on: Annotated[
@@ -108,27 +122,33 @@ class ScheduleConfig:
         "Learning-rate schedule; wsd: warm-up, stable, decay.",
     ] = "step"
     interval: Annotated[
-        str, choice("step", "epoch"), "step: the rate changes with each step; epoch: it stays within an epoch."
+        str, choice("step", "epoch"), "step: the rate changes with each step; epoch: the rate changes once per epoch."
     ] = "step"
-    step_epochs: Annotated[int, integer(1), "step: epochs between two drops."] = 30
+    step_epochs: Annotated[int, integer(1), "step: epochs between two drops of the rate."] = 30
     milestones: Annotated[
-        list[int], list_of(integer(1), "a list of epochs such as [30,60,80]"), "multistep: epochs of the drops."
+        list[int],
+        list_of(integer(1), "a list of epochs such as [30,60,80]"),
+        "multistep: epochs at which the rate drops.",
     ] = field(default_factory=lambda: [30, 60, 80])
-    gamma: Annotated[float, number(above=0), "step, multistep: factor of each drop; exponential: of each epoch."] = 0.1
-    power: Annotated[float, number(above=0), "poly: the exponent."] = 1.0
+    gamma: Annotated[
+        float, number(above=0), "step, multistep: factor of each drop; exponential: factor of each epoch."
+    ] = 0.1
+    power: Annotated[float, number(above=0), "poly: exponent of the decay."] = 1.0
     cycle_epochs: Annotated[
         int | None, integer(1), Example("10"), "cosine: epochs until the rate restarts at its maximum; null: never."
     ] = None
     decay_fraction: Annotated[
-        float, number(above=0, most=1), "wsd: share of the training at its end in which the rate falls linearly."
+        float, number(above=0, most=1), "wsd: final share of the training in which the rate falls linearly."
     ] = 0.2
-    peak_fraction: Annotated[float, number(above=0, below=1), "one_cycle: share of the training until the maximum."] = (
-        0.3
-    )
+    peak_fraction: Annotated[
+        float, number(above=0, below=1), "one_cycle: share of the training until the rate reaches its maximum."
+    ] = 0.3
     warmup: Annotated[
-        str, choice("linear", "constant"), "linear: from warmup_start to 1; constant: warmup_start until its end."
+        str,
+        choice("linear", "constant"),
+        "linear: the factor on lr rises from warmup_start to 1; constant: the factor stays at warmup_start.",
     ] = "linear"
-    warmup_epochs: Annotated[Any, AUTO | number(0), "Epochs of warm-up; auto: 5 where lr is scaled up, else 0."] = (
+    warmup_epochs: Annotated[Any, AUTO | number(0), "Number of warm-up epochs; auto: 5 if lr is scaled up, else 0."] = (
         "auto"
     )
     warmup_start: Annotated[
@@ -152,13 +172,13 @@ class LossConfig:
         choice("cross_entropy", "bce", "focal"),
         "Loss function; bce: binary cross entropy of each class, as in ResNet strikes back.",
     ] = "cross_entropy"
-    label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Label smoothing."] = 0.0
+    label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Amount of label smoothing."] = 0.0
     focal_gamma: Annotated[float, number(0), "focal: exponent that lowers the weight of easy images."] = 2.0
     bce_threshold: Annotated[
         float | None,
         number(0, below=1),
         Example("0.2"),
-        "bce: mixed targets above this become 1, others 0; null: they stay shares.",
+        "bce: mixed targets above this value become 1, others 0; null: mixed targets remain shares.",
     ] = None
     class_weights: Annotated[
         Any,
@@ -170,33 +190,36 @@ class LossConfig:
 
 @dataclass
 class TeacherConfig:
-    """Distillation: the loss pulls the net's probabilities towards those of a trained one."""
+    """Keys of distillation, in which the loss pulls the net's probabilities towards those of a trained net."""
 
     weights: Annotated[
-        str | None, Example("DEFAULT"), "Weights of the teacher, as model.weights; null: no distillation."
+        str | None, Example("DEFAULT"), "Weights of the teacher, typed like model.weights; null: no distillation."
     ] = None
     name: Annotated[
-        str | None, Example("resnet50"), "The teacher's network; null: that of the checkpoint, or model.name."
+        str | None, Example("resnet50"), "Network of the teacher; null: the network in the checkpoint, or model.name."
     ] = None
     library: Annotated[str, choice("torchvision", "timm"), "Library of the teacher's network."] = "torchvision"
-    share: Annotated[float, number(above=0, most=1), "Share of the teacher in the loss; the labels have the rest."] = (
-        0.5
-    )
-    temperature: Annotated[float, number(above=0), "Divides the logits of both before the softmax."] = 1.0
+    share: Annotated[
+        float, number(above=0, most=1), "Share of the teacher in the loss; the rest is the loss on the labels."
+    ] = 0.5
+    temperature: Annotated[float, number(above=0), "Divisor of both networks' logits before the softmax."] = 1.0
 
 
 @dataclass
 class AveragingConfig:
-    """A running average of the weights. Where there is one, it is validated, stored as best.ckpt, and used later."""
+    """Keys of the running average of the weights. If enabled, the average is validated, stored in best.ckpt, and used
+    afterwards."""
 
     name: Annotated[
-        str, choice("none", "ema", "swa"), "ema: exponential moving average; swa: equal average of each epoch's end."
+        str,
+        choice("none", "ema", "swa"),
+        "ema: exponential moving average; swa: equal average of the weights at the end of each epoch.",
     ] = "none"
     decay: Annotated[float, number(above=0, below=1), "ema: weight of the old average in each update."] = 0.9998
-    every_n_steps: Annotated[int, integer(1), "ema: steps of the optimizer between two updates."] = 1
+    every_n_steps: Annotated[int, integer(1), "ema: optimizer steps between two updates."] = 1
     start_epoch: Annotated[
         int | None,
         integer(0),
         Example("75"),
-        "First epoch, counted from 0, that is averaged; null: 0 (ema), the last quarter (swa).",
+        "First epoch, counted from 0, that is averaged; null: 0 for ema, the start of the last quarter for swa.",
     ] = None
