@@ -240,9 +240,9 @@ class SubmitOptions:
         int | None,
         integer(1),
         Example("8"),
-        "CPUs per process; null: data.num_workers + 1, or 8 if data.num_workers is auto.",
+        "CPUs per device; null: data.num_workers + 1 per process, or 8 if data.num_workers is auto.",
     ] = None
-    mem_gb_per_device: Annotated[int | None, integer(1), Example("64"), "Memory per process in GB."] = None
+    mem_gb_per_device: Annotated[int | None, integer(1), Example("64"), "Memory per device in GB."] = None
     gpu_type: Annotated[str | None, _SLURM_WORD, Example("a100"), "GPU type, as the cluster names it."] = None
     name: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Name of the job; null: the name of the run."] = None
     array_parallelism: Annotated[

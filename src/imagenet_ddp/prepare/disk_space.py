@@ -26,7 +26,12 @@ def explain_disk_errors(out: Path) -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader of stdout has closed the pipe
         raise
-    except (OSError, tarfile.TarError) as error:
+    except tarfile.TarError as error:
+        raise RunError(
+            f"an archive cannot be read: {error}. Hint: download the archive again, then run the same command again to "
+            "resume."
+        ) from error
+    except OSError as error:
         raise RunError(
             f"{out} cannot be written: {error}. Hint: free some disk space, or check the disk and its permissions, "
             "then run the same command again to resume."

@@ -79,9 +79,9 @@ def regular_files(file: IO[bytes]) -> list[tarfile.TarInfo]:
     with tarfile.open(fileobj=file, mode="r:") as tar:
         members = [member for member in tar if not member.isdir()]
     if not all(member.isreg() for member in members):
-        raise tarfile.TarError("the archive contains links or special files")
+        raise tarfile.TarError(f"{file.name} contains links or special files")
     if len({file_name(member) for member in members}) < len(members):
-        raise tarfile.TarError("the archive contains a file twice")
+        raise tarfile.TarError(f"{file.name} contains a file twice")
     return members
 
 
