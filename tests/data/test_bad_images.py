@@ -12,7 +12,7 @@ def keys(policy: str, limit: float) -> dict[str, Any]:
 
 
 def bad(*numbers: int) -> list[Bad]:
-    return [(f"{number}.jpg", "it is no image of a known format") for number in numbers]
+    return [(f"{number}.jpg", "it is not an image in a known format") for number in numbers]
 
 
 def test_raise_names_the_file_the_reason_and_the_way_on():
@@ -20,7 +20,7 @@ def test_raise_names_the_file_the_reason_and_the_way_on():
     on_bad_images([])
     with pytest.raises(
         RunError,
-        match=r"^7\.jpg .* known format\. Hint: data\.on_bad_image=skip .*=check data=imagefolder data.root=pets`",
+        match=r"^7\.jpg .* known format\. Hint: set data\.on_bad_image=skip .*=check data=imagefolder data.root=pets`",
     ):
         on_bad_images(bad(7, 8))
 
@@ -32,7 +32,7 @@ def test_skip_lists_each_image_once_and_says_the_first_ones():
         images.on_bad_images(bad(number, 0))
     assert images.board.all() == bad(*range(8))
     assert [line for line in said if line.startswith("Skipped")] == [
-        f"Skipped, because it cannot be read: {path}: {reason}." for path, reason in bad(*range(5))
+        f"Skipped {path}, because it cannot be read: {reason}." for path, reason in bad(*range(5))
     ]
     assert len(said) == 6
 
@@ -42,7 +42,7 @@ def test_more_than_the_limit_end_the_run(limit: float, most: int):
     images = BadImages(keys("skip", limit), 250, say=lambda line: None)
     assert images.most == most
     images.on_bad_images(bad(*range(most)))
-    with pytest.raises(RunError, match=rf"at most {most} images?.* but {most + 1} are, the last one 99\.jpg"):
+    with pytest.raises(RunError, match=rf"at most {most} images?.* but {most + 1} are, most recently 99\.jpg"):
         images.on_bad_images(bad(99))
 
 

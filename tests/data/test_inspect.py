@@ -93,25 +93,25 @@ def test_images_beside_the_class_folders(tree: Path, tmp_path: Path):
     for number in range(3):
         shutil.copy(next((tree / "val" / "cat").iterdir()), tmp_path / "t" / "val" / f"{number}.jpg")
     (mistake,) = look(tmp_path / "t").mistakes
-    assert f"3 images in {tmp_path / 't' / 'val'} itself" in mistake and "Hint: move each" in mistake
+    assert f"3 images directly in {tmp_path / 't' / 'val'} would" in mistake and "Hint: move each" in mistake
 
 
 def test_an_uneven_and_a_swapped_set_are_noted(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 2, "dog": 30})
     write_images(tmp_path / "val", {"cat": 20, "dog": 20})
     notes = look(tmp_path).notes
-    assert notes[0] == "train is uneven: 30 images of dog, 2 of cat" and "swapped?" in notes[1]
+    assert notes[0] == "train is imbalanced: 30 images of dog, 2 of cat" and "swapped?" in notes[1]
 
 
 def test_a_class_of_one_image_cannot_be_split(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 5, "dog": 1})
     (mistake,) = look(tmp_path, val_fraction=0.2).mistakes
-    assert "dog has 1." in mistake
+    assert "dog has only 1." in mistake
 
 
 def test_counting_ends_with_its_time(tree: Path):
     found = inspect_data(keys(tree), 0, {}, budget_s=-1.0)
-    assert found.mistakes == [] and found.notes[0] == "train: counted 0 of 3 classes, no more time"
+    assert found.mistakes == [] and found.notes[0] == "train: counted 0 of 3 classes before the time limit"
     assert not found.splits["train"].is_whole
 
 
@@ -124,7 +124,7 @@ def test_imagenet_with_images_missing(imagenet: Path):
         path.unlink()
     (mistake,) = look(imagenet, "imagenet").mistakes
     assert "expects 12 images of 3 classes in train" in mistake
-    assert "has 10 of 3; 1 class with fewer than 3: n01443537 (2). Hint: " in mistake
+    assert "has 10 of 3; 1 class with fewer than 3 images: n01443537 (2). Hint: " in mistake
 
 
 def test_imagenet_with_a_class_missing(imagenet: Path):
@@ -167,7 +167,8 @@ def test_a_half_sorted_val_of_imagenet(imagenet: Path):
     path = next((imagenet / "val" / WNIDS[0]).iterdir())
     path.rename(imagenet / "val" / "ILSVRC2012_val_00000001.JPEG")
     stray, few = look(imagenet, "imagenet").mistakes
-    assert "1 image in" in stray and "docs/data.md" in stray and "1 class with fewer than 2: n01440764 (1)" in few
+    assert "1 image directly in" in stray and "docs/data.md" in stray
+    assert "1 class with fewer than 2 images: n01440764 (1)" in few
 
 
 def test_packed_classes_are_unpacked_by_the_documented_line(imagenet: Path):
@@ -184,7 +185,7 @@ def test_packed_classes_are_unpacked_by_the_documented_line(imagenet: Path):
 
 def test_the_embedded_set_is_not_drawn_for_this(tmp_path: Path):
     found = inspect_data(keys(None, "shapes"), 0, {"HOME": str(tmp_path)})
-    assert found.mistakes == [] and "2400 training and 500 validation images will be drawn" in found.notes[0]
+    assert found.mistakes == [] and "2400 training and 500 validation images will be generated" in found.notes[0]
     assert found.num_classes == 10 and list(tmp_path.iterdir()) == []
 
 
@@ -216,7 +217,7 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
     with (tmp_path / "val" / "cat" / "000.jpg").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)  # takes no room on the disk
     (mistake,) = read_samples(look(tmp_path), decode).mistakes
-    assert "val/cat/000.jpg cannot be read as an image: the file has 1.0 GiB. Hint: " in mistake
+    assert "val/cat/000.jpg cannot be read as an image: the file is too large (1.0 GiB). Hint: " in mistake
 
 
 def test_reading_ends_with_its_time(tree: Path):
@@ -250,7 +251,7 @@ def test_a_table_to_be_split(tree: Path, tmp_path: Path):
         file.write(f"{tree}/val/owl/000.jpg,rare\n")
     found = look(table, "table", val_fraction=0.1)
     (mistake,) = found.mistakes
-    assert "but rare has 1. Hint: add images, or remove the class." in mistake
+    assert "but rare has only 1. Hint: add images to the class, or remove it." in mistake
     assert found.num_classes == 4
 
 

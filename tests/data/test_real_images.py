@@ -70,7 +70,7 @@ def test_an_unreadable_image_ends_a_run_in_one_sentence(broken: Path, run: Run):
     done = run("train", *SMALL, f"data.root={broken}", "trainer.max_epochs=1", "hydra.run.dir=found")
     assert done.returncode == 1
     said = done.stderr.strip().splitlines()[-1]
-    assert "must be an image, but cannot be read" in said and "Hint: data.on_bad_image=skip" in said
+    assert "must be an image, but cannot be read" in said and "Hint: set data.on_bad_image=skip" in said
     assert "Traceback" not in done.stdout + done.stderr
 
 
@@ -85,7 +85,7 @@ def test_names_that_are_no_text_and_a_validation_without_an_image(tmp_path: Path
     skip = ("data.on_bad_image=skip", "data.bad_image_limit=9")
     done = run("train", *SMALL, *skip, f"data.root={tmp_path}", "trainer.max_epochs=1", "hydra.run.dir=found")
     assert done.returncode == 1
-    assert "Skipped, because it cannot be read:" in done.stdout and "\\udcff.jpg" in done.stdout
+    assert ", because it cannot be read:" in done.stdout and "\\udcff.jpg" in done.stdout
     assert "at least one of 2 validation images must be readable, but none is" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert not (tmp_path / "found" / "checkpoints" / "best.ckpt").exists()
@@ -101,7 +101,7 @@ def test_ranks_stay_in_step_and_all_unreadable_images_are_listed_once(broken: Pa
         rows = {row["path"]: row["reason"] for row in csv.DictReader(file)}
     names = [f"{broken}/{name}" for name in ("train/cat/003.jpg", "train/owl/001.jpg", "val/dog/002.jpg")]
     assert list(rows) == names
-    assert rows[names[0]] == "it is no image of a known format"
+    assert rows[names[0]] == "it is not an image in a known format"
     assert rows[names[2]] == "the file is empty"
     summary = json.loads((tmp_path / "found" / "summary.json").read_text())
     assert (summary["num_unreadable_images"], summary["num_val_images"]) == (3, 10)

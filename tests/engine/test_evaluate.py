@@ -92,7 +92,7 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
     assert [int(row["index"]) for row in rows] == list(range(12))
     bad = rows.pop(4)
     assert bad["path"] == f"{tmp_path}/some/val/dog/0.jpg" and bad["label"] == "dog"
-    assert bad["error"] == "it is no image of a known format"
+    assert bad["error"] == "it is not an image in a known format"
     assert {bad[name] for name in list(bad)[3:-1]} == {""}
     paths = sorted(path for path in (tmp_path / "some/val").glob("*/*") if path.name != "0.jpg")
     logits = logits_of(checkpoint, paths, mirror=True)

@@ -1,9 +1,9 @@
-"""Read images for training: `ImageDataModule` for any Lightning Trainer, `Images` and `Source` for your own source.
+"""Load images for training: `ImageDataModule` for any Lightning Trainer, `Images` and `Source` for your own data.
 
     data = ImageDataModule.from_options(name="imagefolder", root="pets", image_size=224, batch_size=64)
     trainer.fit(model, datamodule=data)  # batch["image"], batch["target"]; len(data.source.classes)
 
-Names are imported on first use, because checks before a run must not import torch.
+Names are imported on first use, because the checks before a run must not import torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""Augment training images one by one in the loader, beyond crop and flip: policies, colours, blur and erasing.
+"""Augment single training images in the loader, in addition to crop and flip: policies, colours, blur and erasing.
 
-All operations work on the uint8 pixels of the output size, through Pillow, which is faster there than tensors. Each
-image's randomness comes from the generator that is passed in; torch's global generator, from which torchvision draws,
-is restored afterwards.
+All operations run on uint8 pixels at the output size. Policies, colours and blur use Pillow, which is faster at that
+size than tensor operations. Each image draws its random numbers from the generator that is passed in. torchvision draws
+from torch's global generator, whose state is therefore restored afterwards.
 """
 
 import random
@@ -26,8 +26,8 @@ from imagenet_ddp.data.transforms import (
     resize_short_side,
 )
 
-BLUR_SIGMA = (0.1, 2.0)  # pixels; as SimCLR's and DeiT's
-SOLARIZE_FROM = 128  # 3-Augment: grey level from which a pixel is inverted
+BLUR_SIGMA = (0.1, 2.0)  # pixels; the range that SimCLR and DeiT use
+SOLARIZE_FROM = 128  # 3-Augment inverts pixels at or above this level
 
 
 def make_train_transform(data: Mapping[str, Any]) -> Transform:
@@ -44,14 +44,15 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
 
 
 def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
-    """Return the grey levels, 0 to 255, closest to the net's 0. mean: per channel, for pixels in 0..1."""
+    """Return the level of each channel, 0 to 255, that normalisation maps closest to 0. mean: one value per channel,
+    for pixels in 0..1."""
     return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
 
 
 @dataclass(frozen=True)
 class PadCrop:
-    """Random crop and horizontal flip, as for CIFAR: resize the short side to the output size, add `pad` pixels of the
-    colour `fill` on each side, and cut out a square anywhere."""
+    """Random crop and horizontal flip, as is usual for CIFAR. The short side is resized to the output size, `pad`
+    pixels of the colour `fill` are added on each side, and a square is cut out at a random position."""
 
     sizes: Sizes
     pad: int
@@ -76,8 +77,9 @@ class PadCrop:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The augmentation of an image after its crop, in this order; false if it does nothing. The options are those of
-    data: (config.schema.data.DataConfig). fill: grey levels for areas without pixels."""
+    """Augmentation of a cropped image, applied in the order of the fields. An instance that changes nothing is false.
+    config.schema.data.DataConfig describes all fields except `fill`, the level of each channel, 0 to 255, for areas
+    without pixels."""
 
     fill: tuple[int, ...]
     policy: str = "none"
@@ -98,12 +100,12 @@ class Augmentation:
         return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
 
     def costly(self) -> dict[str, Any]:
-        """Return the keys that take time, with their values."""
+        """Return the enabled options that need much CPU time, with their values."""
         keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
         return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
 
     def apply(self, pixels: Tensor, generator: random.Random) -> None:
-        """Change the image in place. pixels: uint8 (3, H, W), channels last in memory."""
+        """Augment the image in place. pixels: uint8 (3, H, W), channels last in memory."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(generator.getrandbits(32))
             if self._of_pillow:
@@ -128,21 +130,21 @@ class Augmentation:
         return image
 
     def _cut_out(self, pixels: Tensor, generator: random.Random) -> None:
-        """Erase a square centred on a random pixel; at an edge only part of it lies within the image, as in the paper
-        (1708.04552)."""
+        """Erase a square centred on a random pixel. Near an edge, part of the square may be outside the image, as in
+        the paper (arXiv:1708.04552)."""
         top, left = (generator.randrange(side) - self.cutout // 2 for side in pixels.shape[1:])
         square = pixels[:, max(top, 0) : max(top + self.cutout, 0), max(left, 0) : max(left + self.cutout, 0)]
         square.copy_(torch.tensor(self.fill, dtype=torch.uint8).view(3, 1, 1))
 
-    # torchvision takes a second to import, so only where it is used
+    # Importing torchvision takes a second, so only the methods that need it import it.
 
     @cached_property
     def _torchvision_policy(self) -> Callable[[Image.Image], Image.Image]:
         from torchvision.transforms import v2
 
-        # bilinear as in torchvision's training script; the classes' default is the nearest
+        # torchvision's training script uses bilinear interpolation, but these classes default to nearest-neighbour
         options: Any = {"interpolation": v2.InterpolationMode.BILINEAR, "fill": list(self.fill)}
-        magnitude = self.policy_magnitude  # the defaults, of policy_ops too, are torchvision's
+        magnitude = self.policy_magnitude  # None: torchvision's default, as for policy_ops
         match self.policy:
             case "randaugment":
                 return v2.RandAugment(self.policy_ops or 2, 9 if magnitude is None else magnitude, **options)
@@ -170,8 +172,8 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class AugmentedTransform:
-    """A crop followed by an augmentation. (The flip comes last, on the device: no augmentation distinguishes left from
-    right.)"""
+    """A crop followed by an augmentation. The flip can be left to the device, because no augmentation distinguishes
+    left from right."""
 
     base: Transform
     augmentation: Augmentation
@@ -186,7 +188,7 @@ class AugmentedTransform:
 
 
 def three_augment(image: Image.Image, generator: random.Random) -> Image.Image:
-    """Apply one of grey, solarise and blur, chosen at random (DeiT III, 2204.07118)."""
+    """Convert the image to grey, solarise it or blur it, chosen at random (DeiT III, arXiv:2204.07118)."""
     number = generator.randrange(3)
     if number == 0:
         return to_grey(image)

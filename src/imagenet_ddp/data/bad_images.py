@@ -1,7 +1,7 @@
 """Handle images that cannot be read, according to data.on_bad_image and data.bad_image_limit.
 
-Loader workers only report what they found (Batch.unreadable). The training process decides here, so that the decision
-is the same for all workers, and for all ranks if they share a board.
+Loader workers only report the unreadable images of a batch (Batch.unreadable). The training process decides what to do
+about them, so that one decision applies to all its workers, and to all ranks if they share a board.
 """
 
 import math
@@ -12,26 +12,26 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import count_noun
 
 Bad = tuple[str, str]  # path, reason
-SAID = 5  # images of a rank that the log names; the others are in bad_images.csv
+SAID = 5  # number of unreadable images that each rank names in the log; bad_images.csv lists the others
 
 
 class LoadError(RunError):
-    """Raised when images cannot be loaded. If a loader process raises it, torch prepends that process's traceback to
-    the message; this class removes it again."""
+    """Raised when images cannot be loaded. If a loader process raises this error, torch prepends the traceback of that
+    process to the message, and this class removes the traceback again."""
 
     def __init__(self, text: str):
         super().__init__(text.rpartition(f"{type(self).__name__}: ")[2].strip())
 
 
 class Board(Protocol):
-    """Where the ranks of a run report the bad images they found."""
+    """Collection of the bad images that all ranks of a run have found."""
 
     def post(self, images: list[Bad]) -> int:
-        """Return how many different bad images all ranks have found so far."""
+        """Add the images, and return the number of different bad images that all ranks have found so far."""
         ...
 
     def all(self) -> list[Bad]:
-        """Return the bad images of all ranks, each path once, sorted."""
+        """Return the bad images of all ranks, sorted by path. Each path occurs once."""
         ...
 
 
@@ -50,20 +50,22 @@ class LocalBoard:
 
 
 def max_bad_images(limit: float, num_images: int) -> int:
-    """Return the number of images that may be unreadable. limit: data.bad_image_limit, a number of images or, below 1,
-    a share of num_images; for a small set at least one image, so that only 0 allows none."""
+    """Return the largest allowed number of unreadable images. limit: data.bad_image_limit, a number of images or, if
+    below 1, a share of num_images. The share is rounded up, so that only a limit of 0 allows no unreadable image."""
     return int(limit) if limit >= 1 else math.ceil(limit * num_images)
 
 
 def check_command(data: Mapping[str, Any]) -> str:
-    """Return the command that lists all such images. data: the resolved data.* keys."""
+    """Return the command that lists all unreadable images, in backticks. data: the resolved data.* keys."""
     what = "" if data["_target_"] else f" data={data['name']}"
     root = f" data.root={data['root']}" if data["root"] else ""
     return f"`python -m imagenet_ddp.prepare prepare=check{what}{root}`"
 
 
 class BadImages:
-    """data: the resolved data.* keys. num_images: number of training images."""
+    """Log the unreadable images, and end the run if there are too many. data: the resolved data.* keys. num_images:
+    number of training images. board: collection shared by the ranks; None: a collection of this process. say: writes a
+    line to the log."""
 
     def __init__(
         self,
@@ -79,21 +81,23 @@ class BadImages:
         self._seen: set[str] = set()
 
     def on_bad_images(self, images: list[Bad]) -> None:
-        """Raise RunError at the first one (raise), or when there are more than the limit (skip)."""
+        """Log each unreadable image that is new. Raises RunError at the first unreadable image
+        (data.on_bad_image=raise), or if all ranks have found more of them than the limit allows (skip)."""
         if self._data["on_bad_image"] == "raise" and images:
             path, reason = images[0]
             raise RunError(
-                f"{path} must be an image, but cannot be read: {reason}. Hint: data.on_bad_image=skip "
-                f"leaves out up to {self.most} such images (data.bad_image_limit); {self._check} lists them all."
+                f"{path} must be an image, but cannot be read: {reason}. Hint: set data.on_bad_image=skip to leave out "
+                f"up to {count_noun(self.most, 'unreadable image')} (data.bad_image_limit), or run {self._check} to "
+                "list all unreadable images."
             )
         new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
         if not new:
             return
         for number, (path, reason) in enumerate(new, len(self._seen) + 1):
             if number <= SAID:
-                self._say(f"Skipped, because it cannot be read: {path}: {reason}.")
+                self._say(f"Skipped {path}, because it cannot be read: {reason}.")
             if number == SAID:
-                self._say("Further ones found by this process are only listed in bad_images.csv.")
+                self._say("Further unreadable images found by this process are listed only in bad_images.csv.")
         self._seen.update(path for path, _ in new)
         found = self.board.post(new)
         if found > self.most:
@@ -101,6 +105,6 @@ class BadImages:
             share = f" ({limit:g} of {self._num_images} training images)" if limit < 1 else ""
             raise RunError(
                 f"at most {count_noun(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but "
-                f"{found} are, the last one {new[-1][0]}: {new[-1][1]}. Hint: {self._check} lists them all; "
-                f"data.bad_image_limit={2 * found} allows more."
+                f"{found} are, most recently {new[-1][0]}: {new[-1][1]}. Hint: run {self._check} to list all "
+                f"unreadable images, or set data.bad_image_limit={2 * found} to allow more of them."
             )

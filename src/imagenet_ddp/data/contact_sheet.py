@@ -1,4 +1,5 @@
-"""Draw images in a grid, each above its lines of text; and a training batch in this form, as the net sees it."""
+"""Draw images in a grid, with lines of text below each image. `write_sheet` draws a training batch as the model
+receives it."""
 
 import io
 import unicodedata
@@ -15,10 +16,10 @@ from imagenet_ddp.system.atomic_write import atomic_write
 
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8
-LEAST_SIDE, MOST_SIDE = 96, 128  # pixels of a tile: smaller images are enlarged, larger ones shrunk
+LEAST_SIDE, MOST_SIDE = 96, 128  # side of a tile in pixels; smaller images are enlarged, larger images are shrunk
 GAP, LINE, FONT_SIZE = 4, 14, 12  # pixels
 BACKGROUND, INK = (255, 255, 255), (0, 0, 0)
-LEAST_SHARE = 0.005  # of a label that is named
+LEAST_SHARE = 0.005  # labels with a smaller share of a mixed image are not shown
 
 
 class Line(NamedTuple):
@@ -30,12 +31,13 @@ class Line(NamedTuple):
 
 
 def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, labels: Sequence[str]) -> None:
-    """Draw the first images of a batch that is on its device, normalised and mixed. transform: the one whose mean and
-    std normalised it. labels: names of the classes. Waits for the device."""
+    """Draw the first images of a batch that has been normalised and mixed on its device, and write them to `path` as a
+    PNG file. transform: has the mean and std with which the batch was normalised. labels: names of the classes. Waits
+    for the device."""
     count = min(int(batch["num_counted"]) or len(batch["target"]), COLUMNS * ROWS)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (transform.mean, transform.std))
     images = batch["image"][:count].detach().float().cpu()
-    levels = torch.addcmul(255 * mean + 0.5, images, 255 * std)  # the half because the cast below rounds down
+    levels = torch.addcmul(255 * mean + 0.5, images, 255 * std)  # 0.5 is added because the cast below rounds down
     pixels = levels.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     target = batch["target"][:count].cpu()
     soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else None
@@ -47,13 +49,14 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
 
 def save_sheet(path: Path, sheet: Image.Image) -> None:
     file = io.BytesIO()
-    # the least compression: a larger one takes a second, for a fifth of the bytes
+    # the lowest compression level: a higher one takes a second and makes the file only a fifth smaller
     sheet.save(file, format="PNG", compress_level=1)
     atomic_write(path, file.getvalue())
 
 
 def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
-    """Return a line per label: "cat", or "cat 0.7" and "+ dog 0.3". target: int64 (); soft_target: float (classes,)"""
+    """Return one line per label: "cat", or "cat 0.7" and "+ dog 0.3" for a mixed image. target: int64, a scalar.
+    soft_target: float (classes,)."""
     if soft_target is None:
         return [Line(printable(labels[int(target)]))]
     shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}
@@ -68,15 +71,15 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
 
 
 def printable(name: str) -> str:
-    """Return the text in ASCII, the only characters of Pillow's own font: accents are dropped, everything else becomes
-    an escape, because a folder's name may contain any bytes."""
+    """Return the name in printable ASCII, the only characters in Pillow's built-in font. Accents are dropped, and all
+    other characters are escaped. A folder name may contain any bytes."""
     plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
     shown = plain.encode("ascii", "backslashreplace").decode("ascii")
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
 
 
 def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
-    """Draw the images in a grid. pixels: uint8 (N, H, W, 3). captions: the lines below each of them."""
+    """Draw the images in a grid. pixels: uint8 (N, H, W, 3). captions: the lines below each image."""
     font = ImageFont.load_default(FONT_SIZE)
     side = _tile_side(pixels.shape[1])
     height = side + LINE * max(map(len, captions)) + GAP
@@ -89,7 +92,7 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
         left, top = GAP + column * (side + GAP), GAP + row * (height + GAP)
         tile = Image.fromarray(array.numpy())
         if tile.size != (side, side):
-            nearest = side > tile.width  # enlarged pixels stay what they are
+            nearest = side > tile.width  # an enlarged image keeps sharp pixels
             tile = tile.resize((side, side), Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR)
         sheet.paste(tile, (left, top))
         for below, line in enumerate(lines):
@@ -98,7 +101,7 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
 
 
 def _tile_side(size: int) -> int:
-    """Return the side of a tile: a small image is enlarged by an integer factor."""
+    """Return the side of a tile in pixels. A small image is enlarged by an integer factor."""
     return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
 
 

@@ -1,4 +1,4 @@
-"""Give Lightning its data loaders: a LightningDataModule on a source of images."""
+"""Provide a LightningDataModule that loads the images of a source."""
 
 import math
 import os
@@ -29,18 +29,19 @@ from imagenet_ddp.data.validate import validate
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 
-# Batch norm refuses a single value per channel, which one small image gives in a deep net.
+# Batch norm raises an error if a channel has a single value, as it does for one small image in a deep net.
 SMALLEST_TRAINING_BATCH = 2
 
 
 class ImageDataModule(L.LightningDataModule):
-    """The data of one source for any Lightning Trainer, distributed or not: `from_options` makes one without Hydra.
+    """Data of one source for any Lightning Trainer, distributed or not. `from_options` creates an instance without
+    Hydra.
 
-    A batch is a dict (`loading.dataloader.Batch`): `image` arrives as uint8, a quarter of the bytes to copy, and is
-    flipped and normalised on the device; `target` int64 (B,); only the first `num_counted` images count, the others pad
-    the batch so that all ranks take the same number of steps. With data.mixup_alpha or cutmix_alpha, a training batch
-    has `soft_target`, float32 (B, classes), and `target` is the label with the greater share of each mixed image. If
-    the source has weights, a training batch has `weight`, float32 (B,), mixed in the same shares.
+    A batch is a dict (`loading.dataloader.Batch`). `image` is copied to the device as uint8, a quarter of the bytes of
+    float32, and is flipped and normalised there. `target` is int64 (B,). Only the first `num_counted` images count. The
+    others pad the batch so that all ranks take the same number of steps. With data.mixup_alpha or data.cutmix_alpha, a
+    training batch has `soft_target`, float32 (B, classes), and `target` is the label with the larger share of each
+    mixed image. If the source has weights, a training batch has `weight`, float32 (B,), mixed in the same proportions.
     """
 
     def __init__(
@@ -54,9 +55,9 @@ class ImageDataModule(L.LightningDataModule):
         loader: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = print,
     ):
-        """data and loader: the resolved options of these groups (config.schema.data.DataConfig and LoaderConfig).
-        local_world_size: processes that share this machine's CPU cores; None: the Trainer's devices. say: writes a line
-        to the log."""
+        """data, loader: the resolved options of these config groups (config.schema.data.DataConfig and LoaderConfig).
+        local_world_size: number of processes that share this machine's CPU cores; None: the Trainer's number of
+        devices. say: writes a line to the log."""
         super().__init__()
         self.source = source
         self.options = dict(data)
@@ -86,14 +87,18 @@ class ImageDataModule(L.LightningDataModule):
         loader: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> "ImageDataModule":
-        """Open the data described by the options of `data:`; those not given have DataConfig's defaults.
+        """Open the data described by the options of the `data` config group. Options that are left out have the
+        defaults of DataConfig.
 
-        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all mistakes.
+        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. loader: options of the `loader` config
+        group. Raises ConfigError with all mistakes.
         """
         group, loader_group = asdict(DataConfig()), {**asdict(LoaderConfig()), **(loader or {})}
         if unknown := sorted(options.keys() - group.keys()):
             known = ", ".join(sorted(group))
-            raise ConfigError(f"options of data must be among {known}, got {', '.join(unknown)}. Hint: remove them.")
+            raise ConfigError(
+                f"options of data must be among {known}, got {', '.join(unknown)}. Hint: remove the unknown options."
+            )
         data = {**group, "name": name, "root": None if root is None else str(root), **options}
         config = {"data": data, "loader": loader_group, "seed": seed, "trainer": {"accelerator": "auto"}}
         if mistakes := validate(config, os.environ):
@@ -107,14 +112,15 @@ class ImageDataModule(L.LightningDataModule):
         self.close()
 
     def close(self) -> None:
-        """End the loader processes. They ignore signals, so a process that exits without this would wait for them."""
+        """End the loader processes. They ignore stop signals, so a process that exits without calling this method would
+        wait for them."""
         for loader in self._loaders.values():
             loader.close()
 
     @property
     def _overfit(self) -> bool:
         """Return whether trainer.overfit_batches repeats the same images in every epoch."""
-        return bool(getattr(self.trainer, "overfit_batches", 0))  # the Trainer sets it without declaring it
+        return bool(getattr(self.trainer, "overfit_batches", 0))  # the Trainer does not declare this attribute
 
     @property
     def train_images(self) -> Images:
@@ -132,11 +138,12 @@ class ImageDataModule(L.LightningDataModule):
 
     @property
     def train_step_images(self) -> int:
-        """Return the number of images in one training batch over all ranks."""
+        """Return the number of images in one training batch, summed over all ranks."""
         return self.options["batch_size"] * self._rank_and_world_size[1]
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Skip the first `image` images of this epoch, trained on in `step` steps. Call before the loaders are made."""
+        """Skip the first `image` images of `epoch`, which were trained on in `step` steps. Call this method before the
+        loaders are made."""
         self._start = (epoch, image, step)
 
     def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
@@ -167,9 +174,10 @@ class ImageDataModule(L.LightningDataModule):
             rank,
             seed=self.seed,
             order_of=images.order,
-            # GradientAccumulationScheduler changes it from epoch to epoch
+            # a function, because GradientAccumulationScheduler changes the value from epoch to epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
-            # Lightning computes it only after it has the loader, and includes trainer.limit_train_batches
+            # a function, because Lightning computes the value, which trainer.limit_train_batches may reduce, only after
+            # it has the loader
             num_steps=lambda: self.trainer.num_training_batches if self.trainer else math.inf,
             **options,
         )
@@ -194,8 +202,8 @@ class ImageDataModule(L.LightningDataModule):
         return torch.cuda.is_available() and self._root_device.type != "cpu" if option == "auto" else option
 
     def _make_loader(self, split: str, images: Images, transform: Transform, sampler: BatchSampler) -> Any:
-        """Return an EpochLoader, or for train perhaps a DaliLoader."""
-        if split in self._loaders:  # with trainer.reload_dataloaders_every_n_epochs
+        """Return a DaliLoader for training with loader=dali if DALI supports the images, else an EpochLoader."""
+        if split in self._loaders:  # trainer.reload_dataloaders_every_n_epochs replaces the loader
             self._loaders[split].close()
         shared: dict[str, Any] = {
             "seed": self.seed,
@@ -211,7 +219,8 @@ class ImageDataModule(L.LightningDataModule):
         else:
             loader = make_loader(images, transform, sampler, num_workers=self._num_workers, replace=training, **shared)
             if not self._overfit:
-                # Lightning checks here that batches are divided among the ranks and, with overfit_batches, are in order
+                # Lightning reads `sampler` to check that the ranks get different batches and, with overfit_batches,
+                # that the order is not random
                 loader.__dict__["sampler"] = loader.batch_sampler
         self._loaders[split] = loader
         return loader
@@ -222,7 +231,7 @@ class ImageDataModule(L.LightningDataModule):
 
         def say(line: str) -> None:
             self._say(line)
-            if rank:  # its log is only a file, while the other ranks are seen to wait for it
+            if rank:  # this rank logs only to a file, but the terminal shows that the other ranks wait for it
                 print_message(line)
 
         who = f"Rank {rank}" if world_size > 1 else "The training"
@@ -235,7 +244,8 @@ class ImageDataModule(L.LightningDataModule):
         return self.finish(batch, training=bool(getattr(self.trainer, "training", False)))
 
     def finish(self, batch: Batch, *, training: bool) -> Batch:
-        """Turn a batch of the loader, on its device, into the input of the net."""
+        """Turn a batch of the loader that is on its device into the input of the model, and return it. training: also
+        apply mixup or CutMix."""
         mean, std = self.eval_transform.mean, self.eval_transform.std
         batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
         if training and self._mixing is not None:
@@ -243,6 +253,7 @@ class ImageDataModule(L.LightningDataModule):
         return batch
 
     def remap_targets(self, positions: np.ndarray) -> None:
-        """Renumber the targets for a checkpoint with another order of classes: target t becomes positions[t]."""
+        """Renumber the validation targets for a checkpoint that orders the classes differently: target t becomes
+        positions[t]."""
         if self.source.val is not None:
             self.source.val.targets = positions[self.source.val.targets]

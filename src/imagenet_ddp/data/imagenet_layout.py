@@ -1,4 +1,4 @@
-"""Compare a folder with ILSVRC-2012. No torch."""
+"""Compare a folder with ILSVRC-2012. This module does not import torch."""
 
 import json
 import re
@@ -9,10 +9,11 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, shorten_list
 
-# ILSVRC-2012: images in all, fewest and most of a class. Source: Russakovsky et al. 2015, arXiv:1409.0575, table 2.
+# ILSVRC-2012: number of images in total, in the smallest class and in the largest class. Source: Russakovsky et al.
+# 2015, arXiv:1409.0575, table 2.
 NUM_IMAGES = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
 NUM_CLASSES = 1_000
-SEE = 'docs/data.md, "ImageNet in another form", has a command for each form in which it is downloaded.'
+SEE = 'See "ImageNet in another form" in docs/data.md for a command for each form in which ImageNet is distributed.'
 
 
 def class_table() -> list[list[str]]:
@@ -22,12 +23,13 @@ def class_table() -> list[list[str]]:
 
 
 def class_labels() -> dict[str, str]:
-    """Return WordNet id -> name."""
+    """Return a dict of WordNet id -> class name, in the order of the class numbers."""
     return {wordnet_id: name for wordnet_id, name, _ in class_table()}
 
 
 def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[str]:
-    """Report what is missing from a split. counts: class -> number of images."""
+    """Return a message if the classes or the numbers of images of a split differ from ILSVRC-2012, else an empty list.
+    counts: class -> number of images."""
     num_images, least, most = NUM_IMAGES[name]
     found = sum(counts.values())
     if (len(counts), found) == (NUM_CLASSES, num_images):
@@ -36,30 +38,34 @@ def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[
     many = [f"{key} ({number})" for key, number in counts.items() if number > most]
     reasons = (
         ("missing", sorted(class_labels().keys() - counts.keys())),
-        (f"with fewer than {least}", few),
-        (f"with more than {most}", many),
+        (f"with fewer than {least} images", few),
+        (f"with more than {most} images", many),
     )
     parts = [f"; {count_noun(len(keys), 'class')} {what}: {shorten_list(keys)}" for what, keys in reasons if keys]
     return [
         f"data=imagenet expects {num_images:,} images of {NUM_CLASSES:,} classes in {name}, but {folder} has "
         f"{found:,} of {len(counts):,}{''.join(parts)}. "
-        "Hint: unpack those classes again; for a part of ImageNet, data=imagefolder."
+        "Hint: unpack those classes again, or set data=imagefolder to use a part of ImageNet."
     ]
 
 
 def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
-    """Return the WordNet ids that are right for each image; none for an image that is not to be counted.
+    """Return the set of correct WordNet ids of each image. It is empty for an image that must not be counted.
 
-    file: real.json of Beyer et al. 2020, arXiv:2006.07159, a list for each validation image by its number. paths: of
-    the images, with ImageNet's file names. Raises ConfigError for other names.
+    file: real.json of Beyer et al. 2020, arXiv:2006.07159, which has a list of class numbers for each validation image,
+    in the order of the image numbers. paths: paths of the images, with ImageNet's file names. Raises ConfigError if the
+    file is not in this form, or if a path has another name.
     """
-    hint = "Hint: real_labels=real.json, of https://github.com/google-research/reassessed-imagenet."
+    hint = (
+        "Hint: download real.json from https://github.com/google-research/reassessed-imagenet, and set "
+        "real_labels=real.json."
+    )
     wordnet_ids = list(class_labels())
     try:
         labels = [{wordnet_ids[position] for position in image} for image in json.loads(file.read_text())]
     except (OSError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
-            f"real_labels must be a JSON file, a list of class numbers for each image, but {file} is not: {error}. "
+            f"real_labels must be a JSON file with a list of class numbers for each image, but {file} is not: {error}. "
             f"{hint}"
         ) from error
     found = []
@@ -67,7 +73,7 @@ def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
         number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)
         if number is None or not 1 <= int(number[1]) <= len(labels):
             raise ConfigError(
-                f"real_labels is for images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
+                f"real_labels requires images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
                 "Hint: set real_labels=null."
             )
         found.append(labels[int(number[1]) - 1])

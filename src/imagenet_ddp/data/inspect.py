@@ -1,6 +1,7 @@
-"""Inspect a data set: classes, number of images, a sample that is read. Slower and more thorough than validate.py.
+"""Inspect a data set: list its classes, count its images and read a sample of them. This is slower and more thorough
+than validate.py.
 
-Imports no torch: decoders are arguments.
+Decoders are passed in as arguments, so that this module does not import torch.
 """
 
 import itertools
@@ -21,15 +22,15 @@ from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.system.text import count_noun, shorten_list
 
-UNEVEN = 10  # largest class over smallest, from which on it is noted
+UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
 
 
 @dataclass
 class Split:
     """One folder of class folders, or the corresponding rows of a table."""
 
-    folder: Path  # or the table
-    counts: dict[str, int]  # class -> images, those that were counted in time
+    folder: Path  # for a table, its file
+    counts: dict[str, int]  # class -> number of images, for the classes that were counted in time
     num_classes: int
     samples: list[Path]  # one image of each class
     num_stray: int  # images next to the class folders, which are never read
@@ -40,22 +41,23 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all classes were counted within the time."""
+        """Return whether all classes were counted in time."""
         return len(self.counts) == self.num_classes
 
 
 @dataclass
 class Layout:
-    """mistakes: sentences with a Hint. notes: other remarks."""
+    """Result of an inspection. mistakes: messages with a hint. notes: other remarks."""
 
     mistakes: list[str]
     notes: list[str] = field(default_factory=list)
-    splits: dict[str, Split] = field(default_factory=dict)  # train, val; none where there are no class folders
+    splits: dict[str, Split] = field(default_factory=dict)  # train, val; empty without class folders or a table
     num_classes: int | None = None
 
 
 def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budget_s: float = 20.0) -> Layout:
-    """Inspect without writing, generating or downloading. data: the resolved data.* keys. budget_s: for counting."""
+    """Inspect a data set without writing, generating or downloading anything. data: the resolved data.* keys. budget_s:
+    time in seconds after which counting stops."""
     more = f" {imagenet_layout.SEE}" if data["name"] == "imagenet" else ""
     layout = Layout([text + more for text in validate.validate({"data": data}, environ)])
     if layout.mistakes or data["_target_"] or data["name"] == "streamed":
@@ -70,7 +72,7 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
     if data["name"] == "shapes" and not root.is_dir():
         layout.num_classes = len(shapes.CLASSES)
         train, val = (count * len(shapes.CLASSES) for count in shapes.NUM_PER_CLASS.values())
-        layout.notes.append(f"{train} training and {val} validation images will be drawn in {root}")
+        layout.notes.append(f"{train} training and {val} validation images will be generated in {root}")
         return layout
     if data["name"] == "table":
         layout.splits = _table(data, seed, environ)
@@ -84,16 +86,17 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
     single = [name for name, number in layout.splits["train"].counts.items() if number == 1]
     if data["val_fraction"] is not None and single:
         layout.mistakes.append(
-            f"every class must have 2 images, so that data.val_fraction can take one, but "
-            f"{shorten_list(single)} {'has' if len(single) == 1 else 'have'} 1. Hint: add images, or remove the class."
+            f"every class must have at least 2 images, so that data.val_fraction can hold one out, but "
+            f"{shorten_list(single)} {'has' if len(single) == 1 else 'have'} only 1. "
+            "Hint: add images to the class, or remove it."
         )
     if len(layout.splits) == 2 and layout.splits["val"].num_images > layout.splits["train"].num_images:
-        layout.notes.append("more validation than training images: are the two swapped?")
+        layout.notes.append("there are more validation images than training images: are the two splits swapped?")
     return layout
 
 
 def _count(folder: Path, seed: int, end_s: float) -> Split:
-    """Count until time.monotonic() reaches end_s."""
+    """Count the images of each class until time.monotonic() reaches end_s."""
     classes = class_folders(folder)
 
     def count_class(name: str) -> tuple[int, Path | None] | None:
@@ -131,26 +134,27 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
     if split.num_stray:
         more = f" {imagenet_layout.SEE}" if is_imagenet else ""
         layout.mistakes.append(
-            f"{count_noun(split.num_stray, 'image')} in {split.folder} itself, beside its class folders, would not "
-            f"be read. Hint: move each into the folder of its class, or elsewhere.{more}"
+            f"every image must be in a class folder, but {count_noun(split.num_stray, 'image')} directly in "
+            f"{split.folder} would not be read. Hint: move each image into the folder of its class, or out of "
+            f"{split.folder}.{more}"
         )
     if not split.is_whole:
-        layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes, no more time")
+        layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes before the time limit")
         return
     if is_imagenet:
         layout.mistakes += imagenet_layout.validate_counts(name, split.folder, split.counts)
     least, most = (choose(split.counts, key=split.counts.__getitem__) for choose in (min, max))
     if split.counts[most] > UNEVEN * max(split.counts[least], 1):
         layout.notes.append(
-            f"{name} is uneven: {split.counts[most]:,} images of {most}, {split.counts[least]:,} of {least}"
+            f"{name} is imbalanced: {split.counts[most]:,} images of {most}, {split.counts[least]:,} of {least}"
         )
 
 
 @dataclass
 class SampleReading:
-    """Images read from the disk and decoded in one thread."""
+    """Result of reading images from the disk and decoding them in one thread."""
 
-    times_s: list[float] = field(default_factory=list)  # of each image that could be read
+    times_s: list[float] = field(default_factory=list)  # one entry for each image that could be read
     mistakes: list[str] = field(default_factory=list)
 
     @property
@@ -163,8 +167,8 @@ class SampleReading:
 
 
 def read_samples(layout: Layout, decode: Callable[[bytes, str], Any], budget_s: float = 5.0) -> SampleReading:
-    """Read one image of each class and split, alternating between the splits, as many as time allows. decode: raises
-    for an unreadable image, with a message that names the file."""
+    """Read one image of each class and split, alternating between the splits, until budget_s seconds have passed.
+    decode: called with the bytes and the path; raises an exception that names the file if the image is unreadable."""
     turns = itertools.zip_longest(*(split.samples for split in layout.splits.values()))
     return _read(filter(None, itertools.chain.from_iterable(turns)), decode, budget_s)
 
@@ -172,8 +176,9 @@ def read_samples(layout: Layout, decode: Callable[[bytes, str], Any], budget_s: 
 def reading_s(
     data: Mapping[str, Any], read: Callable[[bytes, str], Any], budget_s: float, num_classes: int = 16
 ) -> float:
-    """Return the median seconds per image, from the disk to the model's input in one thread, of some training images of
-    some classes; 0 if there are no image files."""
+    """Return the median time in seconds from reading a file to the model's input in one thread, over about
+    4 × num_classes training images, or 0 if there are no image files. read: turns the bytes and the path of an image
+    into the model's input. Measuring stops after budget_s seconds."""
     if data["_target_"] or not data["root"]:
         return 0.0
     folder = Path(data["root"]) / data["train_dir"]
@@ -190,7 +195,7 @@ def reading_s(
 
 
 def _read(paths: Iterable[Path], decode: Callable[[bytes, str], Any], budget_s: float) -> SampleReading:
-    from imagenet_ddp.data.sources.folder.images import read_file  # torch
+    from imagenet_ddp.data.sources.folder.images import read_file  # here, because it imports torch
 
     begin_s, found = time.monotonic(), SampleReading()
     for path in paths:
@@ -199,8 +204,10 @@ def _read(paths: Iterable[Path], decode: Callable[[bytes, str], Any], budget_s: 
             decode(read_file(str(path)), str(path))
             found.times_s.append(time.monotonic() - start_s)
         except OSError as error:
-            found.mistakes.append(f"{path} cannot be read: {error.strerror}. Hint: chmod u+r, or copy it again.")
-        except Exception as error:  # the decoder's own
+            found.mistakes.append(
+                f"{path} cannot be read: {error.strerror}. Hint: make the file readable (chmod u+r), or copy it again."
+            )
+        except Exception as error:  # raised by the decoder
             found.mistakes.append(f"{str(error).rstrip('.')}. Hint: copy that file again, or remove it.")
         if time.monotonic() - begin_s > budget_s:
             break
@@ -208,7 +215,7 @@ def _read(paths: Iterable[Path], decode: Callable[[bytes, str], Any], budget_s: 
 
 
 def _stl10(layout: Layout, data: Mapping[str, Any]) -> None:
-    from imagenet_ddp.data.sources import stl10  # numpy
+    from imagenet_ddp.data.sources import stl10  # here, because it imports numpy
 
     root = Path(data["root"] or "data")
     folder = root / stl10.FOLDER
@@ -229,5 +236,5 @@ def _packed(layout: Layout, data: Mapping[str, Any]) -> None:
     counts = [f"{split.num_images:,} {name}" for name, split in found.splits.items()]
     side = f"short side {found.short_side}" if found.short_side else "original sizes"
     left_out = sum(len(split.left_out) for split in found.splits.values())
-    more = f"; {left_out} unreadable ones were left out" if left_out else ""
+    more = f"; {count_noun(left_out, 'unreadable image')} left out" if left_out else ""
     layout.notes.append(f"packed as {found.form}, {side}: {' and '.join(counts)} images{more}")

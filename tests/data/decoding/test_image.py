@@ -98,7 +98,7 @@ def test_a_refusal_names_the_file_and_a_reason_for_people(decoded: dict[str, dic
         assert re.search("[a-z]{2} [A-Za-z]{2}", row["reason"]), name
         assert not re.search(r"0x|\.cpp|\.py|object at|/|\n", row["reason"]), row["reason"]
     assert decoded["truncated_half.JPEG"]["reason"].startswith("image file is truncated")
-    assert decoded["html_error_page.JPEG"]["reason"] == "it is no image of a known format"
+    assert decoded["html_error_page.JPEG"]["reason"] == "it is not an image in a known format"
     assert decoded["zero_bytes.JPEG"]["reason"] == "the file is empty"
 
 

@@ -178,7 +178,7 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
             assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
             assert all(image.float().std() > 1 for image in batch["image"])
     assert [path for path, _ in sorted(told)] == [images.path(index) for index in sorted(BAD)]
-    assert dict(told)[images.path(2)] == "it is no image of a known format"
+    assert dict(told)[images.path(2)] == "it is not an image in a known format"
     assert dict(told)[images.path(5)] == "no such file or directory"
     # what took the place is a crop of its own, and the same one in every such run
     again = epoch(make(images, 0, batch_size=3, world_size=2, rank=0, on_bad_images=told.extend), 0)

@@ -153,7 +153,7 @@ def test_all_that_can_be_wrong(
     assert "train: 1 duplicate within a class" in report["notes"]
     assert report["splits"]["train"]["left_out"] == {"hidden": 1, ".txt": 1}
     assert bad_images(tmp_path / "report") == {
-        str(pets / "train" / "cat" / "000.jpg"): "it is no image of a known format"
+        str(pets / "train" / "cat" / "000.jpg"): "it is not an image in a known format"
     }
     with (tmp_path / "report" / "duplicates.csv").open(newline="") as file:
         rows = {(row["where"], Path(row["path"]).name, Path(row["other"]).name) for row in csv.DictReader(file)}
@@ -163,7 +163,7 @@ def test_all_that_can_be_wrong(
         ("train, one class", "006.jpg", "again.jpg"),
         ("val, two classes", "1.jpg", "000.jpg"),
     }
-    assert f"bad: {pets}/train/cat/000.jpg: it is no image of a known format" in capsys.readouterr().out
+    assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in capsys.readouterr().out
 
 
 def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
@@ -184,7 +184,7 @@ def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: p
     assert done(*options) == 1
     assert bad_images(tmp_path / "report") == {
         "pets/train/dog/003.jpg": "No such file or directory",
-        "pets/val/cat/001.jpg": "it is no image of a known format",
+        "pets/val/cat/001.jpg": "it is not an image in a known format",
     }
     assert "found: t.csv: path must name a file," in capsys.readouterr().out
     table.write_text("path,label\n")

@@ -287,7 +287,7 @@ def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys:
     assert packs(tree, out) == 1
     said = capsys.readouterr().err
     assert "3 of 16 images cannot be read" in said
-    assert "train/cat/002.jpg: it is no image of a known format" in said
+    assert "train/cat/002.jpg: it is not an image in a known format" in said
     assert "train/dog/004.jpg: " in said
     assert "val/dog/000.jpg: the file is empty" in said
     assert "Hint: replace the files, or set data.on_bad_image=skip to leave them out" in said

@@ -1,9 +1,9 @@
-"""Decode image files: a Picture decodes the region it is asked for, an UnreadableImage names the file. The format is
-detected from the bytes, not from the extension.
+"""Decode image files. A Picture decodes only the requested region. UnreadableImage names a file that cannot be decoded.
+The format is detected from the bytes, not from the extension.
 
-JPEG goes through the fastest decoder (jpeg_backends.py), everything else through Pillow: torchvision's PNG decoder
-crashes the process on some broken files, and reads no BMP, TIFF, PPM, JPEG 2000 or AVIF. Unusual JPEGs (four colours,
-twelve bits, cut off) go to Pillow and torchvision, which support more of them.
+JPEGs are decoded by the fastest decoder (jpeg_backends.py), all other formats by Pillow. torchvision's PNG decoder
+crashes the process on some broken files, and torchvision does not read BMP, TIFF, PPM, JPEG 2000 or AVIF. Unusual JPEGs
+(four colour components, twelve bits per sample, truncated) are also decoded by Pillow, which supports more of them.
 """
 
 from dataclasses import dataclass
@@ -27,19 +27,19 @@ class Picture(Protocol):
     def width(self) -> int: ...
 
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
-        """Return uint8 (height, width, 3), RGB; it may be a read-only view. size: the region will be resized to size ×
-        size, so a smaller array of at least size rows and columns may be returned if that is faster. Raises
-        UnreadableImage if decoding fails."""
+        """Return the region as uint8 (height, width, 3), RGB. The array may be a read-only view. size: the caller will
+        resize the region to size × size, so a smaller array of at least size rows and columns may be returned if
+        decoding it is faster; 0: return all pixels. Raises UnreadableImage if decoding fails."""
         ...
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read: data.decoder and data.exif_orientation. By default pixels are used as stored, as is usual for
-    ImageNet."""
+    """Options for reading files: data.decoder and data.exif_orientation. By default, images keep the orientation in
+    which they are stored, as is usual for ImageNet."""
 
     decoder: str = "auto"
-    exif_orientation: bool = False  # true: turned and mirrored as the camera noted
+    exif_orientation: bool = False  # true: rotate and mirror images according to their EXIF data
 
     @property
     def jpeg_decoder(self) -> jpeg_backends.Decoder:
@@ -50,7 +50,7 @@ DEFAULT = Reading()
 
 
 class Pixels:
-    """A Picture already decoded. pixels: uint8 (H, W, 3)."""
+    """A Picture that is already decoded. pixels: uint8 (H, W, 3)."""
 
     def __init__(self, pixels: np.ndarray):
         self._pixels = pixels
@@ -61,7 +61,7 @@ class Pixels:
 
 
 class JpegPicture:
-    """An ordinary JPEG: one or three colours of eight bits, with an end marker."""
+    """An ordinary JPEG: one or three colour components of eight bits, and an end-of-image marker."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class JpegPicture:
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
         try:
             return self._region(top, left, height, width, size)
-        except Exception:  # decoders raise nearly anything
-            # Pillow may read what this decoder refuses, or has a better error message
+        except Exception:  # decoders raise exceptions of many types
+            # Pillow may decode a file that this decoder rejects, or raise an error with a better message
             return Pixels(decode_pillow(self._data, self._path, False)).region(top, left, height, width)
 
     def _region(self, top: int, left: int, height: int, width: int, size: int) -> np.ndarray:
@@ -94,8 +94,9 @@ class JpegPicture:
         return found[up:down, near:far]
 
     def _fewer_rows(self, top: int, bottom: int) -> tuple[bytes | bytearray, int, int]:
-        """Return (data, its first row, its height)."""
-        if self._scan is None:  # progressive: every scan has its part in every row
+        """Return a JPEG without the rows that can be removed, as (data, first row, height). top, bottom: the rows of
+        the image that must remain."""
+        if self._scan is None:  # a progressive JPEG, in which each scan contributes to every row
             return self._data, 0, self.height
         if (banded := jpeg_bitstream.band(self._data, self._header, self._scan, top, bottom)) is not None:
             return banded
@@ -105,7 +106,8 @@ class JpegPicture:
 
 
 def _edges(begin: int, length: int, scale: float, least: int, most: int) -> tuple[int, int]:
-    """Round the edges of a crop to the nearest lines of a coarser grid, at least `least` pixels apart."""
+    """Multiply the edges of a crop by `scale`, and round them to whole pixels from 0 to `most` that are at least
+    `least` apart."""
     first, last = round(begin * scale), round((begin + length) * scale)
     first = max(min(first, last - least, most - least), 0)
     return first, min(max(last, first + least), most)
@@ -113,20 +115,21 @@ def _edges(begin: int, length: int, scale: float, least: int, most: int) -> tupl
 
 def _at_least(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     if pixels.shape[0] < height or pixels.shape[1] < width:
-        raise ValueError("its size is not the one that its header names")
+        raise ValueError("its size differs from the size in its header")
     return pixels
 
 
 def _scale(height: int, width: int, size: int) -> int:
-    """Return the factor by which a decoder may shrink a crop that becomes size × size, without falling below that
-    size."""
+    """Return the largest factor (8, 4, 2 or 1) by which a decoder may shrink a crop that must not become smaller than
+    size × size."""
     if not size:
         return 1
     return next((factor for factor in (8, 4, 2) if min(height, width) >= factor * size), 1)
 
 
 def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT) -> Picture:
-    """Open an image. path: its name in messages. Raises UnreadableImage, here or when a region is decoded."""
+    """Open an image. path: shown in messages. This function raises UnreadableImage, or the Picture does when it decodes
+    a region."""
     if not len(data):
         raise UnreadableImage(path, "the file is empty")
     data = data if isinstance(data, bytes) else bytes(data)
@@ -145,11 +148,11 @@ def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT
 
 
 def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
-    """Decode to uint8 RGB. Raises UnreadableImage."""
+    """Decode a whole image to uint8 (3, H, W), RGB. path: shown in messages. Raises UnreadableImage."""
     return decode_whole(open_picture(data, path, reading))
 
 
 def decode_whole(picture: Picture) -> Tensor:
-    """Return a writable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
+    """Decode the whole picture to a writable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)

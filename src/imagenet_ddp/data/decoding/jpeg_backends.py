@@ -1,7 +1,7 @@
 """Choose the library that decodes JPEGs on this machine.
 
-All of them use libjpeg-turbo with its exact arithmetic, and give the same pixels (test_jpeg_backends.py bounds the
-difference). They differ in speed, and in what they can skip: see docs/data.md.
+All of these libraries use libjpeg-turbo with its exact arithmetic, and return the same pixels (test_jpeg_backends.py
+bounds the difference). They differ in speed, and in the parts of an image that they can skip (docs/data.md).
 """
 
 import functools
@@ -21,17 +21,18 @@ from imagenet_ddp.system.text import first_line, install
 
 
 class Decoder(Protocol):
-    """ends_early: accepts a JPEG whose header declares fewer rows than the file has (jpeg_bitstream.until)."""
+    """A JPEG decoder. ends_early: whether it accepts a JPEG whose header declares fewer rows than the file has
+    (jpeg_bitstream.until)."""
 
     ends_early: bool
 
     def rgb(self, data: bytes | bytearray) -> np.ndarray:
-        """Decode a whole JPEG to uint8 (H, W, 3). A broken one may raise any exception."""
+        """Decode a whole JPEG to uint8 (H, W, 3), RGB. A broken file may raise any exception."""
         ...
 
     def rgb_scaled(self, data: bytes | bytearray, height: int, width: int) -> np.ndarray:
-        """Decode at 1/2, 1/4 or 1/8 of the size (from fewer coefficients, so faster), but no smaller than height ×
-        width."""
+        """Decode at full size, 1/2, 1/4 or 1/8 of it, but no smaller than height × width. Reduced sizes are faster,
+        because they need fewer coefficients."""
         ...
 
 
@@ -61,17 +62,18 @@ class Pillow:
 
 
 class TorchVision(Pillow):
-    """Decodes whole images only; does not end early, because libjpeg would print a line for every image."""
+    """torchvision's decoder, which decodes only at full size; Pillow decodes at reduced sizes. It must not end early,
+    because libjpeg would print a line for every image."""
 
     def __init__(self) -> None:
         io = importlib.import_module("torchvision.io")
         self._decode, self._mode = io.decode_jpeg, io.ImageReadMode.RGB
 
     def rgb(self, data: bytes | bytearray) -> np.ndarray:
-        # a read-only buffer would make torch warn
+        # torch warns about a read-only buffer
         encoded = torch.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype=torch.uint8)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it announces its own end, for every image
+            warnings.simplefilter("ignore")  # torchvision prints a deprecation warning for every image
             return self._decode(encoded, mode=self._mode).permute(1, 2, 0).numpy()
 
 
@@ -82,23 +84,25 @@ NAMES = tuple(_MAKERS)
 @dataclass(frozen=True)
 class Choice:
     name: str
-    reason: str  # for the log
+    reason: str  # shown in the log
 
 
 @functools.cache
 def decoder(name: str) -> Decoder:
-    """Return the decoder, imported once per process. Raises ConfigError if it is not installed."""
+    """Return the decoder, which is imported once per process. Raises ConfigError if it cannot be imported."""
     try:
         return _MAKERS[name]()
     except (ImportError, AttributeError, OSError, RuntimeError) as error:
         raise ConfigError(
-            f"data.decoder={name} cannot be used ({first_line(error)}). Hint: {install(name)}, or data.decoder=auto."
+            f"data.decoder={name} cannot be used ({first_line(error)}). Hint: run `{install(name)}`, or set "
+            "data.decoder=auto."
         ) from error
 
 
 @functools.cache
 def choose(option: str) -> Choice:
-    """Choose by data.decoder; auto: the fastest that works here. Raises ConfigError if the named one does not."""
+    """Choose the decoder according to data.decoder; auto: the fastest decoder that works on this machine. Raises
+    ConfigError if the decoder that data.decoder names does not work."""
     if option != "auto":
         decoder(option)
         return Choice(option, f"{option}, as set by data.decoder")
@@ -110,6 +114,6 @@ def choose(option: str) -> Choice:
             missing.append(name)
             continue
         version = "" if name == "torchvision" else f" {metadata.version(name)}"
-        slower = f"{', '.join(missing)} cannot be used here" if missing else "the fastest there is"
+        slower = f"{', '.join(missing)} cannot be used here" if missing else "the fastest decoder"
         return Choice(name, f"{name}{version}: {slower}")
     raise AssertionError("Pillow always works")

@@ -1,11 +1,12 @@
-"""Parse JPEG headers, and cut away rows that are not needed before a decoder reads the file.
+"""Parse JPEG headers, and remove rows that are not needed from a JPEG before it is decoded.
 
-A decoder works through an image one row of blocks at a time. Two edits of the bytes avoid most of the work outside a
-crop, and give exactly the pixels of a whole decode:
+A decoder processes an image one row of blocks at a time. Two edits of the bytes avoid most of the work outside a crop,
+and the decoded pixels are exactly those of the whole image:
 
-- `until`: a smaller height in the header ends the decoding below the crop (any JPEG of one scan).
-- `band`: if there are restart markers between the rows of blocks, the rows above the crop are left out too, because
-  what follows a marker depends on nothing before it.
+- `until` writes a smaller height into the header, which ends decoding below the crop. It works for any JPEG with one
+  scan.
+- `band` also removes the rows above the crop. It needs restart markers between the rows of blocks, because the data
+  after such a marker does not depend on the data before it.
 
 Source: ITU-T T.81, annexes B and F.
 """
@@ -17,7 +18,7 @@ import numpy as np
 SOI, EOI, SOS, DRI = 0xD8, 0xD9, 0xDA, 0xDD
 RST0 = 0xD0
 SOF = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
-MOST_FILL = 1000  # bytes of 0xFF before a marker: any number is allowed, and millions are an attack
+MOST_FILL = 1000  # bytes of 0xFF before a marker; the standard sets no limit, but millions of them are an attack
 SEQUENTIAL = (0xC0, 0xC1)  # Huffman-coded, one pass over the image
 BLOCK = 8  # pixels
 
@@ -29,17 +30,17 @@ class Header:
     num_components: int
     precision: int  # bits per sample
     height_at: int  # position of the height's two bytes
-    row_height: int  # pixels of a row of blocks (MCUs)
+    row_height: int  # height in pixels of a row of blocks (MCUs)
     blocks_per_row: int
     restart_interval: int  # blocks between two restart markers; 0: none
     data_at: int  # position of the first byte of the image data
     is_one_pass: bool  # sequential, and all components in one scan
-    subsampled_rows: bool  # a row of chroma covers two rows, and is interpolated with its neighbours
+    subsampled_rows: bool  # each chroma row covers several image rows, and is interpolated with its neighbours
 
 
 def read_header(data: bytes) -> Header | None:
-    """Parse the headers. Return None for features that this module does not support; a decoder may still read the
-    file."""
+    """Parse the headers. Return None if the file uses features that this module does not support. A decoder may still
+    be able to read such a file."""
     if data[:2] != b"\xff\xd8":
         return None
     try:
@@ -106,17 +107,17 @@ class Scan:
 
 
 def read_scan(data: bytes, header: Header) -> Scan | None:
-    """Read the only scan of a JPEG. None: there is more than one scan, the data is cut off, or it contains unexpected
-    markers. In these cases only a whole decode shows what the decoder makes of it."""
+    """Find the markers in the only scan of a JPEG. Return None if there is more than one scan, or if the data is
+    truncated or contains unexpected markers. In these cases the whole file must be passed to the decoder."""
     if header.data_at > len(data):
         return None
     stream = np.frombuffer(data, dtype=np.uint8, offset=header.data_at)
-    at = np.flatnonzero(stream[:-1] == 0xFF)  # in image data, 0xFF itself is written as 0xFF00
+    at = np.flatnonzero(stream[:-1] == 0xFF)  # in image data, a byte of 0xFF is written as 0xFF00
     kinds = stream[at + 1]
     is_marker = (kinds != 0) & (kinds != 0xFF)  # 0xFF may be repeated before a marker
     at, kinds = at[is_marker], kinds[is_marker]
     is_restart = (kinds & 0xF8) == RST0
-    number = int(np.argmin(is_restart)) if not is_restart.all() else len(kinds)  # restart markers before another one
+    number = int(np.argmin(is_restart)) if not is_restart.all() else len(kinds)  # before any other marker
     if number == len(kinds) or kinds[number] != EOI or not header.is_one_pass:
         return None
     blocks = -(-header.height // header.row_height) * header.blocks_per_row
@@ -127,14 +128,14 @@ def read_scan(data: bytes, header: Header) -> Scan | None:
 
 
 def has_end(data: bytes, header: Header) -> bool:
-    """Return whether there is an end-of-image marker. Without it the file was cut off, which the decoder is to
-    report."""
+    """Return whether the file has an end-of-image marker. A file without this marker is truncated, and the decoder must
+    report it."""
     return data.rfind(b"\xff\xd9", header.data_at) >= 0
 
 
 def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | None:
-    """Return (data, height) of a JPEG that ends soon below row `bottom`; None if nothing is saved. A decoder must be
-    told to ignore the data left after the last row."""
+    """Return (data, height) of a JPEG that ends at or shortly below row `bottom`, or None if that saves nothing. The
+    decoder must be told to ignore the remaining data after the last row."""
     margin = header.row_height if header.subsampled_rows else 0
     height = -(-bottom // header.row_height) * header.row_height + margin
     if height + header.row_height > header.height:
@@ -143,8 +144,8 @@ def until(data: bytes, header: Header, bottom: int) -> tuple[bytearray, int] | N
 
 
 def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tuple[bytearray, int, int] | None:
-    """Return (data, first row, height) of a JPEG with only the rows around top to bottom; None if there are no restart
-    markers between its rows of blocks, or nothing is saved."""
+    """Return (data, first row, height) of a JPEG that has only the rows from `top` to `bottom` and some around them.
+    Return None if there are no restart markers between its rows of blocks, or if the edit saves nothing."""
     if not header.restart_interval or header.restart_interval % header.blocks_per_row:
         return None
     step = header.restart_interval // header.blocks_per_row * header.row_height  # pixels between two markers
@@ -157,7 +158,7 @@ def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tupl
     ends = [*scan.restarts, scan.end]
     cut = bytearray(data[: header.data_at]) + data[begins[first] : ends[last - 1]] + b"\xff\xd9"
     shift = header.data_at - begins[first]
-    for number, marker in enumerate(ends[first : last - 1]):  # markers are counted from 0 to 7, over and over
+    for number, marker in enumerate(ends[first : last - 1]):  # numbered 0 to 7 cyclically
         cut[marker + shift + 1] = RST0 + number % 8
     height = min(last * step, header.height) - first * step
     return _with_height(cut, header, height), first * step, height

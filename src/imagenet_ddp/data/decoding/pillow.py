@@ -11,13 +11,15 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from imagenet_ddp.system.text import first_line
 
-# Pillow's own limit for "decompression bombs", which a library may have lifted; 540 MB once decoded.
+# Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
+# image of this size takes 540 MB when it is decoded.
 MAX_PIXELS = 178_956_970
 TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
 
 
 class UnreadableImage(Exception):
-    """path, reason: for messages. Loader workers pickle the exception, so both are in args."""
+    """Raised for an image that cannot be decoded. path, reason: shown in messages. Loader workers pickle the exception,
+    so both are in args."""
 
     def __init__(self, path: str, reason: str):
         super().__init__(path, reason)
@@ -34,41 +36,43 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise UnreadableImage(path, TOO_BIG)
-        image.load()  # first: Pillow turns a TIFF while it loads it, and then drops the number
+        image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
         if exif_orientation:
-            with suppress(Exception):  # a broken EXIF block: the pixels as they are
+            with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
                 image = ImageOps.exif_transpose(image)
         return _pillow_rgb(image)
 
 
 @contextmanager
 def as_unreadable(path: str) -> Iterator[None]:
-    """Raise Pillow's errors as UnreadableImage, and suppress its warnings (on bombs, odd EXIF and palettes)."""
+    """Raise Pillow's errors as UnreadableImage, and suppress its warnings about decompression bombs, unusual EXIF data
+    and palettes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except UnreadableImage:
         raise
-    except Exception as error:  # Pillow's plugins raise nearly anything: SyntaxError, struct.error, ZeroDivisionError
+    except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
     """Return the decoder's message without memory addresses."""
     if isinstance(error, UnidentifiedImageError):
-        return "it is no image of a known format"
+        return "it is not an image in a known format"
     if isinstance(error, Image.DecompressionBombError):
         return TOO_BIG
     return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 
 def _pillow_rgb(image: Image.Image) -> np.ndarray:
-    """Convert to uint8 RGB (H, W, 3). Sixteen-bit grey is scaled: Pillow's own conversion would clip it to white."""
+    """Convert to uint8 (H, W, 3), RGB. Sixteen-bit grey is scaled here, because Pillow's own conversion would clip it
+    to white."""
     if image.mode.startswith("I;16") or image.mode == "I":
         grey = np.asarray(image).astype(np.int64)
         grey = (grey.clip(0, 65535) + 128) // 257
         return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # else Pillow warns and loses the palette's alpha
+        image = image.convert("RGBA")  # otherwise Pillow warns and drops the palette's alpha channel
     return np.array(image.convert("RGB"))

@@ -19,7 +19,7 @@ def read_file(path: str) -> bytes:
     """Read a whole image file. Raises UnreadableImage if it is far too large, and OSError."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
         if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
-            raise UnreadableImage(path, f"the file has {size / 2**30:,.1f} GiB")
+            raise UnreadableImage(path, f"the file is too large ({size / 2**30:,.1f} GiB)")
         return file.read()
 
 
