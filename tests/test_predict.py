@@ -123,7 +123,7 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert list(rows[0]) == ["path", "class_1", "probability_1", "class_2", "probability_2", "error"]
     errors = {Path(row["path"]).name: row["error"] for row in rows}
     assert errors.pop("empty.jpg") == "the file is empty"
-    assert errors.pop("huge.jpg") == "the file has 3.0 GiB"
+    assert errors.pop("huge.jpg") == "the file is too large (3.0 GiB)"
     assert errors.pop("text.png") == "it is not an image in a known format"
     assert len(errors) == 4
     assert set(errors.values()) == {""}

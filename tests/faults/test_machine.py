@@ -41,8 +41,8 @@ def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
     options = short(tree, "trainer.devices=2", "data.num_workers=2")
     ended = in_shell("mount -t tmpfs -o size=64k tmpfs /dev/shm", tmp_path, *options)
     assert ended.code == 1, ended.out + ended.err
-    told(ended, "DataLoader workers cannot pass batches on, because /dev/shm is full. Hint: docker run --ipc=host",
-         seconds=None)  # fmt: skip
+    told(ended, "DataLoader workers cannot send batches, because /dev/shm is full. Hint: start the container with "
+         "docker run --ipc=host", seconds=None)  # fmt: skip
     assert "leaked semaphore" not in ended.err
 
 
@@ -51,5 +51,5 @@ def test_few_open_files(tree: Path, tmp_path: Path, told: Told) -> None:
     """64 open files (ulimit -n), with 8 loader processes: the run ends with a message that says what to set."""
     ended = in_shell("ulimit -n 64", tmp_path, *short(tree, "data.num_workers=8"))
     assert ended.code == 1, ended.out + ended.err
-    told(ended, "too many open files: each batch in transit is several, and this process may open 64 (ulimit -n). "
+    told(ended, "too many open files: each batch in transit needs several, and this process may open 64 (ulimit -n). "
          "Hint: ", seconds=None)  # fmt: skip

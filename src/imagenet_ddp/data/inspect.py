@@ -139,7 +139,9 @@ def _report_split(layout: Layout, data: Mapping[str, Any], name: str) -> None:
             f"{split.folder}.{more}"
         )
     if not split.is_whole:
-        layout.notes.append(f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes before the time limit")
+        layout.notes.append(
+            f"{name}: counted {len(split.counts):,} of {split.num_classes:,} classes before the time limit"
+        )
         return
     if is_imagenet:
         layout.mistakes += imagenet_layout.validate_counts(name, split.folder, split.counts)

@@ -213,7 +213,7 @@ def test_unreadable_images_are_replaced_as_ever(tmp_path: Path):
 def test_what_is_not_for_dali(drawn: FileImages):
     assert unsupported_reason(drawn, "crop") == ""
     assert "data.augment=none" in unsupported_reason(drawn, "none")
-    assert "these images are pixels" in unsupported_reason(Images(), "crop")
+    assert "these images are stored as pixels" in unsupported_reason(Images(), "crop")
     assert choose_device("auto", torch.device("cpu")).type == "cpu"
     assert choose_device("auto", torch.device("cuda", 1)) == torch.device("cuda", 1)
     assert choose_device("cpu", torch.device("cuda", 1)).type == "cpu"

@@ -56,7 +56,7 @@ def test_who_waits_for_which_processes_is_said_ever_more_rarely(said: list[str])
     assert len(said) in (1, 2, 3), "after 0.2, 0.4 and 0.8 s, or later on a busy machine"
     assert said[0].partition(" s for ")[2] == (
         "a batch of images from /data/train (processes 100, 101). "
-        "It ends after 1800 s (data.loader_timeout_s), or at the third Ctrl-C at the latest."
+        "The run ends after 1800 s (data.loader_timeout_s), or at the third Ctrl-C at the latest."
     )
     assert said[0].startswith("Rank 1 has waited 0")
 
@@ -70,7 +70,7 @@ def test_who_works_is_not_waited_for(said: list[str]):
 
 def test_a_process_that_reads_itself_is_named(said: list[str]):
     assert list(StallWatchdog(ALONE, say=said.append, timeout_s=0).watch(late(0.8))) == [0]
-    assert f"for a batch of images (process {os.getpid()}). It ends at the third Ctrl-C" in said[0]
+    assert f"for a batch of images (process {os.getpid()}). The run ends at the third Ctrl-C" in said[0]
 
 
 def test_after_the_bound_the_processes_end_and_at_last_this_one(
@@ -88,8 +88,8 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     assert capfd.readouterr().err == f"{watch.failure}\n"
     assert watch.failure == (
         "timed out after 0.4 s (data.loader_timeout_s): Rank 1 got no batch of images from /data/train (processes "
-        "100, 101). Hint: is the disk of the images still there, or was a process stopped (kill -CONT resumes it)? "
-        "If the disk is only slow, set a longer data.loader_timeout_s."
+        "100, 101). Hint: check that the disk of the images still responds, and that no process is stopped (kill -CONT "
+        "resumes it). If the disk is only slow, set a larger data.loader_timeout_s."
     )
 
 

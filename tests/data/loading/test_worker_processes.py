@@ -200,8 +200,8 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
             "spawn",
         ): r"worker \d+ \(one of 2\) .* by SIGKILL.* Hint: .*data\.num_workers=1 \(now 2\)",
         ("SIGSEGV", "fork"): r"was killed by SIGSEGV: a library crashed.* Hint: .*prepare=check",
-        ("exit", "forkserver"): r"ended with exit code 3; its own message, if there is one, is above",
-        ("files", "forkserver"): r"could not pass a batch on, for the reason above\. Hint: .*\(ulimit -n\)",
+        ("exit", "forkserver"): r"ended with exit code 3\. Its own error message, if any, is printed above",
+        ("files", "forkserver"): r"could not send a batch, for the reason printed above\. Hint: .*\(ulimit -n\)",
         ("SIGSTOP", "forkserver"): r"timed out after 4 s \(data\.loader_timeout_s\): Rank 3 got no batch of "
         r"images \(processes \d+, \d+\)\. Hint: .*kill -CONT",
     }
@@ -228,7 +228,7 @@ def test_a_full_shared_memory_is_said(dying: Path):
     found = subprocess.run(
         ["unshare", "-m", "sh", "-c", small], capture_output=True, text=True, env=clean_environ(), timeout=120
     )
-    assert re.search(r"^RunError: .*could not pass a batch on.* where /dev/shm is full, docker run --ipc=host",
+    assert re.search(r"^RunError: .*could not send a batch.* if /dev/shm is full, start the container with docker run",
                      found.stdout), found  # fmt: skip
 
 
@@ -309,21 +309,22 @@ def said_of(loader: Any, error: BaseException = GONE) -> str:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (-9, "was killed by SIGKILL, most often because memory ran out. "
-             "Hint: data.num_workers=2 (now 4) or data.batch_size=16 (now 32), or ask for more memory."),
-        (-7, "was killed by SIGBUS: /dev/shm is full, or a packed file was cut off. "
-             "Hint: docker run --ipc=host (or --shm-size=8g), data.num_workers=2 (now 4) or data.batch_size=16 "
-             "(now 32); prepare=check data=packed finds such a file."),
+        (-9, "was killed by SIGKILL, usually because memory ran out. "
+             "Hint: set data.num_workers=2 (now 4) or data.batch_size=16 (now 32), or request more memory."),
+        (-7, "was killed by SIGBUS: /dev/shm is full, or a packed file was truncated. "
+             "Hint: start the container with docker run --ipc=host (or --shm-size=8g), or set data.num_workers=2 "
+             "(now 4) or data.batch_size=16 (now 32). To find a truncated file, run `python -m imagenet_ddp.prepare "
+             "prepare=check data=packed data.root=FOLDER`."),
         (-11, "was killed by SIGSEGV: a library crashed, most likely on an image. "
-              "Hint: `python -m imagenet_ddp.prepare prepare=check` with the same data finds such a file; "
-              "data.decoder=pillow is another decoder."),
-        (-1, "was killed by SIGHUP; its own message, if there is one, is above. "
-             "Hint: data.num_workers=0 shows an error in the training process."),
-        (100, "ended with exit code 100: it could not pass a batch on, for the reason above. Hint: where /dev/shm is "
-              "full, docker run --ipc=host (or --shm-size=8g), data.num_workers=2 (now 4) or data.batch_size=16 "
-              "(now 32); if too many files are open, a higher limit (ulimit -n)."),
-        (3, "ended with exit code 3; its own message, if there is one, is above. "
-            "Hint: data.num_workers=0 shows an error in the training process."),
+              "Hint: run `python -m imagenet_ddp.prepare prepare=check` with the same data options to find the image, "
+              "or set data.decoder=pillow to use another decoder."),
+        (-1, "was killed by SIGHUP. Its own error message, if any, is printed above. "
+             "Hint: set data.num_workers=0 to get the error in the training process."),
+        (100, "ended with exit code 100: it could not send a batch, for the reason printed above. Hint: if /dev/shm is "
+              "full, start the container with docker run --ipc=host (or --shm-size=8g), or set data.num_workers=2 "
+              "(now 4) or data.batch_size=16 (now 32). If too many files are open, raise the limit (ulimit -n)."),
+        (3, "ended with exit code 3. Its own error message, if any, is printed above. "
+            "Hint: set data.num_workers=0 to get the error in the training process."),
     ],
 )  # fmt: skip
 def test_the_process_that_died_is_named_with_the_likely_reason(code: int, expected: str):
@@ -343,7 +344,7 @@ def test_the_most_telling_death_is_said():
         ("Too many open files. Communication with the workers is no longer possible", r"may open \d+ \(ulimit -n\)"),
         ("unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)", r"ulimit"),
         ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"shm is full\. "),
-        ("Pin memory thread exited unexpectedly", r"has ended; its own message stands above\. Hint: "),
+        ("Pin memory thread exited unexpectedly", r"has ended\. Its own error message is printed above\. Hint"),
     ],
 )  # fmt: skip
 def test_what_a_process_could_still_say(text: str, expected: str):

@@ -312,7 +312,7 @@ def test_a_file_that_is_far_too_large_is_named_and_not_read(tmp_path: Path, caps
     with (tmp_path / "tree/train/cat/001.jpg").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 2**30)  # takes no room on the disk
     assert packs(tmp_path / "tree", tmp_path / "out") == 1
-    assert "train/cat/001.jpg: the file has 2.0 GiB" in capsys.readouterr().err
+    assert "train/cat/001.jpg: the file is too large (2.0 GiB)" in capsys.readouterr().err
 
 
 def test_names_that_are_not_utf8_are_kept(tmp_path: Path):

@@ -1,33 +1,35 @@
 """Order an epoch so that each class is equally frequent (data.sampling=balanced).
 
-An epoch of n images of C classes has each class n/C times, rounded up or down; the classes rounded up change from epoch
-to epoch in turn. The images of a class are drawn from one sequence for the whole training: shuffles of all its images,
-one after the other. So no image appears again before every other image of its class has appeared, and after enough
-epochs all images of a class were drawn equally often. The order of an epoch is a function of classes, seed and epoch
-only; earlier epochs need not be computed.
+An epoch of n images of C classes has n/C images of each class, rounded up or down. The classes take turns from epoch to
+epoch in being rounded up. The images of a class are drawn from one sequence for the whole training, which consists of
+consecutive shuffles of all its images. Therefore no image is repeated before every other image of its class has been
+drawn, and after enough epochs all images of a class have been drawn equally often. The order of an epoch is a function
+of classes, seed and epoch only, so earlier epochs need not be computed.
 """
 
 import numpy as np
 
 from imagenet_ddp.system.seeding import hash_seed
 
-_LEAST = 256  # images drawn by one generator, which takes as long to make: of a small class several shuffles
+# A generator draws at least this number of images, which takes as long as making the generator. For a small class, it
+# therefore draws several shuffles.
+_LEAST = 256
 
 
 def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-    """Return positions of images, int64 (N,), as many as there are images. targets: int64 (N,), their classes; a class
-    without images is ignored."""
+    """Return the order of an epoch: positions of images, int64 (N,). targets: int64 (N,), the classes of the images. A
+    class without images is ignored."""
     by_class = np.argsort(targets, kind="stable")
     classes, begins = np.unique(targets[by_class], return_index=True)
     each, left = divmod(len(targets), len(classes))
-    # of `left` classes there is one image more; they take turns, and class k is the turn[k]-th
+    # `left` classes have one image more than the others; classes take turns, and class k has the turn turn[k]
     turn = _generator(seed, 1).permutation(len(classes))
     first, last = (number * each + _times_in_turn(turn, number * left) for number in (epoch, epoch + 1))
     drawn = [
         _draw(members, int(begin), int(end), (seed, 2, int(target)))
         for target, members, begin, end in zip(classes, np.split(by_class, begins[1:]), first, last, strict=True)
     ]
-    # the positions of the classes are drawn for the epoch; each class fills its positions from its sequence
+    # for each epoch, positions are drawn for each class and filled with the next images of its sequence
     generator = _generator(seed, 3, epoch)
     places = np.argsort(generator.permutation(np.repeat(np.arange(len(classes)), last - first)), kind="stable")
     order = np.empty(len(targets), np.int64)
@@ -36,7 +38,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
 
 
 def count_earlier(order: np.ndarray) -> np.ndarray:
-    """Return int64 (N,): how often the image at each position occurred before it."""
+    """Return int64 (N,): for each position, how often its image occurs at earlier positions."""
     places = np.argsort(order, kind="stable")
     begins = np.flatnonzero(np.diff(order[places], prepend=-1))
     result = np.empty(len(order), np.int64)
@@ -50,9 +52,9 @@ def _times_in_turn(turn: np.ndarray, number: int) -> np.ndarray:
 
 
 def _draw(members: np.ndarray, begin: int, end: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Return members[begin:end] of the endless sequence of shuffles of the members."""
+    """Return the elements from `begin` to `end` of the endless sequence of shuffles of `members`."""
     size = len(members)
-    shuffles = -(-_LEAST // size)  # by one generator
+    shuffles = -(-_LEAST // size)  # drawn by one generator
     parts = [
         _generator(*seed, block).permuted(np.tile(members, (shuffles, 1)), axis=1).ravel()
         for block in range(begin // (shuffles * size), -(-end // (shuffles * size)))

@@ -1,8 +1,8 @@
 """Load training images with NVIDIA DALI (loader=dali).
 
-Everything else is as in the ordinary loader: which images, in which order, the crop of each, whether it is flipped, and
-how unreadable images are handled. DALI gets the ordinary JPEGs, as image.py defines them; everything else is decoded by
-image.py.
+Apart from decoding, this loader works like the ordinary loader: it uses the same images in the same order with the same
+crops and flips, and handles unreadable images in the same way. DALI decodes only the ordinary JPEGs (JpegPicture in
+decoding/image.py). All other images are decoded by image.py.
 """
 
 import random
@@ -28,15 +28,15 @@ from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.transforms import TrainTransform, Transform, empty
 
 READ_AHEAD = 2  # batches whose files are read while DALI decodes earlier ones
-_DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the one before
+_DECODE_AHEAD = 1  # batches that DALI decodes while the model trains on the previous batch
 
 
 def unsupported_reason(images: Images, augment: str) -> str:
-    """Return why DALI cannot load these images with this augmentation, for the log; "" if it can."""
+    """Return the reason why DALI cannot load these images with this augmentation, for the log, or "" if it can."""
     if augment != "crop":
-        return "it always makes random crops, unlike data.augment=none"
+        return "DALI always makes random crops, unlike data.augment=none"
     if not images.is_encoded:
-        return "it decodes JPEG files, and these images are pixels"
+        return "DALI decodes JPEG files, but these images are stored as pixels"
     return ""
 
 
@@ -46,12 +46,12 @@ class _PendingBatch:
 
     keys: list[Key]
     crops: list[Crop] = field(default_factory=list)
-    ready: dict[Key, tuple[Tensor, bool]] = field(default_factory=dict)  # decoded without DALI: pixels, flipped
-    pipeline: Pipeline | None = None  # where the crops are decoded
+    ready: dict[Key, tuple[Tensor, bool]] = field(default_factory=dict)  # pixels decoded without DALI, flipped
+    pipeline: Pipeline | None = None  # the pipeline that decodes the crops
 
 
 class DaliDataset(ImageDataset):
-    """ImageDataset of which some images are decoded already."""
+    """ImageDataset that can use images which DALI has already decoded."""
 
     transform: TrainTransform  # type: ignore[assignment]
 
@@ -59,12 +59,12 @@ class DaliDataset(ImageDataset):
         super().__init__(images, transform, seed, replace=True)
         self._device, self._pin_memory = device, pin_memory and device.type == "cpu"
         self._ready: Mapping[Key, tuple[Tensor, bool]] = {}
-        # a pack's open shards are not made for several threads
+        # the open shards of a packed folder are not thread-safe
         self._read_lock = nullcontext() if isinstance(images, FileImages) else Lock()
 
     def read(self, keys: list[Key]) -> _PendingBatch:
-        """Read a batch's files, in another thread. Unreadable ones are left out here; `batch` meets them again and
-        reports them."""
+        """Read the files of a batch. This method runs in another thread. It leaves out unreadable files, which `batch`
+        tries again and reports."""
         pending = _PendingBatch(keys)
         for key in keys:
             try:
@@ -76,7 +76,7 @@ class DaliDataset(ImageDataset):
                 continue
             generator = random.Random(key.image_seed(self.seed))
             if isinstance(picture, JpegPicture):
-                flipped = generator.random() < self.transform.flip  # first, as TrainTransform.into does
+                flipped = generator.random() < self.transform.flip  # drawn first, as in TrainTransform.into
                 box = self.transform.box(picture.height, picture.width, generator)
                 pending.crops.append(Crop(key, encoded, box, flipped))
             else:
@@ -109,10 +109,11 @@ class DaliDataset(ImageDataset):
 
 
 class DaliLoader:
-    """Takes the place of an EpochLoader. Lightning sets the epoch at batch_sampler.sampler.
+    """Replacement for EpochLoader that decodes with DALI. Lightning sets the epoch of batch_sampler.sampler.
 
-    images and transform: such as `unsupported_reason` accepts; say: writes to the log; on_bad_images: called with the
-    unreadable images of each batch, may raise. Raises ConfigError if DALI is not installed.
+    images, transform: must be supported (`unsupported_reason`). on_bad_images: called with the unreadable images of a
+    batch if there are any; it may raise an error. say: writes a line to the log. watchdog: called with this loader and
+    the location of the images. Raises ConfigError if DALI is not installed.
     """
 
     def __init__(
@@ -146,9 +147,10 @@ class DaliLoader:
         return self._watchdog(self, self._samples.images.location).watch(self._batches)
 
     def _batches(self) -> Iterator[Batch]:
-        """Start when the first batch is requested, because only then has Lightning set the sampler's epoch."""
+        """Yield the batches of an epoch. This generator starts when the first batch is requested, because Lightning has
+        not set the sampler's epoch before."""
         if self._pipeline is not None and self._pipeline.num_pending:
-            self._pipeline = None  # an abandoned epoch: drop the batches still in it
+            self._pipeline = None  # the last epoch was abandoned, so drop its pending batches
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="read")
         batches = iter(self.batch_sampler)
@@ -184,7 +186,7 @@ class DaliLoader:
         try:
             self._pipeline.schedule(pending.crops, self._samples.transform.size(pending.keys[0].epoch))
             pending.pipeline = self._pipeline
-        except Exception as error:  # DALI derives its errors from many
+        except Exception as error:  # DALI raises errors of many types
             self._failed(self._pipeline, error)
         return pending
 
@@ -200,13 +202,13 @@ class DaliLoader:
         return self._samples.batch(pending.keys, ready)
 
     def _failed(self, pipeline: Pipeline, error: Exception) -> None:
-        """Decode the batches in this pipeline without DALI, which after an error names no image and accepts no more
-        work."""
+        """Mark a pipeline as broken, so that its batches are decoded without DALI. After an error, DALI does not name
+        the image and accepts no more work. Only the first error is logged."""
         pipeline.is_broken = True
         if not self._has_failed:
             reason = next((line for line in reversed(str(error).splitlines()) if "rror" in line), type(error).__name__)
             self._say(
-                "Warning: DALI cannot decode one of the images of a batch; such batches are decoded without it "
-                f"({reason.strip()})."
+                f"Warning: DALI cannot decode one of the images of a batch ({reason.strip()}). Such batches are "
+                "decoded without DALI."
             )
         self._has_failed = True

@@ -1,6 +1,6 @@
-"""Decode and crop JPEGs with NVIDIA DALI: its device, its threads and its pipeline.
+"""Decode and crop JPEGs with NVIDIA DALI: choose its device and its number of threads, and run its pipeline.
 
-The pipelines on CPU and GPU differ only in DALI's name for the device.
+The pipelines for CPU and GPU differ only in DALI's name for the device.
 """
 
 import importlib
@@ -26,21 +26,23 @@ def load() -> Any:
     except (ImportError, OSError) as error:
         raise ConfigError(
             f"loader=dali needs NVIDIA DALI, which cannot be used here ({error}). "
-            f"Hint: {install('imagenet_ddp[dali]')}, or loader=default."
+            f"Hint: run `{install('imagenet_ddp[dali]')}`, or set loader=default."
         ) from error
 
 
 def choose_device(option: str, root_device: torch.device) -> torch.device:
-    """Choose by loader.device: auto, cpu or gpu. root_device: the device of the model. Raises ConfigError."""
+    """Return the device on which DALI decodes. option: loader.device (auto, cpu or gpu). root_device: the device of the
+    model. Raises ConfigError for gpu if the model is not on a CUDA device."""
     if option == "gpu" and root_device.type != "cuda":
         raise ConfigError(
-            f"loader.device=gpu needs training on a CUDA device, got {root_device.type}. Hint: loader.device=auto."
+            f"loader.device=gpu needs training on a CUDA device, got {root_device.type}. Hint: set loader.device=auto."
         )
     return root_device if option != "cpu" and root_device.type == "cuda" else torch.device("cpu")
 
 
 def choose_num_threads(option: int | str, num_workers: int) -> int:
-    """Choose by loader.num_threads; auto: the number of loader processes there would be, at least one."""
+    """Return the number of CPU threads for DALI. option: loader.num_threads; auto: num_workers, but at least one.
+    num_workers: number of processes that the ordinary loader would use."""
     return max(num_workers, 1) if option == "auto" else int(option)
 
 
@@ -60,8 +62,8 @@ class Crop(NamedTuple):
 
 
 class Pipeline:
-    """Takes encoded JPEGs and returns crops of the output size, in the order of the requests. Unusable after an
-    error."""
+    """DALI pipeline that decodes JPEGs and returns crops of the output size, in the order of the requests. It cannot be
+    used again after an error."""
 
     def __init__(self, batch_size: int, num_threads: int, device: torch.device):
         dali = load()
@@ -71,7 +73,7 @@ class Pipeline:
             batch_size=batch_size,
             num_threads=num_threads,
             device_id=(device.index or 0) if on_gpu else None,
-            prefetch_queue_depth=1,  # else the first call runs it as many times, for which nothing is fed yet
+            prefetch_queue_depth=1,  # with a larger depth, the first call runs the pipeline several times without input
         )
         with self._pipeline:
             encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)

@@ -1,4 +1,4 @@
-"""Make the DataLoader of one split, whose batches are uint8."""
+"""Make the DataLoader of one split. It yields batches of uint8 images."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,30 +18,31 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform
 from imagenet_ddp.system.seeding import hash_seed
 
-_TRIES = 100  # images tried in place of an unreadable one, where the whole batch is
+_TRIES = 100  # replacements tried if all images of a batch are unreadable
 
 
 class Batch(TypedDict):
-    """The images that count come first, those that only pad the batch (see sampler.py) last."""
+    """A batch of images. The images that count come first, followed by those that only pad the batch (sampler.py)."""
 
-    image: Tensor  # uint8 (B, 3, H, W), channels last; on the device: float32, flipped, normalised
-    flip: Tensor  # bool (B,): left and right change places, on the device
+    image: Tensor  # uint8 (B, 3, H, W), channels last; later float32, flipped and normalised on the device
+    flip: Tensor  # bool (B,), whether each image is to be flipped horizontally on the device
     target: Tensor  # int64 (B,)
     index: Tensor  # int64 (B,), position in the split
-    num_counted: int  # of this batch
-    step_images: int  # that count in this step, over all ranks
-    update_images: int  # that count in this update of the weights, over all ranks; see sampler.py
-    seed: int  # of what is drawn for the batch as a whole (mixup)
+    num_counted: int  # images that count in this batch
+    step_images: int  # images that count in this step, over all ranks
+    update_images: int  # images that count in this update of the weights, over all ranks (sampler.py)
+    seed: int  # seed for random choices that concern the whole batch (mixup, CutMix)
     unreadable: list[Bad]
-    weight: NotRequired[Tensor]  # float32 (B,), factor of each image's loss, where the training images have weights
-    soft_target: NotRequired[Tensor]  # float32 (B, num_classes), where the batch was mixed, on the device
+    weight: NotRequired[Tensor]  # float32 (B,), factor of each image's loss, if the training images have weights
+    soft_target: NotRequired[Tensor]  # float32 (B, num_classes), added on the device with mixup or CutMix
 
 
 class ImageDataset(Dataset):
-    """Transformed images, a batch at a time. Each sample's randomness is a function of (seed, epoch, index) only.
+    """Dataset that loads and transforms a batch of images at a time. The random choices for a sample are a function of
+    (seed, epoch, index, repeat) only.
 
-    replace: another image replaces an unreadable one, so that the number of images per rank stays the same (in
-    training); otherwise the image is left out, and one that does not count pads the batch.
+    replace: true in training: another image replaces an unreadable image, so that the number of images per rank stays
+    the same. If false, an unreadable image is left out, and a black image that does not count pads the batch.
     """
 
     def __init__(self, images: Images, transform: Transform, seed: int, *, replace: bool):
@@ -91,7 +92,8 @@ class ImageDataset(Dataset):
         return batch
 
     def _new_images(self, count: int, size: int) -> Tensor:
-        """Allocate uint8 (count, 3, size, size), channels last; in a loader worker in shared memory, sent uncopied."""
+        """Allocate uint8 (count, 3, size, size), channels last. In a loader worker the tensor is in shared memory, so
+        that it can be sent without a copy."""
         num_bytes = count * size * size * 3
         if get_worker_info() is None:
             flat = torch.empty(num_bytes, dtype=torch.uint8)
@@ -105,7 +107,8 @@ class ImageDataset(Dataset):
         return self.transform.into(out, open_image(self.images, index), generator)
 
     def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
-        """Return a replacement for each failed image: from the same batch or, if that has none, from the split."""
+        """Return the index of a replacement for each failed image: a readable image of the same batch or, if there is
+        none, of the split."""
         if failed and not readable:
             readable = [self._any(failed[0])]
         return [readable[number % len(readable)] for number in range(len(failed))]
@@ -121,18 +124,19 @@ class ImageDataset(Dataset):
             return index
         raise LoadError(
             f"{self.images.path(key.index)} cannot be read as an image, nor can {_TRIES} others that were tried in its "
-            "place. Hint: `python -m imagenet_ddp.prepare prepare=check` with the same data lists all such images."
+            "place. Hint: run `python -m imagenet_ddp.prepare prepare=check` with the same data options to list all "
+            "unreadable images."
         )
 
 
 def open_image(images: Images, index: int) -> Picture:
-    """Open an image of the split. Raises UnreadableImage, also for a missing file or one without read permission."""
+    """Open an image of the split. Raises UnreadableImage, also if the file is missing or may not be read."""
     try:
         return images.open(index)
     except OSError as error:
         raise UnreadableImage(images.path(index), (error.strerror or str(error)).lower()) from error
     except MemoryError as error:
-        raise UnreadableImage(images.path(index), "there is not enough memory for it") from error
+        raise UnreadableImage(images.path(index), "there is not enough memory to open it") from error
 
 
 def _identity(batch: Any) -> Any:
@@ -140,8 +144,9 @@ def _identity(batch: Any) -> Any:
 
 
 class EpochLoader(DataLoader):
-    """Makes its iterator when the first batch is requested. Lightning calls iter() before it sets the sampler's epoch,
-    so after a resume a plain loader with workers would already have loaded the first batches of epoch 0."""
+    """DataLoader that makes its iterator when the first batch is requested. Lightning calls iter() before it sets the
+    sampler's epoch, so after a resume a plain loader with workers would already have loaded the first batches of
+    epoch 0."""
 
     on_bad_images: Callable[[list[Bad]], None] | None = None
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
@@ -178,8 +183,9 @@ def make_loader(
     on_bad_images: Callable[[list[Bad]], None] | None = None,
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> EpochLoader:
-    """Make the loader of one split. on_bad_images: called in this process with the unreadable images of each batch; may
-    raise. watchdog: watches a loader and its images during one epoch."""
+    """Make the loader of one split. replace: as for ImageDataset. on_bad_images: called in this process with the
+    unreadable images of a batch if there are any; it may raise an error. watchdog: called with the loader and the
+    location of its images; returns the watchdog of one epoch."""
     arguments: dict[str, Any] = {}
     if num_workers:
         start_fork_server()

@@ -1,4 +1,4 @@
-"""Read image files in order and ahead of their use: in threads, or for many files in processes."""
+"""Read image files in order and in advance, in threads or, for many files, in processes."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -19,19 +19,21 @@ from imagenet_ddp.data.loading.worker_processes import (
 from imagenet_ddp.data.sources.folder.images import read_file
 from imagenet_ddp.system.cpu_cores import num_cores
 
-FEW = 512  # files that threads have read before a process has imported torch
-AHEAD = 2  # batches
+FEW = 512  # files that threads can read in the time in which a process imports torch
+AHEAD = 2  # batches that are read in advance
 
 
 @dataclass(frozen=True)
 class FileReader:
-    """Read and prepare a file; pickled into each process. prepare: takes the decoded image, uint8 (3, H, W)."""
+    """Reads, decodes and prepares an image file. It is pickled into each process. prepare: called with the decoded
+    image, uint8 (3, H, W)."""
 
     reading: Reading
     prepare: Callable[[Tensor], Tensor]
 
     def __call__(self, path: str) -> Tensor | UnreadableImage:
-        """Return the prepared image, or the reason why there is none. Thread-safe."""
+        """Return the prepared image, or an UnreadableImage with the reason why it cannot be read. This method is
+        thread-safe."""
         try:
             return self.prepare(decode(read_file(path), path, self.reading))
         except UnreadableImage as error:
@@ -47,11 +49,11 @@ def _read_all(reader: FileReader, paths: list[str]) -> list[Tensor | UnreadableI
 def read_in_order(
     reader: FileReader, paths: Sequence[str], batch_size: int, num_workers: int
 ) -> Generator[list[Tensor | UnreadableImage]]:
-    """Yield the images of batch_size paths at a time. num_workers: processes; with 0, or for few files, one thread per
-    core reads them."""
+    """Yield the images in the order of `paths`, batch_size at a time. num_workers: number of processes that read them;
+    with 0, or for at most FEW files, one thread per core reads them."""
     if num_workers and len(paths) > FEW:
         start_fork_server()
-        raise_open_file_limit()  # each image in transit is a file
+        raise_open_file_limit()  # each image in transit is an open file
         yield from DataLoader(
             paths, batch_size, num_workers=num_workers, collate_fn=partial(_read_all, reader),  # type: ignore[arg-type]
             prefetch_factor=AHEAD, multiprocessing_context=choose_mp_context(), worker_init_fn=init_worker,
@@ -65,4 +67,4 @@ def read_in_order(
             if len(coming) > AHEAD and (batch := [each.result() for each in coming.popleft()]):
                 yield batch
     finally:
-        pool.shutdown(cancel_futures=True)  # else Ctrl-C waits for all that is to be read ahead
+        pool.shutdown(cancel_futures=True)  # otherwise Ctrl-C waits for all files that are still to be read

@@ -1,4 +1,5 @@
-"""List the modules that the fork server imports before it forks loader processes, which then share their memory."""
+"""Import the modules that loader processes need. The fork server imports this module before it forks those processes,
+so that they share the memory of the imported modules."""
 
 import sys
 

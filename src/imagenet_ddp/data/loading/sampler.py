@@ -1,14 +1,16 @@
-"""Decide which images each rank takes at each step: every image once per epoch over all ranks (or every class equally
-often), in the same number of steps on each rank.
+"""Decide which images each rank loads at each step. Over all ranks, an epoch has each image once (or each class equally
+often), and every rank takes the same number of steps.
 
-Full steps take `batch_size` images per rank. If the images do not divide evenly, the last two steps share what is left,
-and each step is spread evenly over the ranks: a batch may be smaller, and smaller by one on some ranks. A batch carries
-the number of images of its step over all ranks (`Key.step_images`), and of the optimizer's step, the sum over several
-batches with gradient accumulation (`Key.update_images`). The classifier weights the loss by the latter: each update
-then uses the mean gradient over its images, however they are split.
+A full step has `batch_size` images per rank. If the images do not divide evenly, the last two steps share the remaining
+images, and each of these steps divides its images evenly among the ranks. Their batches may be smaller, and on some
+ranks smaller by one image. Each batch carries the number of images in its step, summed over all ranks
+(`Key.step_images`), and the number of images in its optimizer step (`Key.update_images`), which is the sum over several
+steps with gradient accumulation. The classifier weights the loss by the latter number, so that each update uses the
+mean gradient over its images, however they are divided into batches.
 
-A batch too small to train on (no image for a rank, or a single one, which batch norm refuses on 1×1 maps) is padded
-with images that do not count (`Key.counts` is False): they contribute nothing to loss, gradient or metrics.
+A batch that is too small to train on (no image for a rank, or a single image, for which batch norm raises an error if
+its feature maps are 1×1) is padded with images that do not count (`Key.counts` is False). They contribute nothing to
+loss, gradient or metrics.
 """
 
 import math
@@ -26,36 +28,37 @@ from imagenet_ddp.system.seeding import hash_seed
 
 
 class Key(NamedTuple):
-    """Everything a sample depends on, so that any worker on any rank makes the same one."""
+    """Everything on which a sample depends, so that any worker on any rank makes the same sample."""
 
     epoch: int
     index: int  # type: ignore[assignment]  # hides tuple.index
     counts: bool
     step_images: int  # images that count in this step, over all ranks
     update_images: int  # images that count in this update of the weights, over all ranks
-    repeat: int = 0  # how often the image stood in this epoch's order before (data.repeats, data.sampling)
+    repeat: int = 0  # how often the image occurs earlier in this epoch's order (data.repeats, data.sampling)
 
     def image_seed(self, seed: int) -> int:
-        """Return the seed of the image's own randomness."""
+        """Return the seed for the random choices that concern this image."""
         return hash_seed(seed, self.epoch, self.index, *((1, self.repeat) if self.repeat else ()))
 
     def batch_seed(self, seed: int) -> int:
-        """Return the seed of the batch that begins with this image."""
+        """Return the seed for the random choices that concern the whole batch whose first image this is."""
         return hash_seed(seed, self.epoch, self.index, 2, self.repeat)
 
 
 class BatchSampler(DistributedSampler):
-    """Yields the batches of one rank, each a list of Keys. Passed to a DataLoader as `batch_sampler`; Lightning calls
-    `set_epoch`.
+    """Sampler that yields the batches of one rank, each as a list of Keys. It is passed to a DataLoader as
+    `batch_sampler`, and Lightning calls `set_epoch`.
 
-    order_of: (seed, epoch) -> the epoch's order, for storage on which not every order is cheap; None: any order.
-    accumulate: number of batches per update of the weights; num_steps: number of steps after which the epoch ends. Both
-    are read when an epoch begins; its last update may have fewer batches. repeats: number of consecutive copies of each
-    image in the order, so an epoch has that share of the images and as many steps. balance: int64 (num_images,), the
-    classes of the images, each of which is to be equally frequent (balanced.py); None: each image once. It takes
-    precedence over order_of and cannot be combined with repeats.
+    fill_to: smaller batches are padded to this number of images. order_of: called with (seed, epoch); returns the order
+    of the epoch, for storage on which a random order is slow, or None if any order may be used. accumulate: returns the
+    number of batches per update of the weights. num_steps: returns the number of steps after which the epoch ends. Both
+    are called when an epoch begins; its last update may have fewer batches. repeats: number of consecutive copies of
+    each image in the order. With n copies, an epoch has 1/n of the images and the same number of steps. balance: int64
+    (num_images,), the classes of the images, if all classes are to be equally frequent (balanced.py); None: an epoch
+    has each image once. It takes precedence over order_of and cannot be combined with repeats.
 
-    A resumed epoch begins at an image, not at a step (`start_at`), so that another number of ranks can continue it.
+    A resumed epoch begins at an image, not at a step (`start_at`), so that a different number of ranks can continue it.
     """
 
     def __init__(
@@ -87,15 +90,16 @@ class BatchSampler(DistributedSampler):
         self._starts: dict[int, tuple[int, int]] = {}  # epoch -> image, step
 
     def start_at(self, epoch: int, image: int, step: int = 0) -> None:
-        """Skip, in this one epoch, the first `image` images of its order, trained on in `step` steps before."""
+        """In `epoch`, skip the first `image` images of its order, which were trained on in `step` steps. Other epochs
+        are not affected."""
         self._starts = {epoch: (image, step)}
 
     def __len__(self) -> int:
         return -(-self.num_images // self.global_batch_size)
 
     def order(self) -> np.ndarray:
-        """Return int64 (num_images,): this epoch's order, a function of seed and epoch only."""
-        # called in any case: a remote source starts fetching the epoch's files
+        """Return the order of this epoch, int64 (num_images,), a function of seed and epoch only."""
+        # always called, because a remote source then starts to fetch the epoch's files
         order = self._order_of(self.seed, self.epoch) if self._order_of is not None else None
         if not self.shuffle:
             order = np.arange(self.num_images)
@@ -107,9 +111,9 @@ class BatchSampler(DistributedSampler):
         return order if self._repeats == 1 else np.repeat(order, self._repeats)[: self.num_images]
 
     def steps(self, first: int = 0) -> list[int]:
-        """Return the position at which each step of an epoch begins, from the image `first` on, and the number of
-        images at the end. The last two steps share an incomplete step: a few images, or one, are a bad estimate for
-        batch norm and can undo an epoch."""
+        """Return the positions in an epoch's order at which its steps begin, starting with the image `first`, followed
+        by the number of images. If the last step would be incomplete, the last two steps share their images, because
+        one image or a few give batch norm a bad estimate, which can undo the progress of an epoch."""
         begins = list(range(first, self.num_images, self.global_batch_size))
         left = self.num_images - begins[-1] if begins else 0
         if len(begins) > 1 and left < self.global_batch_size:
@@ -117,14 +121,14 @@ class BatchSampler(DistributedSampler):
         return [*begins, self.num_images]
 
     def steps_before(self, epoch: int) -> int:
-        """Return how many steps of this epoch were trained before it was resumed."""
+        """Return how many steps of this epoch were completed before it was resumed."""
         return self._start(epoch)[1]
 
     def _start(self, epoch: int) -> tuple[int, int]:
         return self._starts.get(epoch, (0, 0))
 
     def images_after(self, epoch: int, step: int) -> int:
-        """Count the images of the epoch's order that remain after its first `step` steps."""
+        """Return how many images of the epoch's order its first `step` steps have used."""
         first, earlier = self._start(epoch)
         steps = self.steps(first)
         return steps[min(step - earlier, len(steps) - 1)]
@@ -137,7 +141,7 @@ class BatchSampler(DistributedSampler):
         update_images = self._update_images([end - begin for begin, end in steps], earlier)
         for (begin, end), in_update in zip(steps, update_images, strict=True):
             share, rest = divmod(end - begin, self.num_replicas)
-            # the images of a rank are consecutive; the first `rest` ranks take one more
+            # each rank takes consecutive images; the first `rest` ranks take one more than the others
             low = begin + self.rank * share + min(self.rank, rest)
             mine = range(low, low + share + (self.rank < rest))
             sizes = end - begin, in_update
@@ -148,8 +152,8 @@ class BatchSampler(DistributedSampler):
             yield batch
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:
-        """Return the images in the update of each step. Lightning updates after every `accumulate` steps and after the
-        last."""
+        """Return, for each step, the number of images in the update of the weights to which it belongs. Lightning
+        updates the weights after every `accumulate` steps and after the last step."""
         sums: Counter[int] = Counter()
         accumulate, num_steps = self._accumulate(), self._num_steps()
         for number, images in enumerate(step_images, steps_before):

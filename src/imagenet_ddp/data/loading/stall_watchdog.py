@@ -1,4 +1,4 @@
-"""Report which loader process stalls; fail after a timeout. No torch."""
+"""Report which loader processes stall, and end the run after a timeout. This module does not import torch."""
 
 import os
 import threading
@@ -12,37 +12,38 @@ from imagenet_ddp.data.loading.worker_processes import loader_workers
 from imagenet_ddp.system import console, unfinished
 from imagenet_ddp.system.console import Say, print_message
 
-FIRST_S = 60.0  # until the first message; the following ones after twice as long each
+FIRST_S = 60.0  # wait before the first message; each further message comes after twice the wait
 POLL_S = 5.0
 TIMEOUT_S = 1800.0
-LAST_S = 30.0  # for the end of the workers to reach the training process
+LAST_S = 30.0  # longest time until the training process notices that its workers were killed
 T = TypeVar("T")
 
 
 @dataclass
 class StallWatchdog:
-    """Watches one loader. who: the waiting process, for the start of messages; timeout_s: 0: no timeout.
+    """Watchdog of one loader. who: the waiting process, named at the start of messages. timeout_s: in seconds; 0: no
+    timeout.
 
-    The training process marks the start and end of each wait by an assignment; a thread checks the mark every few
-    seconds. After timeout_s it kills the workers, which raises an error in the process that waits for them; if nothing
-    is raised, it ends this process.
+    The training process marks the start and the end of each wait by an assignment, and a thread checks the mark every
+    few seconds. After timeout_s, the thread kills the workers, which raises an error in the process that waits for
+    them. If no error is raised, the thread ends this process.
     """
 
-    loader: InitVar[Any]  # a DataLoader, or one without processes
-    location: str = ""  # of the images, for messages
+    loader: InitVar[Any]  # a DataLoader, or a loader without processes
+    location: str = ""  # folder or address of the images, shown in messages
     who: str = "The training"
     say: Say = print_message
     timeout_s: float = TIMEOUT_S
-    failure: str = ""  # message, once the workers were killed
+    failure: str = ""  # the error message, set when the timeout has passed
     _since: float | None = None  # start of the current wait
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self, loader: Any) -> None:
-        # if only this thread kept the loader alive, its processes would not end before Python waits for them
+        # weak, because the thread would otherwise keep the loader alive, and Python would wait at exit for its processes
         self._loader = weakref.ref(loader)
 
     def watch(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """Yield all of batches(), which is called when the first batch is requested."""
+        """Yield all batches of batches(), which is called when the first batch is requested."""
         threading.Thread(target=self._run, name="stall watchdog", daemon=True).start()
         try:
             self._since = time.monotonic()
@@ -63,13 +64,13 @@ class StallWatchdog:
             if since is None or since != seen:
                 seen, waited_s, next_s = since, 0.0, first_s
                 continue
-            waited_s += poll_s  # counted, so that time in which this process was stopped is no wait
+            waited_s += poll_s  # counted in polls, so that time in which this process was stopped is left out
             if waited_s >= next_s:
                 next_s *= 2
                 end = f"after {self.timeout_s:g} s (data.loader_timeout_s), or " if self.timeout_s > 0 else ""
                 self.say(
                     f"{self.who} has waited {waited_s:.0f} s for a batch of images{self._from}. "
-                    f"It ends {end}at the third Ctrl-C at the latest."
+                    f"The run ends {end}at the third Ctrl-C at the latest."
                 )
             if 0 < self.timeout_s <= waited_s:
                 self._fail(since)
@@ -86,18 +87,18 @@ class StallWatchdog:
         workers = loader_workers(self._loader())
         self.failure = (
             f"timed out after {self.timeout_s:g} s (data.loader_timeout_s): {self.who} got no batch of "
-            f"images{self._from}. Hint: is the disk of the images still there, or was a process stopped (kill -CONT "
-            "resumes it)? If the disk is only slow, set a longer data.loader_timeout_s."
+            f"images{self._from}. Hint: check that the disk of the images still responds, and that no process is "
+            "stopped (kill -CONT resumes it). If the disk is only slow, set a larger data.loader_timeout_s."
         )
         for worker in workers:
-            worker.kill()  # also one that is stopped
+            worker.kill()  # SIGKILL also ends a stopped worker
         if workers and self._ended.wait(LAST_S):
             return
         if self._since == since:
             self._end_process()
 
     def _end_process(self) -> NoReturn:
-        """End this process: nothing else interrupts a read from a hanging disk."""
+        """End this process, because nothing else interrupts a read from a disk that does not respond."""
         console.print_message(self.failure)
         unfinished.finish()
         os._exit(1)

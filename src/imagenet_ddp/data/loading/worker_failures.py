@@ -1,5 +1,5 @@
-"""Explain loading failures of which torch only reports that a worker exited: how it ended, and what to set. No
-torch."""
+"""Explain loading failures for which torch reports only that a worker exited: how the worker ended, and which options
+to set. This module does not import torch."""
 
 import itertools
 import multiprocessing.connection
@@ -17,17 +17,17 @@ from imagenet_ddp.data.loading.worker_processes import (
 )
 from imagenet_ddp.errors import RunError
 
-SETTLE_S = 2.0  # from the end of a process until its parent can read the exit code
+SETTLE_S = 2.0  # longest time from the end of a process until its parent can read the exit code
 T = TypeVar("T")
 
-PIN_THREAD = "Pin memory thread exited"  # it receives the batches, with data.pin_memory
+PIN_THREAD = "Pin memory thread exited"  # with data.pin_memory, this thread receives the batches
 
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE")
 
 
 def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: StallWatchdog) -> Iterator[T]:
-    """Yield the batches of start(), which may start the loader's workers. Raises RunError if the reason for a failure
-    is known. watchdog: of this loader, not started."""
+    """Yield the batches of start(), which may start the loader's workers. watchdog: the watchdog of this loader, not
+    yet started. Raises RunError if the reason for a failure is known."""
     raise_open_file_limit()
 
     def batches() -> Iterator[T]:
@@ -47,7 +47,7 @@ def explain_failures(start: Callable[[], Iterable[T]], loader: Any, watchdog: St
 
 
 def explain(error: BaseException, loader: Any) -> RunError | None:
-    """Return the reason for an error raised by a DataLoader; None if no worker caused it."""
+    """Return a RunError with the reason for an error raised by a DataLoader, or None if no worker caused the error."""
     if isinstance(error, RunError) or not getattr(loader, "num_workers", 0):
         return None
     text = "\n".join(f"{type(each).__name__}: {each}" for each in _causes(error))
@@ -61,31 +61,32 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     by_name = {signal_name(code): (pid, code) for pid, code in reversed(exits) if code}
     if not by_name:
         return ""
-    # several may have ended, one because of another: the most informative cause comes first
+    # several workers may have ended, one because of another, so the most informative cause is reported
     name = next((name for name in ("SIGKILL", "SIGBUS", *_CRASHES) if name in by_name), next(iter(by_name)))
     pid, code = by_name[name]
     ended = f"was killed by {name}" if name else f"ended with exit code {code}"
     ended = f"DataLoader worker {pid} (one of {loader.num_workers}) {ended}"
     if name == "SIGKILL":
-        return f"{ended}, most often because memory ran out. Hint: {_less(loader)}, or ask for more memory."
+        return f"{ended}, usually because memory ran out. Hint: set {_less(loader)}, or request more memory."
     if name == "SIGBUS":
         return (
-            f"{ended}: /dev/shm is full, or a packed file was cut off. Hint: {_more_shm(loader)}; prepare=check "
-            "data=packed finds such a file."
+            f"{ended}: /dev/shm is full, or a packed file was truncated. Hint: {_more_shm(loader)}. To find a "
+            "truncated file, run `python -m imagenet_ddp.prepare prepare=check data=packed data.root=FOLDER`."
         )
     if name in _CRASHES:
         return (
-            f"{ended}: a library crashed, most likely on an image. Hint: `python -m imagenet_ddp.prepare "
-            "prepare=check` with the same data finds such a file; data.decoder=pillow is another decoder."
+            f"{ended}: a library crashed, most likely on an image. Hint: run `python -m imagenet_ddp.prepare "
+            "prepare=check` with the same data options to find the image, or set data.decoder=pillow to use another "
+            "decoder."
         )
     if code == NOT_SENT:
         return (
-            f"{ended}: it could not pass a batch on, for the reason above. Hint: where /dev/shm is full, "
-            f"{_more_shm(loader)}; if too many files are open, a higher limit (ulimit -n)."
+            f"{ended}: it could not send a batch, for the reason printed above. Hint: if /dev/shm is full, "
+            f"{_more_shm(loader)}. If too many files are open, raise the limit (ulimit -n)."
         )
     return (
-        f"{ended}; its own message, if there is one, is above. "
-        "Hint: data.num_workers=0 shows an error in the training process."
+        f"{ended}. Its own error message, if any, is printed above. "
+        "Hint: set data.num_workers=0 to get the error in the training process."
     )
 
 
@@ -93,29 +94,30 @@ def _from_text(text: str, loader: Any) -> str:
     """Explain an error raised by a worker, or by the process receiving its batches."""
     if "Too many open files" in text or "items of ancdata" in text:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        more = f"ulimit -n {hard} before the command" if hard > soft else "a higher limit (ulimit -Hn)"
+        more = f"run `ulimit -n {hard}` before the command" if hard > soft else "raise the hard limit (ulimit -Hn)"
         return (
-            f"too many open files: each batch in transit is several, and this process may open {soft} (ulimit "
-            f"-n). Hint: {more}, or {_less(loader)}."
+            f"too many open files: each batch in transit needs several, and this process may open {soft} (ulimit "
+            f"-n). Hint: {more}, or set {_less(loader)}."
         )
-    # without the words "shared memory" from the semaphores that a loader of this process makes first
+    # the loader first makes semaphores in this process, whose error message lacks the words "shared memory"
     where = "shared memory" in text or text.startswith("OSError: [Errno 28] No space left on device")
     if where and any(words in text for words in ("No space left", "Cannot allocate memory")):
-        return f"DataLoader workers cannot pass batches on, because /dev/shm is full. Hint: {_more_shm(loader)}."
+        return f"DataLoader workers cannot send batches, because /dev/shm is full. Hint: {_more_shm(loader)}."
     if PIN_THREAD in text:
         return (
-            "the thread that receives batches from the DataLoader workers has ended; its own message stands above. "
-            f"Hint: where too many files are open, a higher limit (ulimit -n), or {_less(loader)}."
+            "the thread that receives batches from the DataLoader workers has ended. Its own error message is printed "
+            f"above. Hint: if too many files are open, raise the limit (ulimit -n), or set {_less(loader)}."
         )
     return ""
 
 
 def _more_shm(loader: Any) -> str:
-    return f"docker run --ipc=host (or --shm-size=8g), {_less(loader)}"
+    return f"start the container with docker run --ipc=host (or --shm-size=8g), or set {_less(loader)}"
 
 
 def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
-    """Return (pid, exit code; -n: killed by signal n) of the workers that have ended."""
+    """Return (pid, exit code) of each worker that has ended. An exit code -n means that signal n killed the worker.
+    wait: wait up to SETTLE_S seconds for a worker to end."""
     workers = loader_workers(loader)
     if wait and workers:
         ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)
@@ -133,7 +135,7 @@ def _less(loader: Any) -> str:
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that corresponds to an exit code; "" for none."""
+    """Return the name of the signal that corresponds to an exit code, or "" if there is none."""
     try:
         return signal.Signals(-code).name if code < 0 else ""
     except ValueError:

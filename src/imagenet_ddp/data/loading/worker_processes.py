@@ -1,4 +1,5 @@
-"""Manage loader processes: their number, their start, their initialisation, and that none outlives the training."""
+"""Manage loader processes: choose their number, start and initialise them, and make sure that none outlives the
+training process."""
 
 import multiprocessing
 import os
@@ -15,45 +16,46 @@ from typing import Any
 from imagenet_ddp.system.cpu_cores import cores_per_process
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-NOT_SENT = 100  # exit code of a worker that could not pass a batch on
+NOT_SENT = 100  # exit code of a worker that could not send a batch to the training process
 
 
 def choose_mp_context() -> str:
-    """Return the start method. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL) may hold, and can then
-    wait forever; spawn, the only safe method on macOS, imports torch again in every worker."""
+    """Return the start method for loader processes. A plain fork copies locks that other threads (Gloo, OpenMP, NCCL)
+    may hold, and the new process can then wait for them forever. spawn imports torch again in every worker, and is used
+    only on macOS, where it is the only safe method."""
     return "spawn" if sys.platform == "darwin" else "forkserver"
 
 
 def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -> tuple[int, str]:
-    """Return the number of loader processes per rank and the reason, from data.num_workers."""
+    """Return the number of loader processes per rank, and the reason for this number. option: data.num_workers."""
     if option != "auto":
         return int(option), "as set"
     per_rank = cores_per_process(local_world_size)
     if on_cpu:
-        # the step takes all cores, and ten times as long as decoding: a worker would only take turns with it
+        # a training step uses all cores and takes ten times as long as decoding, so a worker would only compete with it
         return (0 if per_rank < 4 else per_rank // 4), f"training on the CPU, {per_rank} cores per process"
-    return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one left to the training process"
+    return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one reserved for the training process"
 
 
 def start_early(option: int | str, local_world_size: int, preload: Sequence[str]) -> None:
-    """Start the fork server before this process imports torch, so that both import it at the same time; only if
-    data.num_workers requests workers on any device. preload: nearly all imports of the command's own module, because
-    multiprocessing imports that module in each worker."""
+    """Start the fork server before this process imports torch, so that both processes import it at the same time. Do so
+    only if data.num_workers leads to workers even for training on the CPU. preload: nearly all imports of the command's
+    own module, because multiprocessing imports that module in each worker."""
     if choose_num_workers(option, True, local_world_size)[0]:
         start_fork_server(preload)
 
 
 def start_fork_server(preload: Sequence[str] = ()) -> None:
-    """Start the process that forks the workers, where choose_mp_context wants one. It ignores stop signals from the
-    start, and so do the workers: the training process handles a stop, and needs its loader until it has saved. The
-    server imports torch, once for all workers, and the modules of preload in the background."""
+    """Start the process that forks the workers, if choose_mp_context returns "forkserver". The server and the workers
+    ignore stop signals from the start, because the training process handles a stop and needs its loader until it has
+    saved a checkpoint. In the background, the server imports torch once for all workers, and the modules in preload."""
     if choose_mp_context() != "forkserver":
         return
     forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.preloaded", *preload])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # starting the tracker unblocks two of them
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # starting the tracker unblocks two of the signals
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -61,8 +63,8 @@ def start_fork_server(preload: Sequence[str] = ()) -> None:
 
 @contextmanager
 def preserve_sigchld_handler() -> Iterator[None]:
-    """Restore the handler of SIGCHLD after workers have started. torch's handler would raise in the middle of a step
-    when a worker ends; the loader itself notices within 5 s, when it waits for a batch."""
+    """Restore the handler of SIGCHLD after workers have started. torch's handler would raise an error in the middle of
+    a step when a worker ends. The loader itself notices the end of a worker within 5 s, when it waits for a batch."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,34 +76,34 @@ def preserve_sigchld_handler() -> Iterator[None]:
 
 
 def loader_workers(loader: Any) -> list[Any]:
-    """Return the running worker processes of a DataLoader; none for a loader of another kind. torch has no public way
-    to get them."""
+    """Return the running worker processes of a DataLoader, or an empty list for a loader of another kind. torch has no
+    public interface for this."""
     workers = getattr(getattr(loader, "_iterator", None), "_workers", [])
     return [worker for worker in workers if worker.pid is not None]
 
 
 def init_worker(worker: int) -> None:
-    """Prepare a worker: make it ignore stop signals, and end with the training process."""
+    """Make a worker ignore stop signals, and make it end when the training process ends."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise_open_file_limit()
     sys.excepthook = report_unless_parent_left
-    # else multiprocessing prints the error and drops the batch, and the training process hangs
+    # otherwise multiprocessing prints the error and drops the batch, and the training process hangs
     queues.Queue._on_queue_feeder_error = staticmethod(_end_for)  # type: ignore[attr-defined]
-    # torch watches the parent's id, which is the fork server's: that one lives as long as its workers
+    # torch watches only the parent process, which is the fork server and lives as long as its workers
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 
 def report_unless_parent_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """Print an error as sys.excepthook does, unless the training process ended in the middle of a message to
-    multiprocessing's fork server or file-passing thread: then that process reports why."""
+    multiprocessing's fork server or file-passing thread. In that case, the training process reports the reason."""
     if not isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
         sys.__excepthook__(kind, error, trace)
 
 
 def raise_open_file_limit() -> None:
-    """Raise the soft limit of open files to the hard one: each batch in transit is several files. The low default
-    exists for select()."""
+    """Raise the soft limit on open files to the hard limit, because each batch in transit needs several open files. The
+    default is low only for programs that call select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):  # macOS allows less than the limit it reports
