@@ -1,4 +1,5 @@
-"""Mix the images of a training batch on the device: mixup (1710.09412) and CutMix (1905.04899), with soft targets."""
+"""Mix the images of a training batch on the device, with soft targets: mixup (arXiv:1710.09412) and CutMix
+(arXiv:1905.04899)."""
 
 import math
 import random
@@ -15,17 +16,19 @@ from imagenet_ddp.data.loading.dataloader import Batch
 class Draw(NamedTuple):
     """How one batch is mixed: image i with image i - shift."""
 
-    share: float  # of image i, in pixels and target
+    share: float  # share of image i in the pixels and the target
     shift: int
-    box: tuple[int, int, int, int] | None = None  # CutMix: top, bottom, left, right of the other image's part
+    box: tuple[int, int, int, int] | None = None  # CutMix: top, bottom, left, right of the part from the other image
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Mixes each batch by one draw from the batch's seed, so no device is waited for and a resumed run draws the same.
+    """Mixes each batch according to one draw from the batch's seed. Therefore mixing does not wait for the device, and
+    a resumed run draws the same.
 
-    mixup_alpha, cutmix_alpha: parameter of the Beta distribution of the share; 0: off. With both, each batch uses one
-    of the two with equal probability. probability: that a batch is mixed at all.
+    mixup_alpha, cutmix_alpha: both parameters of the Beta distribution from which the share is drawn; 0: off. If both
+    are set, each batch uses one of the two methods with equal probability. probability: the probability that a batch is
+    mixed at all.
     """
 
     num_classes: int
@@ -35,15 +38,15 @@ class Mixing:
 
     @classmethod
     def from_options(cls, data: Mapping[str, Any], num_classes: int) -> "Mixing | None":
-        """Return the mixing of these data.* keys, resolved; None if nothing is mixed."""
+        """Return the mixing described by the resolved data.* keys, or None if nothing is mixed."""
         if not data["mixup_alpha"] and not data["cutmix_alpha"]:
             return None
         return cls(num_classes, data["mixup_alpha"], data["cutmix_alpha"], data["mix_probability"])
 
     def apply(self, batch: Batch) -> None:
-        """Mix the images that count with each other, and add soft_target. target becomes the label with the greater
-        share, which training top-1 counts; weight becomes the mean of both by their shares. image: float (B, 3, H,
-        W)."""
+        """Mix the images that count with each other, and add soft_target to the batch. target becomes the label with
+        the larger share, from which training top-1 is computed. weight becomes the mean of both weights, weighted by
+        the shares. batch["image"]: float (B, 3, H, W)."""
         count = batch["num_counted"]
         images, target = batch["image"][:count], batch["target"]
         batch["soft_target"] = soft_target = one_hot(target, self.num_classes)
@@ -59,7 +62,7 @@ class Mixing:
             batch["weight"] = torch.cat([blended(weight[:count], draw.shift, draw.share), weight[count:]])
 
     def draw(self, generator: random.Random, num_images: int, height: int, width: int) -> Draw | None:
-        """Draw for one batch; None: the batch stays unchanged."""
+        """Draw how one batch is mixed. Return None if the batch stays unchanged."""
         if num_images < 2 or generator.random() >= self.probability:
             return None
         takes_cutmix = bool(self.cutmix_alpha) and (not self.mixup_alpha or generator.random() < 0.5)
@@ -68,7 +71,7 @@ class Mixing:
         shift = generator.randrange(1, num_images)
         if not takes_cutmix:
             return Draw(share, shift)
-        # as torchvision's CutMix: a box of 1 - share of the area around any pixel, less where it leaves the image
+        # as in torchvision's CutMix: a box with 1 - share of the area around any pixel, cut off at the image's edges
         half = 0.5 * math.sqrt(1 - share)
         column, row = generator.randrange(width), generator.randrange(height)
         top, bottom = max(row - int(half * height), 0), min(row + int(half * height), height)
@@ -78,13 +81,13 @@ class Mixing:
 
 
 def one_hot(target: Tensor, num_classes: int) -> Tensor:
-    """Return float32 (B, num_classes). Unlike torch's own, it does not read the values, which would wait for the
-    device."""
+    """Return the one-hot targets, float32 (B, num_classes). Unlike torch's function, this one does not read the values,
+    which would wait for the device."""
     return (target[:, None] == torch.arange(num_classes, device=target.device)).to(torch.float32)
 
 
 def mix_images(images: Tensor, draw: Draw) -> Tensor:
-    """Mix the images of a batch; shape and memory format stay the same."""
+    """Mix the images of a batch. Shape and memory format stay the same. CutMix changes `images` in place."""
     if draw.box is None:
         return blended(images, draw.shift, draw.share)
     top, bottom, left, right = draw.box
@@ -94,8 +97,8 @@ def mix_images(images: Tensor, draw: Draw) -> Tensor:
 
 
 def blended(values: Tensor, shift: int, share: float) -> Tensor:
-    """Mix share of each row with the rest of the row `shift` before it, in two parts: roll() would copy everything and
-    lose the memory format."""
+    """Return share × row i + (1 - share) × row (i - shift) for each row i. The result is computed in two parts, because
+    roll() would copy everything and lose the memory format."""
     result = torch.empty_like(values)
     torch.lerp(values[:-shift], values[shift:], share, out=result[shift:])
     torch.lerp(values[-shift:], values[:shift], share, out=result[:shift])

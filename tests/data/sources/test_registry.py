@@ -273,7 +273,7 @@ def test_a_target_gives_a_source_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     data = keys(None, "own", _target_="own_data.MadeSource", args={"size": 4})
     assert open_source(data, 0, {}).classes == ["nowhere", "4"]
     assert open_source({**data, "root": "/here"}, 0, {}).classes == ["/here", "4"]
-    with pytest.raises(ConfigError, match=r"own_data\.keys must give a Source, but gave a dict"):
+    with pytest.raises(ConfigError, match=r"own_data\.keys must return a Source, but returned a dict"):
         open_source({**data, "_target_": "own_data.keys", "args": {"root": None}}, 0, {})
 
 
@@ -287,7 +287,7 @@ def test_classes_a_checkpoint_does_not_know_are_named():
     with pytest.raises(ConfigError) as caught:
         check_classes(source, ["cat", "dog"], "a.ckpt")
     [text] = caught.value.mistakes
-    assert text.startswith("the data's classes must be among the 2 of a.ckpt, but 7 are not: new0, new1,")
+    assert text.startswith("the data's classes must be among the 2 classes of a.ckpt, but 7 are not: new0, new1,")
     assert "new4 and 2 more" in text
     assert "new5" not in text
     assert "Hint: data.root=FOLDER" in text

@@ -139,7 +139,7 @@ def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None
 
 def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
     (folder / "test_y.bin").write_bytes(bytes([1, 2, 0, 11, 1, 1, 1, 1, 1, 1]))
-    with pytest.raises(ConfigError, match=r"labels from 1 to 10 .* got 0 as label 2"):
+    with pytest.raises(ConfigError, match=r"labels from 1 to 10 .* got 0 for image 2"):
         Stl10Images(folder, "test", None)
     (folder / "fold_indices.txt").write_text("0 20\n3 x\n")
     for fold in (0, 1, 2):  # beyond the end, no number, no line
@@ -151,7 +151,7 @@ def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
 
 def test_neither_folder_nor_archive(tmp_path: Path) -> None:
     (sentence,) = stl10.validate(tmp_path, None, download=False)
-    assert "holds neither" in sentence
+    assert "contains neither" in sentence
     assert "data.download=true" in sentence
     assert list(tmp_path.iterdir()) == []
 
@@ -276,7 +276,7 @@ def test_download(
     assert "stl10_binary.tar.gz: 0 of 0 MiB" in capsys.readouterr().err
     size = len(server.content)
     goes_to = (
-        f"STL-10 goes to {root}/stl10_binary: {size:,} bytes ({size / 1e9:.2f} GB) are downloaded, 0.36 GB unpacked."
+        f"Preparing STL-10 in {root}/stl10_binary: {size:,} bytes ({size / 1e9:.2f} GB) to download, 0.36 GB to unpack."
     )
     assert said[0] == goes_to and said[1].startswith("Downloading ")
     stl10.prepare(root, True, server.archive(), said.append)
@@ -323,7 +323,7 @@ def test_a_server_that_gives_up_keeps_what_came(server: Server, tmp_path: Path, 
 
 
 def test_wrong_md5_of_a_download(server: Server, tmp_path: Path, said: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"must have MD5 0{32}, got [0-9a-f]{32}\. Hint: run this again"):
+    with pytest.raises(ConfigError, match=r"must have MD5 0{32}, got [0-9a-f]{32}\. Hint: run this command again"):
         stl10.prepare(tmp_path / "root", True, server.archive("0" * 32), said.append)
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["stl10_binary.lock"]
 

@@ -137,7 +137,8 @@ def test_a_changed_byte(name: str, fake: FakeImageNet, out: Path):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     text = refusal(fake, out)
-    assert text.startswith(f"{path} must have MD5 ") and text.endswith(f"Hint: delete {path}, then run this again.")
+    assert text.startswith(f"{path} must have MD5 ")
+    assert text.endswith(f"Hint: delete {path}, then run this command again.")
     assert {file.partition("/")[0] for file in files_below(out)} == ({"val"} if name == TRAIN else set())
     fake_imagenet.make(fake.folder)
     run_prepare(fake, out)

@@ -39,7 +39,7 @@ class StallWatchdog:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self, loader: Any) -> None:
-        # weak, because the thread would otherwise keep the loader alive, and Python would wait at exit for its processes
+        # weak, because the thread would otherwise keep the loader alive, and Python would wait for its processes to end
         self._loader = weakref.ref(loader)
 
     def watch(self, batches: Callable[[], Iterator[T]]) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Define what a source of images provides: subclass `Images` for your own images (`data._target_=my.Source`)."""
+"""Define the interface of a source of images. Subclass `Images` for your own images (`data._target_=my.Source`)."""
 
 import os
 from collections.abc import Iterable
@@ -12,17 +12,17 @@ from imagenet_ddp.errors import ConfigError
 
 
 class Images:
-    """One split of a data set: images by position.
+    """One split of a data set, whose images are read by position.
 
-    `targets` and `read` are required; every other method has a default, to be overridden by a source that can do
-    better. Pickled into each DataLoader worker: store arrays rather than lists of strings.
+    `targets` and `read` are required. All other methods have defaults, which a source may replace by better ones. The
+    object is pickled into each DataLoader worker, so store arrays rather than lists of strings.
     """
 
     targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes
     weights: np.ndarray | None = None  # float32 (N,): factor of each image's loss in training; None: 1
-    location: str = ""  # folder or address of the images, for messages
-    is_encoded: bool = False  # `encoded` returns image files, which loader=dali can decode
-    reading: Reading = DEFAULT  # how those files are decoded
+    location: str = ""  # folder or address of the images, shown in messages
+    is_encoded: bool = False  # whether `encoded` returns image files, which loader=dali can decode
+    reading: Reading = DEFAULT  # options for decoding these files
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -36,18 +36,19 @@ class Images:
         return f"image {index}"
 
     def open(self, index: int) -> Picture:
-        """Return the image as a Picture, of which only the requested region is decoded. Raises like `read`."""
+        """Return the image as a Picture, which decodes only the requested region. Raises the same errors as `read`."""
         return Pixels(self.read(index).permute(1, 2, 0).numpy())
 
     def encoded(self, index: int) -> bytes | None:
-        """Return the stored bytes, which `prepare` hashes and copies; None if there are none."""
+        """Return the stored bytes of the image, which `prepare` hashes and copies, or None if there are none."""
         return None
 
     def verify(self, index: int) -> None:
         """Raise UnreadableImage if a stored checksum does not match."""
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return the order of an epoch, int64 (N,), for storage on which a random order is slow; None: any order."""
+        """Return the order of an epoch, int64 (N,), for storage on which a random order is slow. Return None if any
+        order may be used."""
         return None
 
 
@@ -55,7 +56,7 @@ class Images:
 class Source:
     """Classes and splits of a data set.
 
-    classes: the names by which a checkpoint is matched (folder names); labels: the names shown to people, by default
+    classes: names that are compared with those of a checkpoint (folder names). labels: names shown to users, by default
     the same.
     """
 
@@ -64,14 +65,14 @@ class Source:
     val: Images | None
     labels: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # sentences for the start of the log
-    digest: str = ""  # of the images' names and order; equal on all ranks
+    digest: str = ""  # hash of the images' names and order, which must be equal on all ranks
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
         for images in (self.train, self.val):
             if images is not None and not isinstance(images, Images):
                 raise ConfigError(
-                    f"images of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
+                    f"each split of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
                     "Hint: subclass imagenet_ddp.data.Images."
                 )
             if images is None or images.weights is None:
@@ -79,15 +80,16 @@ class Source:
             if (images.weights.dtype, images.weights.shape) != (np.float32, (len(images),)):
                 raise ConfigError(
                     f"weights of data._target_ must be float32 of shape ({len(images)},), got {images.weights.dtype} "
-                    f"of shape {images.weights.shape}. Hint: numpy.asarray(weights, numpy.float32), one per image."
+                    f"of shape {images.weights.shape}. Hint: use numpy.asarray(weights, numpy.float32) with one weight "
+                    "per image."
                 )
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names of images. text: uint8, all names one after the other; ends: int64 (N,), where each ends.
+    """Names of images. text: uint8, all names, concatenated. ends: int64 (N,), the position at which each name ends.
 
-    A list of a million strings would be copied into every forked worker, as its reference counts change.
+    A list of a million strings would be copied into every forked worker, because its reference counts change.
     """
 
     text: np.ndarray

@@ -1,5 +1,5 @@
-"""Guess which data= reads a folder or a file from a quick look at its content. No torch; nothing is counted (inspect.py
-does that)."""
+"""Guess which data= reads a folder or a file, from a quick look at its content. This module does not import torch, and
+counts nothing (inspect.py does)."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.system.paths import expand_home
 
-KAGGLE = Path("Data") / "CLS-LOC"  # where Kaggle's archive of ImageNet has its train and val
+KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 NAMES = ("shapes", "imagefolder", "imagenet", "table", "stl10", "packed", "streamed")
 _SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes",
          "csv": "table", "parquet": "table"}  # fmt: skip
@@ -17,18 +17,19 @@ STL10 = ("stl10_binary", "stl10_binary.tar.gz")
 
 
 def name_of(text: str) -> str | None:
-    """Return imagenet for ImageNet, imagenet1k and imagenet-1k; None for unknown names."""
+    """Return the data= that a name means, such as imagenet for ImageNet, imagenet1k and imagenet-1k, or None for an
+    unknown name."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
     return bare if bare in NAMES else _SAME.get(bare)
 
 
 def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
-    """Return what to type for this folder, data= first. otherwise: the form to assume if the folder does not show
-    it."""
+    """Return the options to type for this folder or file; data= comes first. otherwise: the data= to assume if the
+    content does not show it."""
     folder = expand_home(root)
     try:
         return _options(root, folder, otherwise)
-    except OSError:  # not readable: the check of that form reports it
+    except OSError:  # not readable, which the validation of this data= reports
         return [f"data={otherwise}", f"data.root={root}"]
 
 
@@ -47,7 +48,7 @@ def _options(root: str, folder: Path, otherwise: str) -> list[str]:
     if train.is_dir():
         more = [] if (folder / "val").is_dir() else ["data.val_fraction=0.1"]
         return [f"data={_by_names(train, otherwise)}", f"data.root={root}", *more]
-    if class_folders(folder) and not (folder / "val").is_dir():  # the classes themselves
+    if class_folders(folder) and not (folder / "val").is_dir():  # the folder has the class folders themselves
         return [
             f"data={_by_names(folder, otherwise)}",
             f"data.root={root}",

@@ -17,17 +17,17 @@ from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import first_line
 
 MIB = 2**20
-READ_S = 30.0  # longest wait for an answer, and for the next bytes
-STALL_S = 600.0  # longest wait for another process whose download no longer grows; checking and unpacking take a minute
-REPORT_S = 15.0  # between two lines of a process that waits
-RETRIES = 3  # new connections in a row that bring no byte, after a connection that did
+READ_S = 30.0  # longest wait for a response, and for the next bytes
+STALL_S = 600.0  # longest wait for another process whose download does not grow; checking and unpacking take a minute
+REPORT_S = 15.0  # time between two log lines of a waiting process
+RETRIES = 3  # allowed number of consecutive connections without a received byte, after a connection with one
 
 
 @dataclass(frozen=True)
 class Archive:
-    name: str  # of the file once it is complete
+    name: str  # name of the complete file
     url: str
-    num_bytes: int  # 0: not known
+    num_bytes: int  # 0: unknown
     md5: str
 
     def part(self, root: Path) -> Path:
@@ -41,13 +41,14 @@ def size_of(path: Path) -> int:
 
 @contextmanager
 def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.0) -> Iterator[None]:
-    """Lock a file, or wait as long as another process holds the lock and the file `growing` keeps growing; None: wait
-    as long as it holds the lock. quiet_s: without a line for so long. Raises ConfigError."""
+    """Lock a file. If another process holds the lock, wait as long as the file `growing` keeps growing, or, if it is
+    None, until the lock is released. quiet_s: time in seconds before the first log line about the wait. Raises
+    ConfigError if the file stops growing."""
     with lock.open("a") as handle:
         seen, deadline, next_line = -1, 0.0, time.monotonic() + quiet_s
         while True:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the system if its holder dies
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases the lock if its holder dies
                 break
             except BlockingIOError:
                 now, size = time.monotonic(), size_of(growing) if growing is not None else 0
@@ -56,10 +57,10 @@ def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.
             if growing is not None and now > deadline:
                 raise ConfigError(
                     f"Timed out: another process has held {lock} to prepare {lock.parent} for {STALL_S:g} s "
-                    "without progress. Hint: stop that process, then run this again."
+                    "without progress. Hint: stop that process, then run this command again."
                 )
             if now >= next_line:
-                far = f"; {seen // MIB} MiB" if growing is not None else ""
+                far = f"; {seen // MIB} MiB so far" if growing is not None else ""
                 say(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}{far})")
                 next_line = now + REPORT_S
             time.sleep(0.1)
@@ -67,16 +68,18 @@ def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.
 
 
 def validate_size(path: Path, archive: Archive) -> list[str]:
-    """Return a mistake if the file's size shows that it is not the archive."""
+    """Return a message if the file's size shows that it is not the archive, else an empty list."""
     size = path.stat().st_size
     if size == archive.num_bytes:
         return []
     why = "the download or copy is incomplete" if size < archive.num_bytes else "it is another file"
-    return [f"{path} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: delete it and download it again."]
+    return [
+        f"{path} must be {archive.num_bytes:,} bytes, got {size:,}: {why}. Hint: delete the file and download it again."
+    ]
 
 
 def verify(path: Path, archive: Archive, say: Say) -> None:
-    """Check the MD5 of a download. Raises ConfigError if it differs; a .part file made by this program is then
+    """Check the MD5 of a download. Raises ConfigError if it differs. In that case, a .part file made by this program is
     removed."""
     say(f"Checking the MD5 of {path}.")
     digest, progress = hashlib.md5(usedforsecurity=False), Progress(archive.name, -(-size_of(path) // MIB), "MiB")
@@ -88,21 +91,25 @@ def verify(path: Path, archive: Archive, say: Say) -> None:
     md5 = digest.hexdigest()
     if md5 == archive.md5:
         return
-    hint = f"delete {path}, then run this again"
-    if path == archive.part(path.parent):  # it has its full size, so no later run could mend it
+    hint = f"delete {path}, then run this command again"
+    if path == archive.part(path.parent):  # the file has its full size, so no later run would download it again
         path.unlink()
-        hint = "run this again (the file was removed); if that does not help, something on the way alters downloads"
+        hint = (
+            "run this command again (the file was removed). If that does not help, check whether a proxy alters "
+            "downloads"
+        )
     raise ConfigError(f"{path} must have MD5 {archive.md5}, got {md5}. Hint: {hint}.")
 
 
 def fetch(root: Path, archive: Archive, say: Say) -> None:
-    """Fill the .part file to its full size, resuming an earlier download. Raises ConfigError."""
+    """Download the archive to its .part file, resuming an earlier download. Raises ConfigError if the download
+    fails."""
     part, progress = archive.part(root), Progress(archive.name, archive.num_bytes // MIB, "MiB")
     have, retries_left = size_of(part), 0
     longest = have
     progress.add_earlier(have // MIB)
     while have < archive.num_bytes:
-        say(f"Downloading {archive.url} to {part}" + (f", from byte {have} on." if have else "."))
+        say(f"Downloading {archive.url} to {part}" + (f", starting at byte {have}." if have else "."))
         try:
             _receive(part, have, archive, progress)
             why = "the connection was closed early"
@@ -111,26 +118,26 @@ def fetch(root: Path, archive: Archive, say: Say) -> None:
         finally:
             progress.close()
         have = size_of(part)
-        # Without one byte gained there is no network: answered at once. What has worked before is worth a new try.
+        # If no byte was received at all, there is no network, so give up at once. If some were, try again.
         retries_left = RETRIES if have > longest else retries_left - 1
         longest = max(longest, have)
         if retries_left < 0:
-            kept = f" {have} of {archive.num_bytes} bytes are there, and the next run resumes." if have else ""
+            kept = f" {have} of {archive.num_bytes} bytes were kept, and the next run continues there." if have else ""
             raise ConfigError(
                 f"{archive.name} cannot be downloaded from {archive.url}: {why}.{kept} "
-                f"Hint: put {archive.name} into {root} yourself, or set data.root=FOLDER to where it lies."
+                f"Hint: put {archive.name} into {root}, or set data.root=FOLDER to the folder that contains it."
             )
         if have < archive.num_bytes:
             time.sleep(0.5 * 2 ** (RETRIES - retries_left))
 
 
 def _receive(part: Path, have: int, archive: Archive, progress: Progress) -> None:
-    """Append what one connection sends to part; start over if the server cannot resume."""
+    """Append the data that one connection sends to `part`, or start over if the server cannot resume a download."""
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=READ_S) as response:
         resumed = response.status == 206
         expected, sent = archive.num_bytes - have * resumed, response.headers.get("Content-Length")
-        if sent is not None and int(sent) != expected:  # such as a login page of the network
+        if sent is not None and int(sent) != expected:  # the response may be a login page of the network
             raise http.client.HTTPException(f"the server sends {sent} bytes instead of {expected}")
         with part.open("ab" if resumed else "wb") as file:
             while block := response.read1(MIB):

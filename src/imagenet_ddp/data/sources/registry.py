@@ -23,15 +23,17 @@ from imagenet_ddp.system.text import shorten_list
 
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
-    """Open the source. data: the resolved data.* keys. Raises ConfigError for mistakes that only show when it is
-    opened."""
+    """Open the source. data: the resolved data.* keys. need_train: whether training images are needed. Raises
+    ConfigError for mistakes that only show when the source is opened."""
     try:
         source = _open(data, seed, environ, need_train)
     except PermissionError as error:
-        raise ConfigError(f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on it.") from error
+        raise ConfigError(f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on it.") from error
     for name, images in (("training", source.train), ("validation", source.val)):
         if images is not None and not len(images):
-            hint = "a larger data.val_fraction" if data["val_fraction"] is not None else "data.root=FOLDER with images"
+            hint = "set a larger data.val_fraction"
+            if data["val_fraction"] is None:
+                hint = "set data.root=FOLDER to a folder with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
     return source
 
@@ -43,7 +45,8 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
         source = make("data._target_", data["_target_"], {**data["args"], **root})
         if not isinstance(source, Source):
             raise ConfigError(
-                f"data._target_={data['_target_']} must give a Source, but gave a {type(source).__name__}."
+                f"data._target_={data['_target_']} must return a Source, but returned a {type(source).__name__}. "
+                "Hint: return an imagenet_ddp.data.Source."
             )
         return source
     if name == "stl10":
@@ -67,7 +70,7 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
 
 
 def _notes(*splits: FileImages | None) -> list[str]:
-    """Return sentences about the files that were left out."""
+    """Return a sentence for the log about the files that were left out of each split."""
     found = [images for images in splits if images is not None and images.left_out]
     return [f"In {images.location}, {describe_left_out(images.left_out)}." for images in found]
 
@@ -91,14 +94,15 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
-    """Return the positions of the source's classes among those of a checkpoint. Raises ConfigError for unknown ones."""
+    """Return the positions of the source's classes among the classes of a checkpoint. origin: name of the checkpoint in
+    messages. Raises ConfigError for classes that the checkpoint does not have."""
     known = {name: position for position, name in enumerate(classes)}
     if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
         known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
     unknown = [name for name in source.classes if name not in known]
     if unknown:
         raise ConfigError(
-            f"the data's classes must be among the {len(classes)} of {origin}, but {len(unknown)} are not: "
-            f"{shorten_list(unknown)}. Hint: data.root=FOLDER with those classes."
+            f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
+            f"{shorten_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
         )
     return np.array([known[name] for name in source.classes], dtype=np.int64)

@@ -1,7 +1,7 @@
 """Generate the built-in image set: ten kinds of coloured shapes and textures, written once into a folder of JPEG files.
 
-The same seed gives the same files with the same versions of numpy and Pillow. shapes_drawing.py draws the images. No
-torch: this runs before torch is imported.
+With the same versions of numpy and Pillow, the same seed gives the same files. shapes_drawing.py draws the images. This
+module does not import torch, because it runs before torch is imported.
 """
 
 import secrets
@@ -16,8 +16,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import cache_dir
 
 NUM_PER_CLASS = {"train": 240, "val": 50}
-FILE_KIB = 5  # on disk, in blocks of 4 KiB: measured
-VERSION = 2  # raise it whenever an image changes: the cache folder's name carries it
+FILE_KIB = 5  # measured average size of a file on a disk with blocks of 4 KiB
+VERSION = 2  # part of the cache folder's name, so increase it whenever an image changes
 
 
 def cache_folder(seed: int, environ: Mapping[str, str]) -> Path:
@@ -28,8 +28,8 @@ def ensure(seed: int, environ: Mapping[str, str]) -> Path:
     """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed; generate it first if it is
     missing.
 
-    Several processes may call this at once: each generates its own temporary folder, the first to rename it wins, and
-    all return the same one. Raises ConfigError if the folder cannot be written.
+    Several processes may call this function at once. Each generates its own temporary folder, but only the first can
+    rename it, and all return the same folder. Raises ConfigError if the folder cannot be written.
     """
     folder = cache_folder(seed, environ)
     if folder.is_dir():
@@ -50,8 +50,8 @@ def ensure(seed: int, environ: Mapping[str, str]) -> Path:
         num_images = sum(NUM_PER_CLASS.values()) * len(CLASSES)
         raise ConfigError(
             f"{folder} must be a folder where the generated images can be written ({num_images} files, about "
-            f"{num_images * FILE_KIB / 1024:.0f} MiB), but: {error.strerror or error}. Hint: put XDG_CACHE_HOME=FOLDER "
-            "before the command."
+            f"{num_images * FILE_KIB / 1024:.0f} MiB), but writing failed: {error.strerror or error}. Hint: put "
+            "XDG_CACHE_HOME=FOLDER before the command."
         ) from error
     return folder
 

@@ -1,8 +1,8 @@
 """Draw one image of the built-in set: a shape or a texture on a background, from random numbers.
 
-Every class draws its colours, backgrounds, positions, sizes, angles, light and noise from the same distributions, so
-the mean colour of an image says almost nothing about its class, and no class depends on left and right. No torch: this
-runs before torch is imported.
+Every class draws its colours, backgrounds, positions, sizes, angles, light and noise from the same distributions.
+Therefore the mean colour of an image reveals almost nothing about its class. No class distinguishes left from right.
+This module does not import torch, because it runs before torch is imported.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 
 
 def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
-    """Draw an image (uint8, height × width × 3, sides of 72 to 96 pixels); return it and its JPEG quality.
+    """Draw an image, uint8 (height, width, 3), with sides of 72 to 96 pixels. Return it and its JPEG quality.
 
-    The result depends on the arguments only, whatever was drawn before.
+    The result depends only on the arguments, not on earlier calls.
     """
     rng = np.random.default_rng([seed, PARTS.index(part), CLASSES.index(name), index])
     height, width = (int(side) for side in rng.integers(72, 97, 2))
@@ -34,7 +34,7 @@ def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
     image = _background(rng, back, x, y)
     image = _clutter(rng, image, x, y)
 
-    # The object: its own coordinates (1 = its radius), moved, turned and squeezed.
+    # The object has its own coordinates, in units of its radius. They are moved, rotated and squeezed.
     texture = name in TEXTURES
     radius = side * (rng.uniform(0.42, 0.65) if texture else rng.uniform(0.32, 0.48))
     free = 0.1 * side
@@ -50,7 +50,7 @@ def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
         distance = np.maximum(distance, blob)
     image = _paint(rng, image, distance * radius, paint, x, y)
 
-    # Light: a gradient over the image, contrast, brightness; then the grain of a sensor.
+    # Light: a gradient over the image, then contrast and brightness. Finally, sensor noise is added.
     image *= 1 + rng.uniform(0, 0.35) * _ramp(rng, x, y)[..., None]
     image = (image - 0.5) * rng.uniform(0.65, 1.1) + 0.5 + rng.uniform(-0.12, 0.12)
     image += rng.normal(0, rng.uniform(0.005, 0.04), image.shape).astype(np.float32)
@@ -58,7 +58,8 @@ def draw(part: str, name: str, index: int, seed: int) -> tuple[Array, int]:
 
 
 def _colours(rng: np.random.Generator) -> Array:
-    """Draw colours of background, plate and object: RGB in 0..1, the last clearly different from the others."""
+    """Draw the colours of background, plate and object, RGB in 0..1. The object's colour clearly differs from the other
+    two."""
     while True:
         hue, saturation, value = rng.random(3), rng.beta(2, 2, 3), rng.uniform(0.25, 1, 3)
         wheel = np.abs((hue[:, None] * 6 + [0, 4, 2]) % 6 - 3) - 1  # the pure hue's red, green, blue
@@ -76,8 +77,8 @@ def _ramp(rng: np.random.Generator, x: Array, y: Array) -> Array:
 
 
 def _background(rng: np.random.Generator, colour: Array, x: Array, y: Array) -> Array:
-    """Draw a gradient to a similar colour and smooth noise: clouds, streaks or grain, depending on its number of
-    cells."""
+    """Draw a gradient to a similar colour, and smooth noise, which looks like clouds, streaks or grain, depending on
+    its number of cells."""
     height, width = x.shape
     other = (colour + rng.normal(0, 0.18, 3)).clip(0, 1)
     cells = rng.integers(3, 28, 2)
@@ -109,7 +110,7 @@ def _clutter(rng: np.random.Generator, image: Array, x: Array, y: Array) -> Arra
 
 
 def _paint(rng: np.random.Generator, image: Array, distance: Array, colour: Array, x: Array, y: Array) -> Array:
-    """Paint a shaded colour with a soft shadow. distance: pixels to the edge, negative inside."""
+    """Paint a shaded colour with a soft shadow. distance: distance to the edge in pixels, negative inside."""
     shade = colour * (1 + rng.uniform(0, 0.25) * _ramp(rng, x, y)[..., None])
     shadow = rng.uniform(0, 0.4) * (1 - distance / rng.uniform(2, 6)).clip(0, 1)
     image = image * (1 - shadow[..., None])
@@ -124,7 +125,8 @@ def _blob(rng: np.random.Generator, u: Array, v: Array) -> Array:
 
 
 def _star(u: Array, v: Array, points: int, inner: float) -> Array:
-    """Return a star with points at radius 1 and notches at radius inner; cos(pi/points) gives a regular polygon."""
+    """Return the signed distance to a star with points at radius 1 and notches at radius inner. An inner radius of
+    cos(pi/points) gives a regular polygon."""
     half = np.pi / points
     angle = np.abs((np.arctan2(v, u) % (2 * half)) - half)  # 0 at a notch, half at a point
     notch, point = np.array([inner, 0.0]), np.array([np.cos(half), np.sin(half)])
@@ -135,12 +137,12 @@ def _star(u: Array, v: Array, points: int, inner: float) -> Array:
 
 
 def _bands(u: Array, period: float, share: float) -> Array:
-    """Return the signed distance to bands across u that cover this share of it."""
+    """Return the signed distance to bands that repeat along u with this period, and cover this share of it."""
     return (np.abs(u / period % 1 - 0.5) - share / 2) * period
 
 
 def _checker(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Array:
-    period = rng.uniform(32, 46) / radius  # far coarser than dots, also where 48 pixels are left of the image
+    period = rng.uniform(32, 46) / radius  # far coarser than dots, even if only 48 pixels of the image are left
     a, b = _bands(u, period, 0.5), _bands(v, period, 0.5)
     return np.maximum(np.minimum(a, b), -np.maximum(a, b))
 
@@ -165,7 +167,7 @@ def _cross(rng: np.random.Generator, u: Array, v: Array, radius: float) -> Array
     return np.minimum(np.maximum(a - 1, b - arm), np.maximum(b - 1, a - arm))
 
 
-# Signed distance to the edge, below 0 inside, in the object's own coordinates; radius: of the object, in pixels.
+# Signed distance to the object's edge, negative inside, in the object's own coordinates. radius: its radius in pixels.
 DISTANCES: dict[str, Callable[[np.random.Generator, Array, Array, float], Array]] = {
     "checker": _checker,
     "circle": lambda rng, u, v, radius: np.hypot(u, v) - 0.9,

@@ -1,8 +1,9 @@
-"""Find STL-10's official binary files, or download and unpack them once per machine. No torch.
+"""Find STL-10's official binary files, or download and unpack them once per machine. This module does not import torch.
 
-train_X.bin and test_X.bin hold one record of 27,648 bytes per image: three channels (red, green, blue) of 96 by 96
-uint8, each stored column by column. train_y.bin and test_y.bin hold one byte per image, the class from 1 to 10.
-Line k of fold_indices.txt lists the training images of fold k, counted from 0. unlabeled_X.bin is never needed.
+train_X.bin and test_X.bin contain one record of 27,648 bytes per image: three channels (red, green, blue) of 96 by 96
+uint8, each stored column by column. train_y.bin and test_y.bin contain one byte per image, the class from 1 to 10.
+Line k of fold_indices.txt lists the training images of fold k; lines and images are counted from 0. unlabeled_X.bin is
+not needed.
 Source: https://cs.stanford.edu/~acoates/stl10/
 """
 
@@ -32,7 +33,8 @@ OFFICIAL = Archive(
 
 
 def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
-    """Return what would prevent `prepare`, from names and sizes only: no checksum, no network, nothing written."""
+    """Return a message for each mistake that would prevent `prepare`. Only names and sizes are checked: no checksum is
+    computed, no network is used and nothing is written."""
     found = []
     folder, packed = root / FOLDER, root / archive.name
     if root.exists() and not root.is_dir():
@@ -41,15 +43,15 @@ def validate(root: Path, fold: int | None, download: bool, archive: Archive = OF
         found += _validate_folder(folder, fold)
     elif (root / "train_X.bin").exists():
         found.append(
-            f"data.root must be the folder that holds {FOLDER}, but {root} holds its files themselves. "
+            f"data.root must be the folder that contains {FOLDER}, but {root} contains the files of {FOLDER} itself. "
             + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
         )
     elif packed.exists():
         found += validate_size(packed, archive)
     elif not download:
         found.append(
-            f"{root} (data.root) must hold the folder {FOLDER} or {archive.name}, but holds neither, "
-            f"and data.download is false. Hint: put {archive.name} there, or set data.download=true."
+            f"data.root must contain the folder {FOLDER} or {archive.name}, but {root} contains neither, and "
+            f"data.download is false. Hint: put {archive.name} into {root}, or set data.download=true."
         )
     return found
 
@@ -62,9 +64,9 @@ def _validate_folder(folder: Path, fold: int | None) -> list[str]:
             wrong += [f"{split}_X.bin", f"{split}_y.bin"]
     if wrong:
         return [
-            f"{folder} must hold STL-10's files, {RECORD_BYTES} bytes of images per byte of labels, but these are "
-            f"missing or have the wrong size: {', '.join(dict.fromkeys(wrong))}. Hint: delete {folder}, so that it is "
-            "unpacked or downloaded again."
+            f"{folder} must contain STL-10's files, with {RECORD_BYTES} bytes of images per byte of labels, but these "
+            f"files are missing or have the wrong size: {', '.join(dict.fromkeys(wrong))}. Hint: delete {folder}, then "
+            "run this command again to unpack or download the files."
         ]
     if fold is None:
         return []
@@ -76,7 +78,7 @@ def _validate_folder(folder: Path, fold: int | None) -> list[str]:
 
 
 def notes(folder: Path) -> list[str]:
-    """Return sentences for the log: splits whose number of images is not the official one."""
+    """Return a sentence for the log about each split whose number of images differs from the official one."""
     sizes = {split: (folder / f"{split}_y.bin").stat().st_size for split in OFFICIAL_IMAGES}
     return [
         f"{folder} has {sizes[split]} {split} images; the official STL-10 has {official}."
@@ -86,9 +88,10 @@ def notes(folder: Path) -> list[str]:
 
 
 def read_split(folder: Path, split: Literal["train", "test"], fold: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes of a split's images, from 0, and their positions in its file; both int64 (N,).
+    """Return the classes of a split's images, counted from 0, and the positions of the images in the split's file, both
+    int64 (N,).
 
-    fold: 0 to 9, of the training images alone. Raises ConfigError if sizes or labels are wrong.
+    fold: 0 to 9, used only for the training images; None: all images. Raises ConfigError if sizes or labels are wrong.
     """
     fold = fold if split == "train" else None
     if found := _validate_folder(folder, fold):
@@ -98,8 +101,9 @@ def read_split(folder: Path, split: Literal["train", "test"], fold: int | None) 
     if (wrong := (labels < 1) | (labels > num_classes)).any():
         first = int(wrong.argmax())
         raise ConfigError(
-            f"{folder / f'{split}_y.bin'} must hold labels from 1 to {num_classes} (class_names.txt), "
-            f"got {labels[first]} as label {first}. Hint: delete {folder}, so that it is unpacked or downloaded again."
+            f"{folder / f'{split}_y.bin'} must contain labels from 1 to {num_classes} (class_names.txt), got "
+            f"{labels[first]} for image {first}. Hint: delete {folder}, then run this command again to unpack or "
+            "download the files."
         )
     records = np.arange(len(labels)) if fold is None else _fold(folder, fold, len(labels))
     return labels[records].astype(np.int64) - 1, records
@@ -124,9 +128,11 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
 
 
 def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = print_message) -> Path:
-    """Return the folder with the binary files; make it from the archive or the network if it is missing.
+    """Return the folder with the binary files. If it is missing, unpack it from the archive, which is downloaded first
+    if necessary.
 
-    Any number of processes of one machine may call this at once: one works, the others wait. Raises ConfigError.
+    Several processes of one machine may call this function at once: one does the work, and the others wait. Raises
+    ConfigError.
     """
     folder, packed, part = root / FOLDER, root / archive.name, archive.part(root)
     if found := validate(root, None, download, archive):
@@ -139,11 +145,11 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
             if folder.is_dir():  # made by another process while this one waited
                 return folder
             to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)
-            fetched = f"{to_fetch:,} bytes ({to_fetch / 1e9:.2f} GB) are downloaded, " if to_fetch else ""
-            say(f"STL-10 goes to {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB unpacked.")
+            fetched = f"{to_fetch:,} bytes ({to_fetch / 1e9:.2f} GB) to download, " if to_fetch else ""
+            say(f"Preparing STL-10 in {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB to unpack.")
             need = UNPACKED_BYTES + to_fetch
             if (free := shutil.disk_usage(root).free) < need:
-                raise OSError(f"{need // MIB} MiB are still to be written, and only {free // MIB} MiB are free")
+                raise OSError(f"{need // MIB} MiB must still be written, but only {free // MIB} MiB are free")
             if packed.exists():
                 verify(packed, archive, say)
             else:
@@ -151,19 +157,20 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
                 verify(part, archive, say)
                 part.rename(packed)
             _unpack(packed, folder, say)
-            say(f"STL-10 is in {folder}; {packed.name} beside it may be deleted.")
+            say(f"STL-10 is ready in {folder}. You may delete {packed}.")
     except OSError as error:
         raise ConfigError(
             f"data.root must be a folder that can hold STL-10, but {root} cannot: {error}. "
-            "Hint: set data.root=FOLDER, a writable one with enough room."
+            "Hint: set data.root=FOLDER to a writable folder with enough free space."
         ) from error
     return folder
 
 
 def _unpack(packed: Path, folder: Path, say: Say) -> None:
-    """Extract only the needed members, as plain bytes written under fixed names: the archive cannot choose a path."""
+    """Extract only the needed members, and write their bytes to files with fixed names, so that the archive cannot
+    choose a path."""
     say(f"Unpacking {packed}.")
-    partial = folder.with_name(f"{folder.name}.unpacking")  # one name for all: what a killed run left is cleared away
+    partial = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     missing = set(NEEDED)

@@ -12,7 +12,8 @@ from imagenet_ddp.data.sources.stl10 import SHAPE, read_split
 
 
 class Stl10Images(Images):
-    """One split, or one fold of it. Pickled as path and labels; each process maps the file itself."""
+    """One split of STL-10, or one fold of it. Only the path and the labels are pickled; each process maps the file
+    itself."""
 
     def __init__(self, folder: Path, split: Literal["train", "test"], fold: int | None):
         """fold: 0 to 9, for the training images only. Raises ConfigError if sizes or labels are wrong."""
@@ -26,7 +27,7 @@ class Stl10Images(Images):
     def read(self, index: int) -> Tensor:
         if self._pixels is None:
             self._pixels = np.asarray(np.memmap(self._file, dtype=np.uint8, mode="r")).reshape(-1, *SHAPE)
-        return torch.from_numpy(self._pixels[self._records[index]].transpose(0, 2, 1).copy())  # stored by columns
+        return torch.from_numpy(self._pixels[self._records[index]].transpose(0, 2, 1).copy())  # stored column by column
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pixels": None}

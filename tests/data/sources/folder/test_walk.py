@@ -70,8 +70,8 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     found = look(tmp_path / "train")
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
     assert describe_left_out(found.left_out) == (
-        "10 files left out: 1 beside the class folders, 2 hidden, 1 links to folders, 1 neither files nor folders, "
-        "5 not images by extension (.txt, .csv, .xml, none)"
+        "10 files were left out: 1 outside the class folders, 2 hidden, 1 linking to folders, 1 neither files nor "
+        "folders, 5 without an image extension (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
 
@@ -81,7 +81,7 @@ def test_it_is_said_how_far_a_long_walk_is(tree: Path, monkeypatch: pytest.Monke
     make_late(monkeypatch, 0.2)
     said: list[str] = []
     look(tree, said.append)
-    assert said[0] == f"Walking {tree}: 5 images in 1 of 3 classes so far."
+    assert said[0] == f"Listing {tree}: 5 images in 1 of 3 classes so far."
 
 
 def test_a_class_without_a_folder_has_no_images_and_the_folder_may_be_missing(tree: Path):
@@ -94,5 +94,5 @@ def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(116, "Stale file handle", path)
 
     monkeypatch.setattr(scan.os, "scandir", stale)
-    with pytest.raises(ConfigError, match=rf"{tree}/? must be readable, but: Stale file handle\. Hint: "):
+    with pytest.raises(ConfigError, match=rf"{tree}/? must be readable, but .* failed: Stale file handle\. Hint: "):
         list_images(tree, ["cat"], say=never)

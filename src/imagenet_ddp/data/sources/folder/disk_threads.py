@@ -1,4 +1,4 @@
-"""Apply a function that waits for a disk to many items at a time: a network disk answers each request late."""
+"""Apply a function that waits for a disk to many items concurrently, because a network disk answers slowly."""
 
 import threading
 from collections import deque
@@ -14,10 +14,10 @@ R = TypeVar("R")
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield function(item) of each item, in order.
+    """Yield function(item) for each item, in order.
 
-    The threads are daemons: those of a ThreadPoolExecutor would delay the end of the process for as long as a disk
-    hangs.
+    The threads are daemons, because the threads of a ThreadPoolExecutor would keep the process from ending while a disk
+    does not respond.
     """
     futures: list[Future[R]] = [Future() for _ in items]
     todo = deque(zip(futures, items, strict=True))

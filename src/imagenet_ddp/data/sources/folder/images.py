@@ -12,11 +12,12 @@ import numpy as np
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images, Names
 
-MAX_FILE_BYTES = 2**30  # twice what the largest image that is read has in pixels (decode.MAX_PIXELS)
+MAX_FILE_BYTES = 2**30  # twice the decoded size of the largest image that is accepted (decoding.pillow.MAX_PIXELS)
 
 
 def read_file(path: str) -> bytes:
-    """Read a whole image file. Raises UnreadableImage if it is far too large, and OSError."""
+    """Read a whole image file. Raises UnreadableImage if it is larger than MAX_FILE_BYTES, and OSError if it cannot be
+    read."""
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
         if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
             raise UnreadableImage(path, f"the file is too large ({size / 2**30:,.1f} GiB)")
@@ -24,7 +25,8 @@ def read_file(path: str) -> bytes:
 
 
 class FileImages(Images):
-    """Image files below one folder. names: paths below it; rows: int64 (N,), positions in names; None: all."""
+    """Image files below one folder. names: paths relative to the folder. rows: int64 (N,), the positions in `names` of
+    the images in this split; None: all names."""
 
     is_encoded = True
 
@@ -39,7 +41,7 @@ class FileImages(Images):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
         self.weights: np.ndarray | None = None
-        self.left_out: Counter[str] = Counter()  # files, by reason: those of list_folder, and "beside"
+        self.left_out: Counter[str] = Counter()  # number of files by reason: those of list_folder, and "beside"
 
     def path(self, index: int) -> str:
         return str(self.folder / self.names[index if self._rows is None else int(self._rows[index])])
@@ -69,20 +71,21 @@ def digest(splits: Sequence[FileImages]) -> str:
 
 
 def _hashes(names: Names, seed: int) -> np.ndarray:
-    """Return uint64 (N,)."""
+    """Return a hash of each name that depends on the seed, uint64 (N,)."""
     text, ends, key = names.text.tobytes(), names.ends.tolist(), seed.to_bytes(16, "little", signed=True)
     parts = (text[begin:end] for begin, end in itertools.pairwise([0, *ends]))
     return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8, key=key).digest() for part in parts), np.uint64)
 
 
 def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
-    """Split into (train, val): the same share of each class, at least one image in each split if the class has two.
+    """Split the images into (train, val). val gets the same share of each class, and each split has at least one image
+    of a class that has two.
 
-    fold: from 0 to round(1 / fraction) - 1; together the folds hold out each image once. Folds after the first divide
-    what the first leaves of each class, and may have none of a small class.
+    fold: 0 to round(1 / fraction) - 1. Together, the folds hold out each image once. The folds after the first divide
+    the images of each class that the first one leaves, and may have no image of a small class.
 
-    The choice depends on the images' names, not on their order: sorting or extending the list moves no trained image
-    into the validation set, except for the few by which the share grows.
+    The choice depends on the names of the images, not on their order. Sorting or extending the list does not move
+    training images into the validation set, except for the few by which the share grows.
     """
     ranks = _hashes(images.names, seed)
     val = np.zeros(len(images), dtype=bool)
@@ -92,7 +95,7 @@ def split_validation(images: FileImages, fraction: float, seed: int, fold: int =
         members = members[np.argsort(ranks[members], kind="stable")]
         if fold:
             others = round(1 / fraction) - 1
-            # from another image on in each class, so that what does not divide does not all go to the same fold
+            # each class starts at a different image, so that the remainders do not all go to the same fold
             val[members[count:][(fold - 1 + target) % others :: others]] = True
         else:
             val[members[:count]] = True

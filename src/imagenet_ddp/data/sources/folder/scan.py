@@ -1,5 +1,5 @@
-"""Read a tree of class folders: what counts as a class and as an image. No torch: the checks before the start use this
-too."""
+"""Read a tree of class folders, and define which folders count as classes and which files count as images. This module
+does not import torch, because the checks before a run use it."""
 
 import glob
 import os
@@ -10,26 +10,27 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import shorten_list
 
-# torchvision's list, and three formats Pillow reads too
+# torchvision's list, and three more formats that Pillow reads
 EXTENSIONS = frozenset(
     [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
 )
 
 
 def is_image(name: str) -> bool:
-    """Return whether the extension is an image's; hidden files never count (macOS adds ._photo.jpg to photo.jpg)."""
+    """Return whether a file has the extension of an image. Hidden files never count, because macOS adds ._photo.jpg to
+    photo.jpg."""
     _, dot, extension = name.rpartition(".")  # os.path.splitext takes three times as long
     return dot + extension.lower() in EXTENSIONS and not name.startswith(".")
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the names of the sub-folders, sorted, without hidden ones and links to a parent folder."""
+    """Return the sorted names of the sub-folders, without hidden folders and links to a parent folder."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
 
 
 def class_differences(train: list[str], val: list[str]) -> list[str]:
-    """Report classes that only one of the two splits has, in at most one sentence."""
+    """Return a message about the classes that only one of the two splits has, or an empty list if there are none."""
     only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
     if not only_train and not only_val:
         return []
@@ -42,9 +43,9 @@ def class_differences(train: list[str], val: list[str]) -> list[str]:
 
 
 def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
-    """Return the paths of all images below folder, relative to it, sorted, with / between the parts; and how many
-    files were left out, by reason: "hidden", "special", "linked" (a link to a folder, which is not followed), or an
-    extension. Hidden folders are not looked into."""
+    """Return the sorted paths of all images below a folder, relative to it, with / between the parts, and the number of
+    files that were left out, by reason: "hidden", "special", "linked" (a link to a folder, which is not followed), or
+    the extension. Hidden folders are skipped."""
     images, left_out = [], Counter[str]()
     for kind, path in _walk(str(folder)):
         if kind == "image":
@@ -55,18 +56,19 @@ def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
 
 
 def files_beside(folder: Path) -> Counter[str]:
-    """Count the files directly in a folder of class folders: "beside" for images, other reasons as in list_folder."""
+    """Count the files directly in a folder of class folders by reason: "beside" for images, otherwise the reasons of
+    list_folder."""
     kinds = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
     return Counter({kind: number for kind, number in kinds.items() if kind not in ("folder", "linked")})
 
 
 def has_image(folder: Path) -> bool:
-    """Return whether there is at least one image; stop at the first."""
+    """Return whether there is at least one image below a folder. The search stops at the first image."""
     return any(kind == "image" for kind, _ in _walk(str(folder)))
 
 
 def _walk(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (kind, path) of everything but folders."""
+    """Yield (kind, path) of everything below a folder except folders."""
     todo = [""]
     while todo:
         prefix = todo.pop()
@@ -78,17 +80,18 @@ def _walk(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _entries(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (image, folder, or why it is left out; name) for one folder, without hidden folders."""
+    """Yield (kind, name) for each entry of one folder except hidden folders. kind: "image", "folder", or the reason why
+    the entry is left out."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
-            if is_image(name) and _is(entry.is_file):  # nearly all are
+            if is_image(name) and _is(entry.is_file):  # true of nearly all entries
                 yield "image", name
             elif _is(entry.is_dir):
                 if not name.startswith("."):
                     yield "linked" if entry.is_symlink() else "folder", name
             elif is_image(name):
-                # a pipe or a device would be read for ever; a broken link is kept, so that reading reports it
+                # reading a pipe or a device would never end; a broken link is kept, so that reading it reports an error
                 yield "special" if os.path.exists(entry.path) else "image", name  # noqa: PTH110 (raises no error)
             else:
                 yield "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower(), name  # noqa: PTH122
@@ -97,12 +100,12 @@ def _entries(folder: str) -> Iterator[tuple[str, str]]:
 def _is(test: Callable[[], bool]) -> bool:
     try:
         return test()
-    except OSError:  # a link in a circle
+    except OSError:  # a circular link
         return False
 
 
 def _is_class(entry: os.DirEntry[str]) -> bool:
-    """Return whether this is a folder, or a link to one that does not contain it."""
+    """Return whether this entry is a folder, or a link to a folder that does not contain the link."""
     if not _is(entry.is_dir) or not entry.is_symlink():
         return _is(entry.is_dir)
     path = Path(entry.path)
@@ -110,7 +113,7 @@ def _is_class(entry: os.DirEntry[str]) -> bool:
 
 
 def find_images(pattern: str) -> list[str]:
-    """Find all files with an image extension in a folder, or the file itself, or the files matching a pattern. Raises
+    """Return the paths of all images below a folder, of a single file, or of all files that match a pattern. Raises
     ConfigError if there are none."""
     if pattern and Path(pattern).is_dir():  # "" would be the working folder
         found = [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
@@ -119,5 +122,5 @@ def find_images(pattern: str) -> list[str]:
     else:
         found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
     if not found:
-        raise ConfigError(f"images={pattern} must match image files, got none. Hint: 'images=FOLDER/*.jpg'.")
+        raise ConfigError(f"images={pattern} must match image files, got none. Hint: set 'images=FOLDER/*.jpg'.")
     return found

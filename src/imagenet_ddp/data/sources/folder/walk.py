@@ -20,14 +20,14 @@ SAY_EVERY_S = 10.0
 
 
 def describe_left_out(left_out: Counter[str]) -> str:
-    """Describe FileImages.left_out; "" if nothing was."""
+    """Return a description of FileImages.left_out, or "" if no file was left out."""
     kinds = left_out.copy()
     parts = [
         f"{number:,} {words}"
         for kind, words in (
-            ("beside", "beside the class folders"),
+            ("beside", "outside the class folders"),
             ("hidden", "hidden"),
-            ("linked", "links to folders"),
+            ("linked", "linking to folders"),
             ("special", "neither files nor folders"),
         )
         if (number := kinds.pop(kind, 0))
@@ -35,18 +35,20 @@ def describe_left_out(left_out: Counter[str]) -> str:
     if others := kinds.total():
         most_first = sorted(kinds, key=lambda kind: (-kinds[kind], not kind, kind))
         names = [kind or "none" for kind in most_first[:4]] + (["..."] if len(kinds) > 4 else [])
-        parts.append(f"{others:,} not images by extension ({', '.join(names)})")
+        parts.append(f"{others:,} without an image extension ({', '.join(names)})")
     total = left_out.total()
-    return f"{count_noun(total, 'file')} left out: {', '.join(parts)}" if total else ""
+    were = "was" if total == 1 else "were"
+    return f"{count_noun(total, 'file')} {were} left out: {', '.join(parts)}" if total else ""
 
 
 def list_images(
     folder: Path, classes: list[str], reading: Reading = DEFAULT, say: Callable[[str], None] = print_message
 ) -> FileImages:
-    """List the images below folder/<class> for each class, at any depth, sorted within a class; a class without a
-    folder has none.
+    """List the images below folder/<class> for each class, at any depth, sorted within each class. A class without a
+    folder has no images.
 
-    say: logs progress every SAY_EVERY_S. Raises PermissionError, and ConfigError for other disk errors.
+    say: called with a line of progress every SAY_EVERY_S seconds. Raises PermissionError, and ConfigError for other
+    disk errors.
     """
     paths: list[str] = []
     counts: list[int] = []
@@ -63,13 +65,13 @@ def list_images(
             left_out += more
             if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
                 last_s = now
-                say(f"Walking {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
+                say(f"Listing {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
     except PermissionError:
         raise
     except OSError as error:
         raise ConfigError(
-            f"{error.filename or folder} must be readable, but: {error.strerror or error}. Hint: is the disk "
-            "still there? data.root=FOLDER names another one."
+            f"{error.filename or folder} must be readable, but reading it failed: {error.strerror or error}. Hint: "
+            "check that its disk is still mounted, or set data.root=FOLDER to another folder."
         ) from error
     targets = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     images = FileImages(folder, Names.of(paths), targets, reading)
