@@ -563,7 +563,7 @@ ELSEWHERE = {
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     "models/validate.py": ("model.weights=PATH", "model.args."),  # a net of one's own: tests/models/test_validate.py
     "data/validate.py": ("chmod",),  # whoever runs the tests may be root
-    "data/sources/table/table.py": ("chmod", "names another one"),  # a disk that fails: tests/data/sources/table
+    "data/sources/table/table.py": ("chmod", "still mounted"),  # a disk that fails: tests/data/sources/table
 }
 
 

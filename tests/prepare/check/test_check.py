@@ -186,7 +186,7 @@ def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: p
         "pets/train/dog/003.jpg": "No such file or directory",
         "pets/val/cat/001.jpg": "it is not an image in a known format",
     }
-    assert "found: t.csv: path must name a file," in capsys.readouterr().out
+    assert "found: t.csv: path must name an existing file," in capsys.readouterr().out
     table.write_text("path,label\n")
     with pytest.raises(ConfigError, match="must have a row for each image"):
         done(*options)

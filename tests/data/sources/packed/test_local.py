@@ -203,7 +203,7 @@ def _reads_what_is_cut_off(folder: Path) -> None:
     images.read(0)
     with (folder / "train-00000.bin").open("r+b") as file:
         file.truncate(100)
-    with pytest.raises(UnreadableImage, match=r"train-00000\.bin is cut off"):
+    with pytest.raises(UnreadableImage, match=r"train-00000\.bin is truncated"):
         images.read(20)
 
 
@@ -240,18 +240,18 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
     [
         (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
         (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
-        (_unfinished, "packing was interrupted. Hint: type the same command of prepare=pack again"),
-        (_edit('"version": 1', '"version": 7'), "of version 1, got version 7. Hint: pack the images again"),
-        (_edit('"form": "raw"', '"form": "webp"'), "the form jpeg or raw, got webp"),
+        (_unfinished, "packing was interrupted. Hint: run the same command with prepare=pack again"),
+        (_edit('"version": 1', '"version": 7'), "have version 1, got version 7. Hint: pack the images again"),
+        (_edit('"form": "raw"', '"form": "webp"'), "must be jpeg or raw, got webp"),
         (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
         (_edit('"classes"', '"klasses"'), "but was altered"),
         (_edit("{", "{{"), "but was altered"),
-        (_edit('"val": {', '"test": {'), "must hold packed val images, but holds train, test"),
-        (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy it, or pack"),
+        (_edit('"val": {', '"test": {'), "must contain packed val images, but contains train, test"),
+        (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy the folder"),
         (lambda folder: (folder / "train-00000.bin").unlink(), "but train-00000.bin is missing"),
         (lambda folder: (folder / "train.records.npy").unlink(), "but train.records.npy is missing"),
-        (_flip("val.targets.npy", -8), r"/val\.targets\.npy must be as it was packed, but: .*SHA-256"),
-        (_flip("train.names.npy", 20), r"/train\.names\.npy must be as it was packed"),
+        (_flip("val.targets.npy", -8), r"/val\.targets\.npy must be unchanged since .*SHA-256"),
+        (_flip("train.names.npy", 20), r"/train\.names\.npy must be unchanged since"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
@@ -265,7 +265,7 @@ def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_i
 
 def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path):
     [text] = manifest.validate(keys(tree))
-    assert "Hint: data=imagefolder reads it as it is" in text
+    assert "Hint: set data=imagefolder to read it" in text
     [text] = manifest.validate({**keys(tree), "root": None})
     assert "data.root must be a packed folder, got null" in text
     [text] = manifest.validate(keys(as_it_is, exif_orientation=True))

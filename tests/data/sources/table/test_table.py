@@ -28,21 +28,21 @@ def test_a_good_table(tmp_path: Path):
     assert (table.folder, table.paths, table.labels) == (tmp_path, ["a.jpg", "b.jpg", "c.jpg"], ["cat", "dog", "cat"])
     assert (table.splits, table.weights) == (["train", "train", "val"], [1.0, 0.5, 2.0])
     assert (table.rows_of("train"), table.rows_of("val")) == ([0, 1], [2])
-    assert table.note == f"{tmp_path}/t.csv: 3 rows; columns path, label, split, weight read."
+    assert table.note == f"{tmp_path}/t.csv: 3 rows. Columns read: path, label, split, weight."
 
 
 def test_the_note_names_what_is_not_read(tmp_path: Path):
     assert found(tmp_path, "path,label,weights,url\na.jpg,cat,1,x\n", val_fraction=0.5) == []
     assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).note.endswith(
-        "t.csv: 1 row; columns path, label read; weights, url ignored."
+        "t.csv: 1 row. Columns read: path, label. Columns ignored: weights, url."
     )
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("path,label\na.jpg,cat,x\nb.jpg\n", "cells as the header, 2, but does not in 2 rows: row 2 (3 cells)"),
-        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "must be of one line, but is not in 1 row: row 5. H"),
+        ("path,label\na.jpg,cat,x\nb.jpg\n", "must be that of the header (2), but is not in 2 rows: row 2 (3 cells)"),
+        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "must be a single line, but is not in 1 row: row 5."),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
         ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "label must not be empty, but is in 2 rows: row 2, row 3."),
         (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
@@ -50,17 +50,17 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
         (GOOD + "d.jpg,cat,val,-1\ne.jpg,cat,val,\n", "but is not in 2 rows: row 5 (-1), row 6 (empty)."),
         (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
         (GOOD + "d.jpg,cat,val,nan\n", "row 5 (nan)."),
-        (GOOD + "./x/../a.jpg,cat,val,1\n", "an image of val must not be in train too, but is in 1 row: row 5 (./x"),
+        (GOOD + "./x/../a.jpg,cat,val,1\n", "image of val must not also be in train, but is in 1 row: row 5 (./x"),
         (GOOD + "c.jpg,dog,val,1\n", "must have only one row, but is repeated in 1 row: row 5 (c.jpg, as row 4)"),
-        (GOOD + "x.jpg,cat,val,1\n", "must name a file, below {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
-        (GOOD + "d.jpg,owl,val,1\n", "each label of val must be one of train too, but 1 of 2 is not: owl. Hint"),
-        ("path,label,split\na.jpg,cat,train\n", "split must be val in some rows, but is in none."),
-        ("path,label,split\na.jpg,cat,val\n", "split must be train in some rows, but is in none."),
-        ("path,label\na.jpg,cat\n", "which share of each class is kept for validation, got neither. Hint: data."),
-        ("path,label,split\n", "t.csv must have a row for each image, but has none. Hint: data.root=FILE.csv"),
-        ("path,species\na.jpg,cat\n", "no label: its columns are path, species. Hint: +data.args.label=species "),
-        ("a.jpg,cat\n", "has no path and no label: its columns are a.jpg, cat. Hint: correct those rows: the first"),
-        ("", "has no path and no label: its columns are none. Hint: correct those rows: the first one is to name"),
+        (GOOD + "x.jpg,cat,val,1\n", "existing file, relative to {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
+        (GOOD + "d.jpg,owl,val,1\n", "each label of val must also be a label of train, but 1 of 2 is not: owl. Hint"),
+        ("path,label,split\na.jpg,cat,train\n", "split must be val in at least one row, but is in no row."),
+        ("path,label,split\na.jpg,cat,val\n", "split must be train in at least one row, but is in no row."),
+        ("path,label\na.jpg,cat\n", "share of each class that is kept for validation, got neither. Hint: set data."),
+        ("path,label,split\n", "t.csv must have a row for each image, but has no rows. Hint: set data.root=FILE.csv"),
+        ("path,species\na.jpg,cat\n", "no label: its columns are path, species. Hint: set +data.args.label=species if"),
+        ("a.jpg,cat\n", "has no path and no label: its columns are a.jpg, cat. Hint: correct that file: its first"),
+        ("", "has no path and no label: its columns are none. Hint: correct that file: its first row must name"),
     ],
 )  # fmt: skip
 def test_one_mistake(content: str, said: str, tmp_path: Path):
@@ -114,16 +114,16 @@ def test_columns_of_other_names(tmp_path: Path):
     (text,) = found(tmp_path, content, args={**args, "weight": "importance"})
     assert "but has no importance" in text  # a name that is typed is meant
     (text,) = found(tmp_path, content, args={"labels": "breed"})
-    assert text.startswith("data.args of data=table name its columns path, label, split, weight, got labels.")
+    assert text.startswith("data.args of data=table must be among path, label, split, weight, got labels.")
 
 
 @pytest.mark.parametrize(
     ("root", "said"),
     [
-        (None, "must be the table of the images, got null. Hint: data.root=FILE.csv, with the columns path and label."),
-        ("gone.csv", "gone.csv) does not exist. Hint: data.root=FILE.csv."),
-        ("~/pets.csv", "does not exist. Hint: data.root=/home/ann/pets.csv."),
-        (".", ") is a folder. Hint: data.root=FILE.csv, or data=imagefolder with data.root=.."),
+        (None, "got null. Hint: set data.root=FILE.csv to a table with the columns path and label."),
+        ("gone.csv", "gone.csv) does not exist. Hint: set data.root=FILE.csv."),
+        ("~/pets.csv", "does not exist. Hint: set data.root=/home/ann/pets.csv."),
+        (".", ") is a folder. Hint: set data.root=FILE.csv, or set data=imagefolder with data.root=.."),
     ],
 )
 def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -135,8 +135,8 @@ def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (PermissionError(13, "Permission denied"), r"t\.csv must be readable, but is not\. Hint: chmod u\+r on it\."),
-        (OSError(5, "Input/output error"), r"t\.csv must be readable, but: Input/output error\. Hint: data\.root=FILE"),
+        (PermissionError(13, "Permission denied"), r"t\.csv must be readable, but is not\. Hint: run chmod u\+r on"),
+        (OSError(5, "Input/output error"), r"t\.csv must be readable, but .*: Input/output error\. Hint: .*root=FILE"),
     ],
 )
 def test_a_table_that_cannot_be_read(error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -157,4 +157,4 @@ def test_the_table_may_be_named_from_another_folder(tmp_path: Path, monkeypatch:
     (tmp_path / "sub" / "a.jpg").touch()
     (tmp_path / "sub" / "t.csv").write_text(f"path,label,split\na.jpg,cat,train\n{tmp_path}/sub/a.jpg,cat,val\n")
     (text,) = validate(keys("sub/t.csv"), {})
-    assert "an image of val must not be in train too, but is in 1 row: row 3" in text
+    assert "an image of val must not also be in train, but is in 1 row: row 3" in text

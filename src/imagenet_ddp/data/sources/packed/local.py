@@ -1,9 +1,9 @@
 """Read images of a packed folder by position, with one read per image.
 
-Nothing is loaded into memory. Each process opens index and shards when it first needs them, so a loader worker starts
-cheaply and all processes of a machine share the system's page cache. JPEGs are read with pread: one request per image,
-and the process does not grow with the pages that it touches. Raw pixels are memory-mapped, so that a crop reads only
-the rows it needs. docs/performance.md has the measurements behind this.
+Nothing is loaded into memory in advance. Each process opens the index and the shards when it first needs them, so a
+loader worker starts quickly, and all processes of a machine share the system's page cache. JPEGs are read with pread,
+which takes one request per image and does not add the pages it reads to the memory of the process. Raw pixels are
+memory-mapped, so that a crop reads only the rows it needs. docs/performance.md has the measurements.
 """
 
 import mmap
@@ -24,8 +24,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 from imagenet_ddp.system.seeding import hash_seed
 
-# Open shards of a process: a process may open 1,024 files (256 on macOS), and needs some for others. Opening one again
-# takes some 20 µs, a tenth of what decoding an image takes.
+# Largest number of open shards per process. A process may open 1,024 files (256 on macOS), and needs some of them for
+# other purposes. Opening a shard again takes about 20 µs, a tenth of the time for decoding an image.
 MAX_OPEN = 128
 
 
@@ -41,17 +41,17 @@ class Record(NamedTuple):
 
 
 class Shard:
-    """An open shard. pixels: all its bytes, if they are decoded images."""
+    """An open shard. pixels: all its bytes if they are decoded images, else None."""
 
     def __init__(self, path: Path, is_raw: bool):
         self.file = os.open(path, os.O_RDONLY)
-        self.touched_s = 0.0  # when its use was last noted; of data.streamed
+        self.touched_s = 0.0  # time at which its use was last recorded, for data=streamed
         self.pixels: np.ndarray | None = None
         if is_raw:
             self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
 
     def is_gone(self) -> bool:
-        """Return whether the file was removed; until it is closed, it still takes up disk space."""
+        """Return whether the file was removed. Until the file is closed, it still takes up disk space."""
         return os.fstat(self.file).st_nlink == 0
 
     def __del__(self) -> None:
@@ -60,11 +60,11 @@ class Shard:
 
 
 class PackedImages(Images):
-    """One split of a packed folder. targets: int64 (N,). window: number of shards among which images are shuffled; 0:
-    all.
+    """One split of a packed folder. verify: compare the checksum of each image when it is read. window: number of
+    shards among which images are shuffled; 0: all shards.
 
-    verify: compare each image's checksum when it is read. The index is compared with its checksums each time a split is
-    opened: 0.1 s for ImageNet's 1.28 million images. Raises ConfigError.
+    The index is compared with its checksums each time a split is opened, which takes 0.1 s for ImageNet's 1.28 million
+    images. Raises ConfigError if they differ.
     """
 
     remedy = "copy it again, or pack the images again"
@@ -82,7 +82,7 @@ class PackedImages(Images):
         location: str = "",
     ):
         self.folder, self.name, self.split, self.form = folder, name, split, form
-        self.reading = Reading(reading.decoder)  # whether images were turned upright was decided when packing
+        self.reading = Reading(reading.decoder)  # EXIF orientation was applied, or not, when the images were packed
         self._verify, self._window = verify, window
         self.location, self.is_encoded = location or str(folder), form == "jpeg"
         self._arrays: dict[str, np.ndarray] = {}
@@ -131,7 +131,8 @@ class PackedImages(Images):
         return data
 
     def open(self, index: int) -> Picture:
-        """Return the image as a Picture. Raises UnreadableImage, here or when a region is decoded."""
+        """Return the image as a Picture. This method raises UnreadableImage, or the Picture does when it decodes a
+        region."""
         if self.form == "raw":
             return Pixels(self._pixels(index))
         return open_picture(self.encoded(index), self.path(index), self.reading)
@@ -142,13 +143,15 @@ class PackedImages(Images):
         self._check(index, record, self._bytes(index, record))
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return all images, int64 (N,), in the order of an epoch, using no more than `window` shards at a time; None:
-        any order. A function of seed, epoch and the packed folder only."""
+        """Return the order of an epoch, int64 (N,), which reads from at most `window` shards at a time, or None if any
+        order may be used. The order is a function of seed, epoch and the packed folder only."""
         if not self._window or self._window >= len(self.split.shards):
             return None
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
         shard_of = np.asarray(self._records["shard"])
-        sizes = np.bincount(shard_of, minlength=len(self.split.shards))  # one with no image that can be read is empty
+        sizes = np.bincount(
+            shard_of, minlength=len(self.split.shards)
+        )  # a shard is empty if none of its images could be read
         members = np.split(np.argsort(shard_of, kind="stable"), np.cumsum(sizes)[:-1])
         shards = self.shards_of(seed, epoch)
         parts = []
@@ -158,7 +161,7 @@ class PackedImages(Images):
         return np.concatenate(parts).astype(np.int64)
 
     def shards_of(self, seed: int, epoch: int) -> list[int]:
-        """Return all shards in the order of an epoch."""
+        """Return the numbers of all shards, in the order in which an epoch reads them."""
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch, 1)))
         return generator.permutation(len(self.split.shards)).tolist()
 
@@ -175,15 +178,15 @@ class PackedImages(Images):
             except PermissionError:
                 raise
             except OSError as error:
-                reason = error.strerror or str(error)
+                reason = f"it cannot be read: {error.strerror or error}"
             if reason:
-                raise ConfigError(f"{path} must be as it was packed, but: {reason}. Hint: {self.remedy}.")
+                raise ConfigError(f"{path} must be unchanged since it was packed, but {reason}. Hint: {self.remedy}.")
 
     def _array(self, name: str) -> np.ndarray:
-        """Map the file into memory, once per process."""
+        """Return an array of the index. Its file is mapped into memory once per process."""
         if name not in self._arrays:
             path = self.folder / self.split.arrays[name].file
-            # as an ndarray, which is indexed in half the time of a memmap
+            # converted to an ndarray, which takes half as long to index as a memmap
             self._arrays[name] = np.asarray(np.load(path, mmap_mode="r"))
         return self._arrays[name]
 
@@ -191,7 +194,7 @@ class PackedImages(Images):
         shard = self._shards.get(number)
         if shard is None:
             if len(self._shards) >= MAX_OPEN:
-                del self._shards[next(iter(self._shards))]  # opened first
+                del self._shards[next(iter(self._shards))]  # the one that was opened first
             path = self.folder / self.split.shards[number].file
             shard = self._shards[number] = Shard(path, self.form == "raw")
         return shard
@@ -206,14 +209,14 @@ class PackedImages(Images):
         return data
 
     def _cut_off(self, index: int, record: Record) -> UnreadableImage:
-        return UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is cut off")
+        return UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is truncated")
 
     def _pixels(self, index: int) -> np.ndarray:
         record = self.record(index)
         try:
             shard = self._shard(record.shard)
             assert shard.pixels is not None
-            # Reading a page beyond the end of a file kills the process (SIGBUS). Checked for each image: 1 µs.
+            # Reading a page beyond the end of a file kills the process (SIGBUS). This check takes 1 µs per image.
             if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
                 raise self._cut_off(index, record)
             pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
@@ -227,11 +230,12 @@ class PackedImages(Images):
     def _check(self, index: int, record: Record, data: Any) -> None:
         if zlib.crc32(memoryview(data)) != record.crc32:
             file = self.split.shards[record.shard].file
-            raise UnreadableImage(self.path(index), f"its bytes in {file} are not those that were packed (checksum)")
+            raise UnreadableImage(self.path(index), f"its bytes in {file} differ from the packed ones (wrong checksum)")
 
 
 def open_packed(data: Mapping[str, Any], verb: str) -> Source:
-    """Open a pack. data: the resolved data.* keys. verb: evaluate needs only val. Raises ConfigError."""
+    """Open a packed folder. data: the resolved data.* keys. verb: evaluate needs only the validation images. Raises
+    ConfigError."""
     if found := manifests.validate(data, verb):
         raise ConfigError(found)
     folder = Path(data["root"])
@@ -239,7 +243,8 @@ def open_packed(data: Mapping[str, Any], verb: str) -> Source:
 
 
 def source_of(manifest: Manifest, data: Mapping[str, Any], verb: str, make: Callable[..., PackedImages]) -> Source:
-    """Return the splits of a pack that the verb needs. make: takes the arguments of PackedImages after the folder."""
+    """Return the source with the splits that the command needs. make: called with the arguments of PackedImages after
+    `folder`."""
     options = {"reading": Reading(data["decoder"]), "verify": data["verify"], "window": data["shuffle_window_shards"]}
     images = {
         name: make(name, manifest.splits[name], manifest.form, **options) for name in manifests.required_splits(verb)

@@ -1,5 +1,5 @@
-"""Read packed.json, which describes a finished packed folder. No torch, no numpy: checks before a run read it too. The
-format is described in docs/data.md, "Packed"."""
+"""Read packed.json, which describes a finished packed folder in the format of docs/data.md, "Packed". This module
+imports neither torch nor numpy, because the checks before a run use it."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,14 @@ from typing import Any
 from imagenet_ddp.errors import ConfigError
 
 FILE = "packed.json"  # written last
-WORK = ".packing"  # folder of an unfinished pack, inside it
+WORK = ".packing"  # folder inside an unfinished packed folder
 FORMAT = "imagenet_ddp packed"
 VERSION = 1
 FORMS = ("jpeg", "raw")
 PACK = "python -m imagenet_ddp.prepare prepare=pack data=SOURCE out=FOLDER"
+_HINT = f"set data.root=FOLDER to a packed folder, which `{PACK}` makes"
 
-# One record per image, in the order of the source; crc32 as in zlib. Written as SPLIT.records.npy.
+# SPLIT.records.npy has one record per image, in the order of the source. crc32 is computed as in zlib.
 RECORD = [
     ("offset", "<u8"),
     ("num_bytes", "<u8"),
@@ -25,9 +26,9 @@ RECORD = [
     ("height", "<u4"),
     ("width", "<u4"),
 ]
-# SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, one after the other), name_ends int64 (N,)
+# SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, concatenated), name_ends int64 (N,)
 ARRAYS = ("records", "targets", "names", "name_ends")
-WEIGHTS = "weights"  # a further one of training images that have weights: float32 (N,)
+WEIGHTS = "weights"  # additional array if the training images have weights: float32 (N,)
 
 
 @dataclass(frozen=True)
@@ -42,29 +43,29 @@ class File:
 @dataclass(frozen=True)
 class Split:
     num_images: int
-    shuffled: bool  # whether neighbours in a shard are strangers; else shards follow the order of the images
+    shuffled: bool  # whether images are distributed over the shards at random; if false, shards keep their order
     shards: list[File]
-    arrays: dict[str, File]  # one of ARRAYS, or WEIGHTS -> its file
-    source_bytes: int  # what its images took before they were packed
+    arrays: dict[str, File]  # name (of ARRAYS, or WEIGHTS) -> file
+    source_bytes: int  # number of bytes of its images before they were packed
     left_out: list[dict[str, str]] = field(default_factory=list)  # name and reason of images that could not be read
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes of the images, without the index."""
+        """Return the number of bytes of the images, without the index."""
         return sum(shard.num_bytes for shard in self.shards)
 
 
 @dataclass(frozen=True)
 class PackOptions:
-    """Everything that determines the bytes."""
+    """Everything that determines the bytes of a packed folder."""
 
     form: str  # one of FORMS
-    short_side: int  # pixels, images are never enlarged; 0: as it was
-    quality: int  # of JPEGs that are made, 1 to 100
-    exif_orientation: bool  # whether images are turned upright
-    shard_mib: int  # size of a shard, about
-    encoder: str  # the libraries that decide about the bytes
-    source: str  # sha256 of classes, names, targets and sizes of files that are packed
+    short_side: int  # in pixels; images are never enlarged; 0: original size
+    quality: int  # JPEG quality of re-encoded images, 1 to 100
+    exif_orientation: bool  # whether images are rotated according to their EXIF data
+    shard_mib: int  # approximate size of a shard
+    encoder: str  # the libraries on which the bytes depend
+    source: str  # SHA-256 of the classes, and of the names, targets and file sizes of the images
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Manifest(PackOptions):
     splits: dict[str, Split]  # train, val
 
     def dump(self) -> bytes:
-        # ASCII, so that names that are not UTF-8 (os.fsdecode makes surrogates of their bytes) are kept too
+        # ASCII also preserves names that are not UTF-8, whose bytes os.fsdecode turns into surrogates
         return (json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n").encode()
 
 
@@ -83,22 +84,22 @@ def parse(data: bytes, where: str) -> Manifest:
     try:
         plain = json.loads(data)
         if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: {PACK}.")
+            raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: run `{PACK}`.")
         if plain["version"] != VERSION:
             raise ConfigError(
-                f"{where} must be of version {VERSION}, got version {plain['version']}. Hint: pack the "
-                "images again with this release, or read them with the release that packed them."
+                f"{where} must have version {VERSION}, got version {plain['version']}. Hint: pack the images again "
+                "with this release, or read them with the release that packed them."
             )
         if plain["form"] not in FORMS:
             raise ConfigError(
-                f"{where} must hold the form {' or '.join(FORMS)}, got {plain['form']}. Hint: pack the images again."
+                f"the form in {where} must be {' or '.join(FORMS)}, got {plain['form']}. Hint: pack the images again."
             )
         splits = {name: _split(split) for name, split in plain["splits"].items()}
         rest = {name: value for name, value in plain.items() if name not in ("format", "version", "splits")}
         return Manifest(**rest, splits=splits)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"{where} must be as it was written, but was altered ({type(error).__name__}: {error}). "
+            f"{where} must be unchanged since packing, but was altered ({type(error).__name__}: {error}). "
             "Hint: copy it again, or pack the images again."
         ) from error
 
@@ -118,34 +119,32 @@ def read(folder: Path) -> Manifest:
     except FileNotFoundError:
         pass
     except NotADirectoryError:
-        raise ConfigError(f"data.root must be a folder, but {folder} is a file. Hint: {PACK}.") from None
+        raise ConfigError(f"data.root must be a folder, but {folder} is a file. Hint: {_HINT}.") from None
     if (folder / WORK).is_dir():
         raise ConfigError(
-            f"{folder} must be a finished pack, but packing was interrupted. Hint: type the same command of "
-            "prepare=pack again to resume it."
+            f"{folder} must be packed completely, but packing was interrupted. Hint: run the same command with "
+            "prepare=pack again to resume packing."
         )
     if (folder / "train").is_dir():
         raise ConfigError(
             f"data.root must be a packed folder, but {folder} has a folder train and no {FILE}. "
-            f"Hint: data=imagefolder reads it as it is; {PACK} packs it."
+            f"Hint: set data=imagefolder to read it as it is, or run `{PACK}` to pack it."
         )
-    raise ConfigError(f"data.root must be a packed folder, but {folder} has no {FILE}. Hint: {PACK}.")
+    raise ConfigError(f"data.root must be a packed folder, but {folder} has no {FILE}. Hint: {_HINT}.")
 
 
 def validate(data: Mapping[str, Any], verb: str = "train") -> list[str]:
-    """Report what this command needs but data.root lacks. Sizes are compared, bytes are not."""
+    """Return messages about everything that the command needs but data.root lacks. The sizes of files are compared,
+    but not their bytes."""
     if not data["root"]:
-        return [f"data.root must be a packed folder, got null. Hint: data.root=FOLDER; {PACK}."]
+        return [f"data.root must be a packed folder, got null. Hint: {_HINT}."]
     folder = Path(data["root"])
     if not folder.exists():
-        return [
-            f"data.root must be a packed folder, but {folder.absolute()} does not exist. "
-            f"Hint: data.root=FOLDER; {PACK}."
-        ]
+        return [f"data.root must be a packed folder, but {folder.absolute()} does not exist. Hint: {_HINT}."]
     try:
         manifest = read(folder)
     except PermissionError as error:
-        return [f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on {folder}."]
+        return [f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on {folder}."]
     except ConfigError as error:
         return error.mistakes
     found = missing_features(manifest, str(folder), data, verb)
@@ -157,8 +156,9 @@ def validate(data: Mapping[str, Any], verb: str = "train") -> list[str]:
     ]
     if wrong:
         found.append(
-            f"{folder} must hold all that it was packed with, but {'; '.join(wrong[:3])}"
-            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy it, or pack the images, again."
+            f"{folder} must contain all packed files in full, but {'; '.join(wrong[:3])}"
+            f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy the folder again, or pack the "
+            "images again."
         )
     return found
 
@@ -169,17 +169,18 @@ def required_splits(verb: str) -> tuple[str, ...]:
 
 
 def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
-    """Report what these options need but a packed folder lacks. where: its folder or address."""
+    """Return messages about everything that these options need but a packed folder lacks. where: the folder or address
+    in messages."""
     has = ", ".join(manifest.splits) or "nothing"
     found = [
-        f"{where} must hold packed {name} images, but holds {has}. Hint: pack a source that has them."
+        f"{where} must contain packed {name} images, but contains {has}. Hint: pack a source that has {name} images."
         for name in required_splits(verb)
         if name not in manifest.splits
     ]
     if data.get("exif_orientation") and not manifest.exif_orientation:
         found.append(
-            f"data.exif_orientation is true, but the images of {where} were packed without. "
-            "Hint: pack them again with data.exif_orientation=true, or set it to false."
+            f"data.exif_orientation is true, but the images in {where} were packed without it. "
+            "Hint: pack them again with data.exif_orientation=true, or set data.exif_orientation=false."
         )
     return found
 

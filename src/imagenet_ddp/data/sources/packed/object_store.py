@@ -1,5 +1,5 @@
 """Fetch files from an object store or server through fsspec, with retries and one message per failure. The file systems
-have time limits of their own: botocore drops a connection after 60 s without a byte, aiohttp after 300 s in all."""
+have their own timeouts: botocore closes a connection after 60 s without a byte, aiohttp after 300 s in total."""
 
 import errno
 import time
@@ -12,19 +12,19 @@ from imagenet_ddp.data.bad_images import LoadError
 from imagenet_ddp.system.text import first_line, install
 
 TRIES = 4
-FIRST_WAIT_S = 0.5  # after a failure; then twice as long each time
+FIRST_WAIT_S = 0.5  # wait after the first failure; doubled after each further failure
 _FINAL = (FileNotFoundError, PermissionError, ImportError, NotADirectoryError, IsADirectoryError)
 _CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 
 
 class ShardError(LoadError):
-    """A file that cannot be fetched."""
+    """Raised if a file cannot be fetched."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """url: s3://BUCKET/FOLDER or any address that fsspec supports. options: of its file system, such as
-    endpoint_url."""
+    """A folder in an object store or on a server. url: s3://BUCKET/FOLDER, or any other address that fsspec supports.
+    options: options of its file system, such as endpoint_url."""
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -48,8 +48,9 @@ class Remote:
         raise AssertionError
 
     def _open(self, name: str) -> tuple[Any, str]:
-        """Return this process's file system: fsspec caches one per process, and none survives a fork."""
-        import fsspec  # here, because each of its file systems brings a library of its own
+        """Return the file system and the path of a file in it. fsspec caches file systems per process; they cannot be
+        used after a fork."""
+        import fsspec  # here, because each of its file systems imports a library of its own
 
         return fsspec.core.url_to_fs(f"{self.url}/{name}", **self.options)
 
@@ -59,23 +60,23 @@ class Remote:
             return f"{address} cannot be read, because a library is missing: {error}. Hint: {_library(self.url)}."
         if isinstance(error, PermissionError) or _names_credentials(error):
             return (
-                f"{address} cannot be read without valid credentials ({first_line(error)}). Hint: "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of the machine that may list and "
-                "read that bucket; for a public one +data.args.anon=true."
+                f"{address} cannot be read without valid credentials ({first_line(error)}). Hint: set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role that may list "
+                "and read the bucket. For a public bucket, set +data.args.anon=true."
             )
         if isinstance(error, FileNotFoundError):
             return (
-                f"{address} does not exist ({first_line(error)}). Hint: data.root=ADDRESS of a "
-                "packed folder, all of whose files were uploaded."
+                f"{address} does not exist ({first_line(error)}). Hint: upload all files of the packed folder, and set "
+                "data.root=ADDRESS to the folder's address."
             )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
-                f"no room on the disk for {name} with the other shards in the cache. "
-                "Hint: a smaller data.cache_gib, or data.cache_dir=FOLDER on another disk."
+                f"the disk has no room for {name} in addition to the other shards in the cache. Hint: set a smaller "
+                "data.cache_gib, or data.cache_dir=FOLDER to a folder on another disk."
             )
         return (
-            f"{address} could not be read in {TRIES} tries ({first_line(error)}). Hint: is that "
-            "address right and its server up? +data.args.endpoint_url=URL names a store other than Amazon's."
+            f"{address} could not be read in {TRIES} tries ({first_line(error)}). Hint: check that the address is "
+            "right and that its server is running. Set +data.args.endpoint_url=URL for a store other than Amazon's."
         )
 
 
@@ -90,19 +91,19 @@ def _names_credentials(error: Exception) -> bool:
 
 
 def _library(url: str) -> str:
-    return install("imagenet_ddp[s3]") if url.startswith(("s3:", "s3a:")) else "install it"
+    return f"run `{install('imagenet_ddp[s3]')}`" if url.startswith(("s3:", "s3a:")) else "install that library"
 
 
 def validate(root: str | None) -> list[str]:
-    """Report a data.root that is not an address. No server is contacted."""
-    example = "data.root=s3://BUCKET/FOLDER, where a packed folder was uploaded"
+    """Return a message if data.root is not a usable address, else an empty list. No server is contacted."""
+    example = "set data.root=s3://BUCKET/FOLDER to the address of an uploaded packed folder"
     if not root:
         return [f"data.root must be the address of a packed folder, got null. Hint: {example}."]
     scheme, colon, _ = root.partition("://")
     if not colon:
         return [
-            f"data.root must be an address with ://, got {root}. Hint: {example}; a folder of this "
-            "machine is data=packed."
+            f"data.root must be an address with ://, got {root}. Hint: {example}, or set data=packed for a folder on "
+            "this machine."
         ]
     import fsspec
 
@@ -111,5 +112,7 @@ def validate(root: str | None) -> list[str]:
     except ImportError as error:
         return [f"data.root={root} needs a library that is missing: {error}. Hint: {_library(root)}."]
     except ValueError:
-        return [f"data.root={root} must begin with s3:// or the like, got {scheme}://. Hint: {example}."]
+        return [
+            f"data.root={root} must start with s3:// or another protocol of fsspec, got {scheme}://. Hint: {example}."
+        ]
     return []

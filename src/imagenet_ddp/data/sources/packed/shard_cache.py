@@ -1,8 +1,9 @@
-"""Cache the shards of a remote pack on this machine's disk: fetched once for all its processes, verified, and bounded
-in size.
+"""Cache the shards of a remote packed folder on this machine's disk. Each shard is fetched once for all processes and
+verified, and the size of the cache is limited.
 
-Processes coordinate only through the files: a lock per shard, its modification time as the time it was last needed (the
-oldest shards are evicted first), and its access time as the time an image was last read from it.
+Processes coordinate only through files. Each shard has a lock file. The modification time of a shard is the time at
+which it was last needed (the oldest shards are evicted first), and its access time is the time at which an image was
+last read from it.
 """
 
 import contextlib
@@ -20,13 +21,14 @@ from imagenet_ddp.system.checksum import sha256
 from imagenet_ddp.system.console import print_message
 
 GIB = 2**30
-TOUCH_S = 5.0  # between two notes that a shard is in use
-QUIET_S = 15.0  # so long a wait for another process is not worth a line: usually a shard arrives within seconds
-ABANDONED_S = 3600.0  # a part so old belongs to a process that was killed
+TOUCH_S = 5.0  # time between two records that a shard is in use
+QUIET_S = 15.0  # a shorter wait for another process is not logged, because a shard usually arrives within seconds
+ABANDONED_S = 3600.0  # a part file older than this belongs to a process that was killed
 
 
 class ShardCache:
-    """folder: of this pack only. shards: all of the pack. max_bytes: limit of the cache's size; None: no limit."""
+    """Cache of one packed folder. folder: used for no other packed folder. shards: all its shards. max_bytes: size
+    limit of the cache; None: no limit."""
 
     def __init__(self, remote: Remote, folder: Path, shards: Sequence[File], max_bytes: int | None):
         self.remote, self.folder, self.shards, self.max_bytes = remote, folder, tuple(shards), max_bytes
@@ -39,19 +41,19 @@ class ShardCache:
         return self.path(file).exists()
 
     def fetch(self, file: File) -> Path:
-        """Fetch the shard, or wait if another process is fetching it. Raises ShardError."""
+        """Fetch the shard, or wait if another process is fetching it. Return its path. Raises ShardError."""
         path = self.path(file)
         if not path.exists():
             try:
                 with lock_or_wait(self._lock(file), self._part(file), print_message, QUIET_S):
                     if not path.exists():
                         self._fetch(file)
-            except ConfigError as error:  # a stalled process
+            except ConfigError as error:  # the other process stalled
                 raise ShardError(str(error)) from error
         return path
 
     def prefetch(self, file: File) -> bool:
-        """Fetch the shard, unless another process is fetching it; return False if that fails."""
+        """Fetch the shard, unless another process is fetching it. Return False if fetching it fails."""
         try:
             with self._lock(file).open("a") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +66,8 @@ class ShardCache:
         return True
 
     def last_opened(self, files: Sequence[File], moment_s: float) -> int | None:
-        """Return the last position of the files that any process has read from since then; None: none was."""
+        """Return the position of the last of these files from which any process has read since moment_s, or None if
+        there is none."""
         for position in reversed(range(len(files))):
             with contextlib.suppress(OSError):
                 if self.path(files[position]).stat().st_atime >= moment_s:
@@ -81,16 +84,17 @@ class ShardCache:
             part.unlink()
             if is_last:
                 raise ShardError(
-                    f"{self.remote.url}/{file.file} must be as it was packed, but its checksum is another "
-                    "one. Hint: upload that file again, all of them from the same pack."
+                    f"{self.remote.url}/{file.file} must be unchanged since packing, but its checksum differs. Hint: "
+                    "upload that file again, and make sure that all files come from the same packed folder."
                 )
-        os.utime(part, (0, time.time()))  # needed now, read by none
+        os.utime(part, (0, time.time()))  # needed now, but not yet read by any process
         part.replace(self.path(file))
 
     def _make_room(self, file: File) -> None:
-        """Evict the least recently used shards; then create the part file, so that other processes count it."""
+        """Evict the least recently used shards until there is room, then create the part file, so that other processes
+        take it into account."""
         with (self.folder / "room.lock").open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # held for as long as it takes to list a folder
+            fcntl.flock(handle, fcntl.LOCK_EX)  # held only as long as it takes to list a folder
             if self.max_bytes is not None and file in self.shards:
                 whole, taken = self._there()
                 for _, path, size in sorted(whole):
@@ -101,8 +105,8 @@ class ShardCache:
             self._part(file).touch()
 
     def _there(self) -> tuple[list[tuple[float, Path, int]], int]:
-        """Return ([modification time, path, bytes] of all complete shards, bytes of these and of those being
-        fetched)."""
+        """Return a list of (modification time, path, bytes) of all complete shards, and the total bytes of these shards
+        and of those that are being fetched."""
         whole, taken = [], 0
         for file in self.shards:
             with contextlib.suppress(FileNotFoundError):

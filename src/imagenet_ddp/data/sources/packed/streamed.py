@@ -1,8 +1,9 @@
-"""Read images of a packed folder in an object store as local.py does, from shards fetched to this machine's disk before
-they are needed.
+"""Read images of a packed folder in an object store. Shards are fetched to this machine's disk before they are needed,
+and read there as in local.py.
 
-Only the process that asks for the order of an epoch knows it: one of its threads watches which shards are in use on
-this machine, and has those of the next window fetched; in validation, which reads shards in order, the next shard.
+Only the process that requests the order of an epoch knows this order. One of its threads watches which shards are in
+use on this machine, and fetches the shards of the next window. Validation reads the shards in order, so there the
+thread fetches the next shard.
 """
 
 import contextlib
@@ -29,15 +30,15 @@ from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCach
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
-LOOK_S = 0.2  # between two checks of which shards are in use
-AFTER_FAILURE_S = 5.0  # the process that needs the shard meets the same failure, and reports it
-REOPEN = 5  # tries to open a shard that others remove from the cache in the same moment
+LOOK_S = 0.2  # time between two checks of which shards are in use
+AFTER_FAILURE_S = 5.0  # wait after a failure, which the process that needs the shard reports
+REOPEN = 5  # number of tries to open a shard that other processes remove from the cache at the same time
 
 
 class StreamedImages(PackedImages):
-    """One split of a remote pack. Raises ShardError if a shard cannot be fetched."""
+    """One split of a remote packed folder. Reading raises ShardError if a shard cannot be fetched."""
 
-    remedy = "remove it, and it is fetched again; or pack the images again"
+    remedy = "delete it and run this command again to fetch it again, or pack the images again"
 
     def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
         self._cache = cache
@@ -48,8 +49,8 @@ class StreamedImages(PackedImages):
         return {**super().__getstate__(), "_stop": None}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
-        """Return the order of PackedImages.order; from now on the shards of that epoch are fetched ahead of their
-        use."""
+        """Return the same order as PackedImages.order, and start to fetch the shards of that epoch before they are
+        needed."""
         if self._stop is not None:
             self._stop.set()
         self._stop = threading.Event()
@@ -69,24 +70,25 @@ class StreamedImages(PackedImages):
         now = time.monotonic()
         if now - shard.touched_s > TOUCH_S:
             shard.touched_s = now
-            os.utime(shard.file)  # in use: not to be evicted
+            os.utime(shard.file)  # marks the shard as in use, so that it is not evicted
         return shard
 
     def _open(self, number: int) -> Shard:
         for key in [key for key, shard in self._shards.items() if shard.is_gone()]:
-            del self._shards[key]  # removed from the cache: its room is free once it is closed
+            del self._shards[key]  # removed from the cache; closing it frees its disk space
         for _ in range(REOPEN):
             self._cache.fetch(self.split.shards[number])
             with contextlib.suppress(FileNotFoundError):
                 return super()._shard(number)
         raise ShardError(
             f"{self.split.shards[number].file} was repeatedly removed from {self.folder} before it "
-            "could be opened. Hint: a larger data.cache_gib."
+            "could be opened. Hint: set a larger data.cache_gib."
         )
 
 
 def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: threading.Event) -> None:
-    """Fetch the rest of the last window of shards in use, and the next window."""
+    """Fetch the remaining shards of the last window in use, and those of the next window, until `stop` is set or all
+    shards are in the cache."""
     begin_s = time.time()
     while not stop.wait(LOOK_S):
         if (last := cache.last_opened(sequence, begin_s)) is None:
@@ -98,14 +100,14 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
             if not cache.is_there(file):
                 if not cache.prefetch(file):
                     stop.wait(AFTER_FAILURE_S)
-                break  # check again: by now another shard may be needed
+                break  # check again, because another shard may be needed by now
         if first + window >= len(sequence) and all(map(cache.is_there, sequence)):
             return
 
 
 def open_streamed(data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> Source:
-    """Open a pack on a server; fetch its index, but no shards. data: the resolved data.* keys. verb: evaluate needs
-    only val. Raises ConfigError."""
+    """Open a remote packed folder. Its index is fetched, but none of its shards. data: the resolved data.* keys. verb:
+    evaluate needs only the validation images. Raises ConfigError."""
     remote = Remote(data["root"].rstrip("/"), data["args"])
     try:
         raw = remote.read(FILE)
@@ -125,7 +127,8 @@ def open_streamed(data: Mapping[str, Any], environ: Mapping[str, str], verb: str
 def _make_cache(
     remote: Remote, pack_id: str, splits: Mapping[str, Split], data: Mapping[str, Any], environ: Mapping[str, str]
 ) -> ShardCache:
-    """pack_id: of its content: another pack at the same address is never mixed with this one."""
+    """Make the cache of a remote packed folder. pack_id: hash of its content, so that it is never mixed with another
+    packed folder at the same address. Raises ConfigError."""
     top = Path(data["cache_dir"]) if data["cache_dir"] else paths.cache_dir(environ) / "streamed"
     shards = [shard for split in splits.values() for shard in split.shards]
     max_bytes = None if data["cache_gib"] is None else int(data["cache_gib"] * GIB)
@@ -133,14 +136,15 @@ def _make_cache(
         cache = ShardCache(remote, top / pack_id, shards, max_bytes)
     except OSError as error:
         raise ConfigError(
-            f"data.cache_dir ({top}) must be writable, but is not: {error.strerror}. Hint: data.cache_dir=FOLDER."
+            f"data.cache_dir ({top}) must be writable, but is not: {error.strerror}. Hint: set data.cache_dir=FOLDER."
         ) from error
     _check_room(cache, splits, data)
     return cache
 
 
 def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[str, Any]) -> None:
-    """Check that this disk has room for the shards in use at a time, or for all of them. Raises ConfigError."""
+    """Check that the cache has room for the shards that are in use at the same time or, if its size is not limited,
+    that its disk has room for all shards. Raises ConfigError."""
     total = sum(shard.num_bytes for shard in cache.shards)
     there = sum(shard.num_bytes for shard in cache.shards if cache.is_there(shard))
     if cache.max_bytes is None:
@@ -148,8 +152,8 @@ def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[st
         if total - there > free:
             raise ConfigError(
                 f"{cache.folder} must have room for {(total - there) / MIB:,.0f} MiB of shards, but its disk "
-                f"has {free / MIB:,.0f} MiB free. Hint: data.cache_gib=SIZE keeps fewer, data.cache_dir=FOLDER lies "
-                "elsewhere."
+                f"has {free / MIB:,.0f} MiB free. Hint: set data.cache_gib=SIZE to keep fewer shards, or "
+                "data.cache_dir=FOLDER to use another disk."
             )
         return
     for split in splits.values():
@@ -158,7 +162,7 @@ def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[st
         needed = in_use * max(shard.num_bytes for shard in split.shards)
         if needed > cache.max_bytes:
             raise ConfigError(
-                f"data.cache_gib must hold two windows of data.shuffle_window_shards ({window or 'all'}), "
-                f"{needed / GIB:.3g} GiB, got {data['cache_gib']}. Hint: a larger data.cache_gib, or a smaller "
-                "data.shuffle_window_shards."
+                f"data.cache_gib must be at least {needed / GIB:.3g}, the size of two windows of "
+                f"data.shuffle_window_shards ({window or 'all'}), got {data['cache_gib']}. Hint: set a larger "
+                "data.cache_gib, or a smaller data.shuffle_window_shards."
             )

@@ -1,4 +1,5 @@
-"""Read the cells of a table of images: CSV with the standard library, Parquet with pyarrow. No torch."""
+"""Read the cells of a table of images: CSV with the standard library, Parquet with pyarrow. This module does not import
+torch."""
 
 import csv
 from array import array
@@ -17,9 +18,9 @@ _DELIMITERS = ",;\t"
 class Cells:
     """The text of the wanted columns, row by row.
 
-    columns: those found in the table, by purpose. ignored: names of its other columns. numbers: the number of each row
-    as in a spreadsheet: the header of a CSV is row 1. ragged: (row, number of cells) of the rows that have more or
-    fewer cells than the header; they are left out of columns and numbers.
+    columns: purpose -> cells, for the wanted columns that the table has. ignored: names of its other columns. numbers:
+    the number of each row, as a spreadsheet shows it (the header of a CSV is row 1). ragged: (row number, number of
+    cells) of the rows that have more or fewer cells than the header, which are left out of columns and numbers.
     """
 
     header: list[str]
@@ -30,7 +31,7 @@ class Cells:
 
 
 def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
-    """Read a table's columns. names: purpose -> column name, compared without regard to case. Raises ConfigError if
+    """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. Raises ConfigError if
     the file is not a table, and OSError if it cannot be read."""
     read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
     return read(path, names)
@@ -41,7 +42,7 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            delimiter = max(_DELIMITERS, key=first.count)  # a spreadsheet of a country with decimal commas writes ;
+            delimiter = max(_DELIMITERS, key=first.count)  # in countries with decimal commas, spreadsheets write ;
             rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
             header = [cell.strip() for cell in next(rows, [])]
             positions = _find(header, names)
@@ -50,33 +51,36 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
             numbers, ragged, same = array("q"), [], {}
             for number, row in enumerate(rows, 2):
                 if len(row) != len(header):
-                    if row:  # else an empty line
+                    if row:  # empty lines are skipped
                         ragged.append((number, len(row)))
                     continue
                 numbers.append(number)
                 for append, position in wanted:
                     cell = row[position]
-                    append(same.setdefault(cell, cell) if len(cell) < 32 else cell)  # not a million copies of a label
+                    append(
+                        same.setdefault(cell, cell) if len(cell) < 32 else cell
+                    )  # avoids a million copies of a label
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} must be a CSV file in UTF-8, or a Parquet file named *.parquet, but cannot be read as "
-            f"UTF-8 ({error.reason} at byte {error.start}). Hint: save it as CSV in UTF-8, and set data.root=FILE.csv."
+            f"UTF-8 ({error.reason} at byte {error.start}). Hint: save the table as CSV in UTF-8, and set "
+            "data.root=FILE.csv."
         ) from error
     except csv.Error as error:
         raise ConfigError(
-            f"{path} must be a CSV file, but cannot be read as one: {error}. Hint: is a quote not closed? Save it as "
-            "CSV in UTF-8, and set data.root=FILE.csv."
+            f"{path} must be a CSV file, but cannot be read as one: {error}. Hint: check that all quotes are closed, "
+            "save the table as CSV in UTF-8, and set data.root=FILE.csv."
         ) from error
     return Cells(header, columns, _others(header, positions), numbers, ragged)
 
 
 def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
     try:
-        import pyarrow.parquet as parquet  # an extra of this project
+        import pyarrow.parquet as parquet  # an optional dependency
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{path} is a Parquet file, which needs pyarrow, which is not installed. Hint: "
-            f"{install('imagenet_ddp[parquet]')}, or save it as CSV."
+            f"{path} is a Parquet file, which needs pyarrow, but pyarrow is not installed. Hint: run "
+            f"`{install('imagenet_ddp[parquet]')}`, or save the table as CSV."
         ) from error
     try:
         with parquet.ParquetFile(path) as file:
@@ -90,16 +94,16 @@ def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
             num_rows = file.metadata.num_rows
     except OSError:
         raise
-    except Exception as error:  # pyarrow derives its errors from several
+    except Exception as error:  # pyarrow raises errors of several types
         raise ConfigError(
-            f"{path} must be a Parquet file, but cannot be read as one: {first_line(error)}. Hint: write it again, or "
-            "save it as CSV."
+            f"{path} must be a Parquet file, but cannot be read as one: {first_line(error)}. Hint: write the file "
+            "again, or save the table as CSV."
         ) from error
     return Cells(header, columns, _others(header, positions), range(1, num_rows + 1))
 
 
 def _find(header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
-    """Return the positions of those wanted columns that exist."""
+    """Return purpose -> position of the wanted columns that exist."""
     known = {name.lower(): position for position, name in reversed(list(enumerate(header)))}
     return {purpose: known[name.lower()] for purpose, name in names.items() if name.lower() in known}
 

@@ -14,7 +14,7 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 
 def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
     """Open a table of images. data: the resolved data.* keys. verb: evaluate needs only the validation images. Raises
-    ConfigError if the table has mistakes; the existence of the images is not checked."""
+    ConfigError if the table has mistakes. This function does not check whether the images exist."""
     table = read_table(data, environ, verb)
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
@@ -29,7 +29,7 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], v
         train = None if verb == "evaluate" else _images(table, train_rows, classes, reading)
         val = _images(table, val_rows, classes, reading)
         digits = digest([val] if train is None else [train, val])
-    val.weights = None  # a validation counts all images alike
+    val.weights = None  # validation weights all images equally
     return Source(classes, train, val, notes=[table.note, *_notes(table, classes, train, val)], digest=digits)
 
 
@@ -43,7 +43,7 @@ def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: 
 
 
 def _notes(table: Table, classes: list[str], train: FileImages | None, val: FileImages) -> list[str]:
-    """Return sentences for the start of a training."""
+    """Return sentences for the start of the log of a training."""
     if train is None or not len(train):
         return []
     notes = []

@@ -1,4 +1,5 @@
-"""Read a table of images (data=table) and report its mistakes with their row numbers. No torch."""
+"""Read a table of images (data=table), and report its mistakes with their row numbers. This module does not import
+torch."""
 
 import math
 import os
@@ -16,38 +17,39 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 COLUMNS = ("path", "label", "split", "weight")
 NEEDED = ("path", "label")
 SPLITS = ("train", "val")
-SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # by which a table is recognised; data=table reads any file
-MAX_ROWS = 10  # of each kind of mistake that are named
+SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
+MAX_ROWS = 10  # number of rows named for each kind of mistake
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a table without mistakes. labels: names of classes; splits, weights: None if there is no such
+    """The rows of a table without mistakes. labels: class names. splits, weights: None if the table has no such
     column."""
 
     file: Path
-    numbers: Sequence[int]  # of the rows, as messages name them
+    numbers: Sequence[int]  # row numbers, as shown in messages
     paths: list[str]  # relative to the folder of the file, or absolute
     labels: list[str]
     splits: list[str] | None
     weights: list[float] | None
-    note: str  # for the start of the log
+    note: str  # sentences for the start of the log
 
     @property
     def folder(self) -> Path:
         return self.file.parent
 
     def rows_of(self, split: str, verb: str = "train") -> list[int]:
-        """Return positions. Without a column split, all rows are training images; in an evaluation, validation
-        images."""
+        """Return the positions of the rows in a split. Without a column split, all rows are training images, or
+        validation images if verb is evaluate."""
         if self.splits is None:
             return list(range(len(self.paths))) if split == ("val" if verb == "evaluate" else "train") else []
         return [position for position, name in enumerate(self.splits) if name == split]
 
 
 def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> list[str]:
-    """Report what is wrong in the table, and which files do not exist. data: the resolved data.* keys. verb: evaluate
-    needs only the validation images; check reads every image later."""
+    """Return a message for each kind of mistake in the table, including files that do not exist. data: the resolved
+    data.* keys. verb: evaluate needs only the validation images; check reads every image later, so missing files are
+    not looked for."""
     try:
         table = read_table(data, environ, verb)
     except ConfigError as error:
@@ -58,9 +60,9 @@ def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "t
     missing = [] if verb == "check" else find_missing(str(table.folder), [table.paths[row] for row in rows])
     where = describe_path(table.folder)
     return _rows(
-        f"{table.file}: path must name a file, below {where} or absolute, but does not",
+        f"{table.file}: path must name an existing file, relative to {where} or absolute, but does not",
         [(table.numbers[rows[position]], table.paths[rows[position]]) for position in missing],
-        "correct those rows, or put the table into the folder where its paths begin",
+        "correct those rows, or put the table into the folder to which its paths are relative",
     )
 
 
@@ -71,10 +73,11 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
     try:
         cells = read_cells(path, names)
     except PermissionError as error:
-        raise ConfigError(f"{path} must be readable, but is not. Hint: chmod u+r on it.") from error
+        raise ConfigError(f"{path} must be readable, but is not. Hint: run chmod u+r on it.") from error
     except OSError as error:
         raise ConfigError(
-            f"{path} must be readable, but: {error.strerror or error}. Hint: data.root=FILE.csv names another one."
+            f"{path} must be readable, but reading it failed: {error.strerror or error}. Hint: check that its disk is "
+            "still mounted, or set data.root=FILE.csv to another table."
         ) from error
     if found := _missing_columns(path, cells, names):
         raise ConfigError(found)
@@ -84,8 +87,8 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
         columns["split"] = [cell.lower() for cell in columns["split"]]
     weights = list(map(_number, columns["weight"])) if "weight" in columns else None
     found = _wrong_rows(path, cells, columns)
-    ignored = f"; {shorten_list(cells.ignored)} ignored" if cells.ignored else ""
-    note = f"{path}: {count_noun(len(cells.numbers), 'row')}; columns {', '.join(cells.columns)} read{ignored}."
+    ignored = f" Columns ignored: {shorten_list(cells.ignored)}." if cells.ignored else ""
+    note = f"{path}: {count_noun(len(cells.numbers), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
     table = Table(path, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
     found += _wrong_splits(table, data["val_fraction"], verb)
     if found:
@@ -97,7 +100,7 @@ def _names(args: Mapping[str, Any]) -> dict[str, str]:
     """Return the name of each column, from data.args."""
     if unknown := [key for key in args if key not in COLUMNS]:
         raise ConfigError(
-            f"data.args of data=table name its columns {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}. "
+            f"data.args of data=table must be among {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}. "
             f"Hint: leave data.args.{unknown[0]} out."
         )
     return {purpose: str(args.get(purpose) or purpose) for purpose in COLUMNS}
@@ -106,34 +109,34 @@ def _names(args: Mapping[str, Any]) -> dict[str, str]:
 def _file(root: str | None, environ: Mapping[str, str]) -> Path:
     if not root:
         raise ConfigError(
-            "data.root must be the table of the images, got null. Hint: data.root=FILE.csv, with the columns path and "
-            "label."
+            "data.root must be the table of the images, got null. Hint: set data.root=FILE.csv to a table with the "
+            "columns path and label."
         )
     path = Path(root)
     if path.is_dir():
         raise ConfigError(
-            f"data.root must be a table, but {describe_path(path)} is a folder. Hint: data.root=FILE.csv, or "
+            f"data.root must be a table, but {describe_path(path)} is a folder. Hint: set data.root=FILE.csv, or set "
             f"data=imagefolder with data.root={root}."
         )
     if not path.exists():
         hint = "data.root=FILE.csv"
         if root.startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
-        raise ConfigError(f"data.root must be a table, but {describe_path(path)} does not exist. Hint: {hint}.")
+        raise ConfigError(f"data.root must be a table, but {describe_path(path)} does not exist. Hint: set {hint}.")
     return path
 
 
 def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list[str]:
     missing = [purpose for purpose in NEEDED if purpose not in cells.columns]
-    # a column whose name was typed must exist
+    # a column whose name is set in data.args must exist
     missing += [p for p in COLUMNS if p not in NEEDED and names[p] != p and p not in cells.columns]
     if not missing:
         return []
     hint = " ".join(f"+data.args.{purpose}={name}" for purpose, name in zip(missing, cells.ignored, strict=False))
     if len(cells.ignored) < len(missing) or not all(name.isidentifier() for name in cells.ignored[: len(missing)]):
-        hint = f"correct those rows: the first one is to name the columns, {','.join(NEEDED)}"
+        hint = f"correct that file: its first row must name the columns, {','.join(NEEDED)}"
     else:
-        hint += " if that is what they hold"
+        hint = f"set {hint} if {'this is the right column' if len(missing) == 1 else 'these are the right columns'}"
     return [
         f"{path} must have the columns {' and '.join(names[purpose] for purpose in NEEDED)}, but has no "
         f"{' and no '.join(names[purpose] for purpose in missing)}: its columns are "
@@ -144,12 +147,14 @@ def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list
 def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> list[str]:
     ragged = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
     found = _rows(
-        f"{path}: a row must have as many cells as the header, {len(cells.header)}, but does not",
+        f"{path}: the number of cells must be that of the header ({len(cells.header)}), but is not",
         ragged,
-        "correct those rows; put quotes around text that contains a comma",
+        "correct those rows, and put quotes around text that contains a comma",
     )
     if not cells.numbers and not ragged:
-        return [f"{path} must have a row for each image, but has none. Hint: data.root=FILE.csv names another table."]
+        return [
+            f"{path} must have a row for each image, but has no rows. Hint: set data.root=FILE.csv to another table."
+        ]
 
     def check(purpose: str, is_wrong: Callable[[str], bool], rule: str, hint: str) -> list[str]:
         shows = purpose not in NEEDED
@@ -159,28 +164,28 @@ def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> l
 
     for purpose in NEEDED:
         found += check(purpose, lambda cell: not cell, "must not be empty, but is", "remove them")
-        hint = "the row before them: a quote may not be closed"
-        found += check(purpose, lambda cell: "\n" in cell, "must be of one line, but is not", hint)
+        hint = "the row before them, where a closing quote may be missing"
+        found += check(purpose, lambda cell: "\n" in cell, "must be a single line, but is not", hint)
     if "split" in columns:
-        hint = "remove those of a third split"
+        hint = "remove the rows of any other split"
         found += check("split", lambda cell: cell not in SPLITS, "must be train or val, but is not", hint)
     if "weight" in columns:
-        # as float32 neither 0 nor infinite
+        # must be neither 0 nor infinite as float32
         is_wrong = lambda cell: not 1e-30 < _number(cell) < 1e30  # noqa: E731
         found += check("weight", is_wrong, "must be a number > 0, but is not", "remove the column")
     return found + _repeated(path, cells.numbers, columns)
 
 
 def _repeated(path: Path, numbers: Sequence[int], columns: Mapping[str, list[str]]) -> list[str]:
-    """Report images that occur in several rows: a leak if they are in both splits, otherwise a label or a weight too
-    many."""
+    """Return messages about images that occur in several rows. An image in both splits is a leak; otherwise it has more
+    than one label or weight."""
     first: dict[str, int] = {}
     leaks, others = [], []
     folder, splits = f"{path.parent.absolute()}/", columns.get("split")
     for row, name in enumerate(columns["path"]):
         if not name:
             continue
-        # compared as text: resolving links would take one disk request each
+        # compared as text, because resolving links would take one disk request per image
         whole = os.path.normpath(name if name.startswith("/") else folder + name)
         earlier = first.setdefault(whole, row)
         if earlier == row:
@@ -189,7 +194,7 @@ def _repeated(path: Path, numbers: Sequence[int], columns: Mapping[str, list[str
         (leaks if is_leak else others).append((numbers[row], f"{name}, as row {numbers[earlier]}"))
     hint = "correct those rows, or remove them"
     return [
-        *_rows(f"{path}: an image of val must not be in train too, but is", leaks, hint),
+        *_rows(f"{path}: an image of val must not also be in train, but is", leaks, hint),
         *_rows(f"{path}: an image must have only one row, but is repeated", others, hint),
     ]
 
@@ -199,8 +204,8 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
         if val_fraction is not None or verb == "evaluate":
             return []
         return [
-            f"{table.file} must have a column split (train, val), or data.val_fraction must say which share of each "
-            "class is kept for validation, got neither. Hint: data.val_fraction=0.1."
+            f"{table.file} must have a column split (train, val), or data.val_fraction must be the share of each class "
+            "that is kept for validation, got neither. Hint: set data.val_fraction=0.1."
         ]
     if val_fraction is not None:
         return [
@@ -215,21 +220,21 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
     for split in ("val",) if verb == "evaluate" else SPLITS:
         if table.paths and not classes[split]:
             found.append(
-                f"{table.file}: split must be {split} in some rows, but is in none. Hint: correct those rows, or "
-                "remove the column."
+                f"{table.file}: split must be {split} in at least one row, but is in no row. Hint: correct that file, "
+                "or remove its column split."
             )
     if verb != "evaluate" and classes["train"] and (foreign := sorted(classes["val"] - classes["train"])):
         found.append(
-            f"{table.file}: each label of val must be one of train too, but {len(foreign)} of {len(classes['val'])} "
-            f"{'is' if len(foreign) == 1 else 'are'} not: {shorten_list(foreign, MAX_ROWS)}. Hint: correct those rows, "
-            "or remove them."
+            f"{table.file}: each label of val must also be a label of train, but {len(foreign)} of "
+            f"{len(classes['val'])} {'is' if len(foreign) == 1 else 'are'} not: {shorten_list(foreign, MAX_ROWS)}. "
+            "Hint: correct those rows, or remove them."
         )
     return found
 
 
 def _rows(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
-    """Return a sentence on the rows that break a rule: the first ones, and how many there are. wrong: (row number, its
-    content)."""
+    """Return a message about the rows that break a rule, with their number and the first of them, or an empty list if
+    there are none. wrong: (row number, content) of each such row."""
     texts = [f"row {number}" + (f" ({what})" if what else "") for number, what in wrong]
     if not texts:
         return []
