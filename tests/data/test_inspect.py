@@ -78,7 +78,7 @@ def test_classes_that_link_to_each_other_are_counted_as_training_reads_them(tmp_
     for image in (train / "cat").glob("*.jpg"):
         image.unlink()  # what is left is a link to the images of another class
     (mistake,) = look(tmp_path).mistakes
-    assert "1 of 4 holds none: cat. Hint: " in mistake
+    assert "1 of 4 contains none: cat. Hint: " in mistake
 
 
 def test_what_check_says_is_said_too(tree: Path, tmp_path: Path):
@@ -158,7 +158,7 @@ def test_kaggles_flat_val_is_sorted_by_the_documented_line(imagenet: Path):
     lines = ["ImageId,PredictionString", *(f"{image},{name} 1 2 3 4 {name} 5 6 7 8" for image, name in classes.items())]
     (imagenet / "val" / "LOC_val_solution.csv").write_text("\n".join(lines) + "\n")
     (mistake,) = look(imagenet, "imagenet").mistakes
-    assert "images but no class folders" in mistake and "docs/data.md" in mistake
+    assert "images and no class folders" in mistake and "docs/data.md" in mistake
     typed("tail -n +2 LOC_val", imagenet / "val")
     assert look(imagenet, "imagenet").mistakes == []
 

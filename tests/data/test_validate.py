@@ -49,15 +49,15 @@ def test_a_good_folder(tree: Tree):
 @pytest.mark.parametrize(
     ("files", "typed", "said"),
     [
-        (("train/a/1.jpg", "val/a/"), {}, "1 of 1 holds none: a."),
-        (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 holds none: b."),
-        (("train/a/1.jpg", "val/1.jpg"), {}, "has images but no class folders"),
-        (("train/a/1.jpg", "val/x.txt"), {}, "has no class folders"),
+        (("train/a/1.jpg", "val/a/"), {}, "1 of 1 contains none: a."),
+        (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 contains none: b."),
+        (("train/a/1.jpg", "val/1.jpg"), {}, "contains images and no class folders"),
+        (("train/a/1.jpg", "val/x.txt"), {}, "contains no class folders"),
         (("train/a/1.jpg",), {}, " data.val_fraction=0.1."),
         (("train/a/1.jpg", "val/b/1.jpg"), {}, "train has 1 and val 1, 1 only in train: a; 1 only in val: b."),
         (("train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg"), {}, "train has 2 and val 1, 1 only in train: a."),
-        (("train/a/1.jpg", "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null, or name"),
-        (("training/a/1.jpg", "val/a/1.jpg"), {}, "Hint: data.train_dir=NAME names another folder."),
+        (("train/a/1.jpg", "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null to use"),
+        (("training/a/1.jpg", "val/a/1.jpg"), {}, "Hint: set data.train_dir=NAME to another folder."),
     ],
 )
 def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typed: dict[str, Any], said: str):
@@ -69,7 +69,7 @@ def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typ
 
 def test_classes_without_train(tree: Tree):
     found = validate(config(root=str(tree("cat/1.jpg", "dog/1.jpg"))), {})
-    assert "does not exist. Hint: data=imagefolder data.root=" in found[0]
+    assert "does not exist. Hint: set data=imagefolder data.root=" in found[0]
     assert found[0].endswith(" data.train_dir=. data.val_fraction=0.1.")
     typed = config(root=str(tree("cat/1.jpg", "dog/1.jpg")), train_dir=".", val_fraction=0.1)
     assert validate(typed, {}) == []
@@ -94,10 +94,10 @@ def test_predict_and_an_unmerged_config_need_no_folder():
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert "got null. Hint: data.root=FOLDER" in validate(config(), {})[0]
+    assert "got null. Hint: set data.root=FOLDER" in validate(config(), {})[0]
     assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"), {})[0]
     assert "is a file." in validate(config(root="file"), {})[0]
-    assert "Hint: data.root=/home/ann/x." in validate(config(root="~/x"), {"HOME": "/home/ann"})[0]
+    assert "Hint: set data.root=/home/ann/x." in validate(config(root="~/x"), {"HOME": "/home/ann"})[0]
 
 
 def test_imagenet_wants_wordnet_ids(tree: Tree):
@@ -105,7 +105,7 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
     found = validate(config("imagenet", root=root), {})
     assert len(found) == 2  # one for train, one for val
     assert "1 of 2 in" in found[0]
-    assert "are not: cat. Hint: data=imagefolder" in found[0]
+    assert "is not: cat. Hint: set data=imagefolder" in found[0]
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"std": [0.5, 0.5, 0.0]}, "data.std must be three numbers > 0"),
         ({"val_fraction": 1.0}, "data.val_fraction must be a number > 0 and < 1 or null"),
         ({"sampling": "even"}, "data.sampling must be shuffled or balanced, got even"),
-        ({"sampling": "balanced", "repeats": 3}, "but data.repeats is 3. Hint: set data.repeats=1, or data.sampling="),
-        ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or data.sam"),
+        ({"sampling": "balanced", "repeats": 3}, "got 3. Hint: set data.repeats=1, or set data.sampling="),
+        ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or set data."),
         ({"val_fraction": 0.1}, "shapes has validation images of its own"),
         ({"val_fold": 1}, "data.val_fold must be 0 without data.val_fraction, got 1. Hint: set data.val_fold=0."),
         ({"val_fold": 5, "val_fraction": 0.2}, "data.val_fold must be an integer from 0 to 4, got 5"),
@@ -169,7 +169,7 @@ def test_a_table(tmp_path: Path):
     assert validate(config("table", root=str(tmp_path / "t.csv")), {}, elsewhere=True) == []
     assert len(validate(config("table"), {}, elsewhere=True)) == 1
     (text,) = validate(config("imagefolder", root=str(tmp_path / "t.csv")), {})
-    assert text.endswith(f"is a file. Hint: data=table data.root={tmp_path}/t.csv.")
+    assert text.endswith(f"is a file. Hint: set data=table data.root={tmp_path}/t.csv.")
     (text,) = validate(config("tabel"), {})
     assert text.endswith("Hint: set data=table data.root=FILE.csv.")
 

@@ -1,5 +1,5 @@
-"""Turn a picture into the input of the net: in the loader a uint8 crop of the output size; on the device flipped,
-normalised and converted to float."""
+"""Turn a picture into the input of the model. The loader makes a uint8 crop of the output size, which is flipped,
+normalised and converted to float on the device."""
 
 import math
 import random
@@ -15,9 +15,9 @@ from torch import Tensor
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.data.decoding.image import Picture, Pixels
 
-_TRIES = 10  # for a crop that fits; as torchvision's RandomResizedCrop
-_ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, least and most; the same
-SIZE_STEP = 32  # pixels by which progressive sizes grow: a ResNet halves five times
+_TRIES = 10  # attempts to draw a crop that fits, as in torchvision's RandomResizedCrop
+_ASPECT = (3 / 4, 4 / 3)  # smallest and largest ratio of width to height of a crop, as in RandomResizedCrop
+SIZE_STEP = 32  # pixels by which progressive sizes grow, because a ResNet halves the size five times
 
 
 class Box(NamedTuple):
@@ -35,14 +35,15 @@ class Transform(Protocol):
         ...
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
-        """Fill out, uint8 (3, size, size); return whether it is to be flipped later, on the device."""
+        """Fill `out`, uint8 (3, size, size). Return whether the image is to be flipped later, on the device."""
         ...
 
 
 def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear") -> None:
-    """Resize into out, bilinear or bicubic and antialiased, as Pillow does. pixels: uint8 (H, W, 3). out: uint8 (3, h,
-    w), channels last in memory, so that the kernel reads and writes whole pixels, in half the time."""
-    if not pixels.flags.c_contiguous or not pixels.flags.writeable:  # a read-only array makes torch warn
+    """Resize pixels into `out` with antialiasing, as Pillow does. interpolation: bilinear or bicubic. pixels: uint8 (H,
+    W, 3). out: uint8 (3, h, w), channels last in memory, so that the kernel reads and writes whole pixels, which takes
+    half the time."""
+    if not pixels.flags.c_contiguous or not pixels.flags.writeable:  # torch warns about a read-only array
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
     if image.shape[2:] == out.shape[1:]:
@@ -54,7 +55,8 @@ def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear"
 
 
 def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor:
-    """Return uint8 (3, h, w), resized as torchvision's Resize does: the long side is rounded down."""
+    """Return the picture as uint8 (3, h, w) with a short side of `side` pixels. The long side is rounded down, as in
+    torchvision's Resize."""
     pixels = picture.region(0, 0, picture.height, picture.width)
     short = min(picture.height, picture.width)
     resized = empty(*(int(side * length / short) for length in (picture.height, picture.width)), 3)
@@ -69,8 +71,9 @@ def empty(*shape: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Progressive sizes: the training images grow from `start` to `image_size` between the two epochs (counted from
-    0), through the nearest multiples of 32 pixels, as in FFCV's ImageNet script."""
+    """Sizes of the training images in each epoch. With progressive sizes, they grow from `start` to `image_size`
+    between the epochs `begin` and `end` (counted from 0), rounded to multiples of 32 pixels, as in FFCV's ImageNet
+    script."""
 
     image_size: int
     start: int | None = None
@@ -95,8 +98,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class TrainTransform:
-    """Random resized crop and horizontal flip, as for ImageNet: an area share within `scale` and an aspect ratio
-    between 3:4 and 4:3; the centre if none of ten draws fits."""
+    """Random resized crop and horizontal flip, as is usual for ImageNet. The crop has a share of the image's area
+    within `scale` and an aspect ratio between 3:4 and 4:3. If none of ten draws fits, the centre is used."""
 
     sizes: Sizes
     scale: tuple[float, float]
@@ -130,7 +133,8 @@ class TrainTransform:
 class EvalTransform:
     """uint8 (3, H, W) -> uint8 (3, image_size, image_size): resize the short side to `resize`, then crop the centre.
 
-    Stored in every checkpoint (`as_dict`), so that evaluation and prediction see what validation saw.
+    The transform is stored in every checkpoint (`as_dict`), so that evaluation and prediction use the same one as
+    validation.
     """
 
     image_size: int
@@ -138,12 +142,12 @@ class EvalTransform:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bilinear"
-    mirror: bool = False  # the logits of an image and its mirror image are averaged
+    mirror: bool = False  # whether the logits of an image and its mirror image are averaged
 
     @classmethod
     def from_options(cls, data: dict) -> "EvalTransform":
-        """Make the transform. data: the resolved data.* keys, or those of an older checkpoint, which may lack some. A
-        missing val_resize is 256/224 of the image size, as usual."""
+        """Make the transform. data: the resolved data.* keys, or those of an older checkpoint, which may lack some. If
+        val_resize is null, the short side is resized to 256/224 of the image size, as is usual."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)
         interpolation, mirror = data.get("interpolation", "bilinear"), bool(data.get("val_mirror", False))
@@ -165,7 +169,7 @@ class EvalTransform:
     def into(self, out: Tensor, picture: Picture, generator: random.Random | None = None) -> bool:
         resized = resize_short_side(picture, self.resize, self.interpolation)
         tall, wide = resized.shape[1:]
-        # as torchvision's CenterCrop
+        # as in torchvision's CenterCrop
         top, left = round((tall - self.image_size) / 2), round((wide - self.image_size) / 2)
         out.copy_(resized[:, top : top + self.image_size, left : left + self.image_size])
         return False
@@ -177,30 +181,31 @@ class EvalTransform:
 
 
 def mean_and_std(data: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and std of data.* keys, resolved; null means ImageNet's."""
+    """Return the mean and std of each channel from the resolved data.* keys. null stands for ImageNet's values."""
     return tuple(data["mean"] or IMAGENET_MEAN), tuple(data["std"] or IMAGENET_STD)
 
 
 def normalise(
     images: Tensor, mean: tuple[float, ...], std: tuple[float, ...], channels_last: bool, flip: Tensor | None = None
 ) -> Tensor:
-    """Normalise uint8 (B, 3, H, W) to float32 on its own device: (x / 255 - mean) / std per channel. flip: bool (B,),
-    the images to mirror."""
+    """Normalise uint8 (B, 3, H, W) to float32 on the same device: (x / 255 - mean) / std per channel. flip: bool (B,),
+    whether each image is to be flipped horizontally."""
     if flip is not None:
-        # on uint8, a quarter of the bytes; without reading the values, which would wait for the device
+        # flipping uint8 moves a quarter of the bytes; reading the values of `flip` would wait for the device
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
     scale, shift = _scale_and_shift(mean, std, images.device)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    if images.is_cuda:  # one kernel, which reads the bytes and writes in their order
+    if images.is_cuda:  # one kernel, which writes in the memory order of its input
         return torch.addcmul(shift, images.contiguous(memory_format=memory_format), scale)
     floats = images.to(torch.float32, memory_format=memory_format)
-    return torch.addcmul(shift, floats, scale, out=floats)  # in place: a third less time on a CPU
+    return torch.addcmul(shift, floats, scale, out=floats)  # in place, which takes a third less time on a CPU
 
 
 @cache
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two float32 (1, 3, 1, 1), copied to the device only once: each copy waits for all queued work."""
-    with torch.inference_mode(False):  # the first batch may be of a validation, the next ones of a training
+    """Return scale and shift, both float32 (1, 3, 1, 1). They are copied to the device only once, because each copy
+    waits for all queued work."""
+    with torch.inference_mode(False):  # the first batch may be for validation, and later ones for training
         scale = torch.tensor([1 / (255 * s) for s in std], device=device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
         return scale.view(1, 3, 1, 1), shift.view(1, 3, 1, 1)

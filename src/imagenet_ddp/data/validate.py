@@ -18,7 +18,7 @@ from imagenet_ddp.system.text import install
 
 OF_FOLDERS = ("imagefolder", "imagenet")
 
-_TRAINING = ("train", "tune", "doctor")  # verbs that train, on this machine
+_TRAINING = ("train", "tune", "doctor")  # commands that train on this machine
 
 
 def validate(
@@ -29,11 +29,11 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
 ) -> list[str]:
-    """Return a sentence for each mistake.
+    """Return a message for each mistake.
 
-    verb: evaluate needs only the validation images, predict and export no folder at all; check reads every image later.
-    partial: a checkpoint fills in the rest, so check each key by itself, not folders or combinations. elsewhere: the
-    folders are on another machine, so check only how they are named.
+    verb: evaluate needs only the validation images, and predict and export need no folder at all; check reads every
+    image later. partial: check each key by itself, but no folders or combinations, because a checkpoint provides the
+    other keys. elsewhere: check only the names of folders, because the folders are on another machine.
     """
     data = config["data"]
     found = validate_group("data", data)
@@ -61,23 +61,23 @@ def validate(
     if data["fold"] is not None and data["name"] != "stl10":
         found.append(
             f"data.fold is for stl10's official folds, but data.name is {data['name']}. "
-            "Hint: set data.fold=null, or data=stl10."
+            "Hint: set data.fold=null, or set data=stl10."
         )
     is_named = data["name"] == "stl10" or bool(data["root"])
     if elsewhere and is_named and not str(data["root"]).startswith("~"):
-        pass  # the job looks for it
+        pass  # the job on the other machine checks it
     elif data["name"] in OF_FOLDERS:
         found += validate_folders(data, environ, verb)
     elif data["name"] == "table":
         found += table.validate(data, environ, verb)
     elif data["name"] == "stl10":
-        from imagenet_ddp.data.sources import stl10  # here, because it imports numpy: 0.1 s that only this source costs
+        from imagenet_ddp.data.sources import stl10  # here, because it imports numpy, which takes 0.1 s
 
         fold = data["fold"] if integer(0, 9).accepts(data["fold"]) else None
         found += stl10.validate(Path(data["root"] or "data"), fold, data["download"])
     elif data["name"] == "shapes" and data["root"]:
         found.append(
-            f"data.root is for images of your own, but data=shapes generates its images in the cache folder, got "
+            f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
             f"{data['root']}. Hint: set data.root=null."
         )
     elif data["name"] == "packed":
@@ -102,19 +102,20 @@ def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
     if not has_dali():
         found.append(
             "loader=dali needs NVIDIA DALI, which is not installed. "
-            f"Hint: {install('imagenet_ddp[dali]')}, or loader=default."
+            f"Hint: run `{install('imagenet_ddp[dali]')}`, or set loader=default."
         )
     if loader["device"] == "gpu" and config["trainer"]["accelerator"] == "cpu":
         found.append(
-            "loader.device=gpu needs training on a CUDA device, got trainer.accelerator=cpu. Hint: loader.device=auto."
+            "loader.device=gpu needs training on a CUDA device, got trainer.accelerator=cpu. "
+            "Hint: set loader.device=auto."
         )
     return found + unsupported_by_dali(config["data"])
 
 
 def has_dali() -> bool:
     try:
-        return importlib.util.find_spec("nvidia.dali") is not None  # finds the file, and imports none of it
-    except ModuleNotFoundError:  # nothing of NVIDIA's is there
+        return importlib.util.find_spec("nvidia.dali") is not None  # finds the package without importing it
+    except ModuleNotFoundError:  # there is no package nvidia at all
         return False
 
 
@@ -122,8 +123,8 @@ def _sampling(data: Mapping[str, Any]) -> list[str]:
     if data["sampling"] != "balanced":
         return []
     return [
-        f"data.sampling=balanced draws images in an order of its own, but data.{key} is {data[key]}. "
-        f"Hint: set data.{key}={off}, or data.sampling=shuffled."
+        f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {data[key]}. "
+        f"Hint: set data.{key}={off}, or set data.sampling=shuffled."
         for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
         if integer(off + 1).accepts(data[key])
     ]
@@ -131,7 +132,7 @@ def _sampling(data: Mapping[str, Any]) -> list[str]:
 
 def _fold(data: Mapping[str, Any], verb: str) -> list[str]:
     fraction, fold = data["val_fraction"], data["val_fold"]
-    if not integer(1).accepts(fold):  # of another kind: reported already
+    if not integer(1).accepts(fold):  # a value of another type is already reported
         return []
     if fraction is None:  # the model of a fold may be evaluated on all images of another folder
         text = f"data.val_fold must be 0 without data.val_fraction, got {fold}. Hint: set data.val_fold=0."
@@ -144,8 +145,8 @@ def _fold(data: Mapping[str, Any], verb: str) -> list[str]:
 def _progressive(data: Mapping[str, Any]) -> list[str]:
     if data["progressive_epochs"] is None:
         return [
-            "data.progressive_epochs must be set where data.progressive_start is, got null. "
-            "Hint: data.progressive_epochs=[10,14]."
+            "data.progressive_epochs must be set if data.progressive_start is set, got null. "
+            "Hint: set data.progressive_epochs=[10,14]."
         ]
     key = "train_size" if data["train_size"] else "image_size"
     if data["progressive_start"] > data[key]:

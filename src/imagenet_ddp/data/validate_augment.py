@@ -1,4 +1,5 @@
-"""Find augmentation keys that contradict each other, or that the loader does not support. No torch."""
+"""Find augmentation keys that contradict each other, or that the loader does not support. This module does not import
+torch."""
 
 import math
 from collections.abc import Mapping
@@ -6,9 +7,9 @@ from typing import Any
 
 from imagenet_ddp.config.validators import integer, number
 
-# Keys that mean something to some policies only.
+# Keys that only some policies use.
 _OF_POLICIES = {"policy_ops": ("randaugment", "augmix"), "policy_magnitude": ("randaugment", "augmix")}
-# What loader=dali leaves to the ordinary loader, with the value at which nothing is done.
+# Keys that only the ordinary loader supports, with the only value that loader=dali accepts.
 _NOT_DALI = {
     "policy": "none", "color_jitter": 0.0, "grayscale": 0.0, "blur": 0.0, "erasing": 0.0, "cutout": 0,
     "interpolation": "bilinear",
@@ -16,16 +17,17 @@ _NOT_DALI = {
 
 
 def validate_augment(data: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each contradiction; values of the wrong kind are reported elsewhere."""
+    """Return a message for each contradiction. Values of the wrong type are reported elsewhere."""
     found = [
-        f"data.{key} is for {' and '.join(policies)}, but data.policy is {data['policy']}. Hint: data.{key}=null."
+        f"data.{key} is for {' and '.join(policies)}, but data.policy is {data['policy']}. Hint: set data.{key}=null."
         for key, policies in _OF_POLICIES.items()
         if data[key] is not None and data["policy"] not in policies
     ]
     magnitude = data["policy_magnitude"]
     if data["policy"] == "augmix" and integer(0, 30).accepts(magnitude) and not 1 <= magnitude <= 10:
         found.append(
-            f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. Hint: data.policy_magnitude=null."
+            f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. "
+            "Hint: set data.policy_magnitude=null."
         )
     sizes = (data["train_size"] or data["image_size"], data["progressive_start"])
     smallest = min((size for size in sizes if integer(1).accepts(size)), default=math.inf)
@@ -33,17 +35,19 @@ def validate_augment(data: Mapping[str, Any]) -> list[str]:
         if is_used and integer(0).accepts(data[key]) and data[key] >= smallest:
             found.append(
                 f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {data[key]}. "
-                f"Hint: data.{key}={smallest // 8}."
+                f"Hint: set data.{key}={smallest // 8}."
             )
     return found
 
 
 def unsupported_by_dali(data: Mapping[str, Any]) -> list[str]:
     found = [
-        f"loader=dali does not do data.{key}={data[key]}. Hint: loader=default, or data.{key}={off}."
+        f"loader=dali does not support data.{key}={data[key]}. Hint: set loader=default, or set data.{key}={off}."
         for key, off in _NOT_DALI.items()
         if data[key] != off and (isinstance(off, str) or number().accepts(data[key]))
     ]
     if data["augment"] == "pad_crop":
-        found.append("loader=dali does not do data.augment=pad_crop. Hint: loader=default, or data.augment=crop.")
+        found.append(
+            "loader=dali does not support data.augment=pad_crop. Hint: set loader=default, or set data.augment=crop."
+        )
     return found

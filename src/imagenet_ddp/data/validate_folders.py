@@ -1,5 +1,5 @@
-"""Find mistakes in a folder of class folders from names only, before torch is imported. Cheap even for a thousand
-classes."""
+"""Find mistakes in a folder of class folders by reading only names, before torch is imported. This takes little time
+even for a thousand classes."""
 
 import os
 import re
@@ -17,10 +17,10 @@ from imagenet_ddp.system.text import shorten_list
 
 
 def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Report a data.root of class folders that is not set or not a folder."""
+    """Return a message if data.root is not set or is not a folder, else an empty list."""
     layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
     if not data["root"]:
-        return [f"data.root must be the folder of the images, got null. Hint: data.root=FOLDER, with {layout}."]
+        return [f"data.root must be the folder of the images, got null. Hint: set data.root=FOLDER, with {layout}."]
     root = Path(data["root"])
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"
@@ -29,7 +29,7 @@ def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[s
             hint = shlex.join(options_for(data["root"]))
         if data["root"].startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
-        return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: {hint}."]
+        return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
     return []
 
 
@@ -41,9 +41,8 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
     split_off = data["val_fraction"] is not None
     if split_off and val_dir.is_dir():
         found.append(
-            f"data.val_fraction is {data['val_fraction']}, but there are validation images too: "
-            f"{describe_path(val_dir)}. Hint: set data.val_fraction=null, or name the other folder to use by "
-            "data.val_dir."
+            f"data.val_fraction must be null if there is a folder of validation images ({describe_path(val_dir)}), got "
+            f"{data['val_fraction']}. Hint: set data.val_fraction=null to use that folder."
         )
     train = val = None
     if verb == "train" or split_off:
@@ -58,41 +57,39 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
 
 
 def _classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return class names and mistakes."""
+    """Return (class names, messages about mistakes)."""
     try:
         return _read_classes(folder, key, data)
     except PermissionError as error:
-        return [], [f"{error.filename} must be readable, but is not. Hint: chmod -R u+rX on that folder."]
+        return [], [f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on that folder."]
 
 
 def _read_classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if not folder.is_dir():
         options = options_for(data["root"], data["name"])
-        hint = (
-            shlex.join(options) if options[1:] != [f"data.root={data['root']}"] else f"{key}=NAME names another folder"
-        )
-        return [], [f"{key} must be a folder, but {describe_path(folder)} does not exist. Hint: {hint}."]
+        hint = shlex.join(options) if options[1:] != [f"data.root={data['root']}"] else f"{key}=NAME to another folder"
+        return [], [f"{key} must be a folder, but {describe_path(folder)} does not exist. Hint: set {hint}."]
     classes = class_folders(folder)
     if not classes:
         with os.scandir(folder) as entries:
             is_flat = any(is_image(entry.name) for entry in entries)
-        what = "has images but no class folders" if is_flat else "has no class folders"
+        what = "contains images and no class folders" if is_flat else "contains no class folders"
         return [], [
-            f"{describe_path(folder)} must have a folder per class, but {what}. "
+            f"{describe_path(folder)} must contain a folder per class, but {what}. "
             f"Hint: sort the images into {folder}/<class>/."
         ]
     found = []
     if data["name"] == "imagenet" and (foreign := [entry for entry in classes if not re.fullmatch(r"n\d{8}", entry)]):
         found.append(
             f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
-            f"{len(classes)} in {describe_path(folder)} are not: {shorten_list(foreign)}. Hint: data=imagefolder takes "
-            "any names."
+            f"{len(classes)} in {describe_path(folder)} {'is' if len(foreign) == 1 else 'are'} not: "
+            f"{shorten_list(foreign)}. Hint: set data=imagefolder, which accepts any names."
         )
     has = map_concurrently(lambda entry: has_image(folder / entry), classes)
     if empty := [entry for entry, is_filled in zip(classes, has, strict=True) if not is_filled]:
         found.append(
-            f"every class folder in {describe_path(folder)} must hold images, but {len(empty)} of "
-            f"{len(classes)} {'holds' if len(empty) == 1 else 'hold'} none: {shorten_list(empty)}. "
+            f"every class folder in {describe_path(folder)} must contain images, but {len(empty)} of "
+            f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none: {shorten_list(empty)}. "
             "Hint: add images, or remove the folder."
         )
     return classes, found

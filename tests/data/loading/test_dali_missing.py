@@ -28,7 +28,7 @@ def test_the_command_line_is_refused_with_what_to_install():
     assert validate.validate(config(), {}) == []
     (text,) = validate.validate(config(name="dali"), {})
     assert "NVIDIA DALI, which is not installed. Hint: " in text
-    assert "pip install 'imagenet_ddp[dali]', or loader=default." in text
+    assert "pip install 'imagenet_ddp[dali]'`, or set loader=default." in text
     assert validate.validate(config(name="dali"), {}, verb="evaluate") == []  # of a checkpoint trained elsewhere
 
 
@@ -36,7 +36,7 @@ def test_wrong_values_are_all_said():
     found = validate.validate(config(name="dall", device="cuda", num_threads=0), {})
     assert [text.split(" ", 1)[0] for text in found] == ["loader.name", "loader.device", "loader.num_threads"]
     (_, text) = validate.validate(config(name="dali", device="gpu"), {})
-    assert "trainer.accelerator=cpu. Hint: loader.device=auto" in text
+    assert "trainer.accelerator=cpu. Hint: set loader.device=auto" in text
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,9 @@ def test_what_dali_does_not_do_is_refused(key: str, value: Any, monkeypatch: pyt
     assert validate.validate(with_key, {}) == []
     with_key["data"][key] = value
     (text,) = validate.validate(with_key, {})
-    assert text.startswith(f"loader=dali does not do data.{key}={value}. Hint: loader=default, or data.{key}=")
+    assert text.startswith(
+        f"loader=dali does not support data.{key}={value}. Hint: set loader=default, or set data.{key}="
+    )
     assert validate.validate({**with_key, "loader": asdict(LoaderConfig())}, {}) == []
 
 
