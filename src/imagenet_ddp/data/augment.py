@@ -100,7 +100,7 @@ class Augmentation:
         return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
 
     def costly(self) -> dict[str, Any]:
-        """Return the enabled options that need much CPU time, with their values."""
+        """Return the enabled options that take noticeable CPU time, with their values."""
         keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
         return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
 

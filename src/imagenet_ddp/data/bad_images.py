@@ -24,7 +24,7 @@ class LoadError(RunError):
 
 
 class Board(Protocol):
-    """Collection of the bad images that all ranks of a run have found."""
+    """Shared record of the bad images that the ranks of a run have found."""
 
     def post(self, images: list[Bad]) -> int:
         """Add the images, and return the number of different bad images that all ranks have found so far."""
@@ -63,9 +63,9 @@ def check_command(data: Mapping[str, Any]) -> str:
 
 
 class BadImages:
-    """Log the unreadable images, and end the run if there are too many. data: the resolved data.* keys. num_images:
-    number of training images. board: collection shared by the ranks; None: a collection of this process. say: writes a
-    line to the log."""
+    """Logs the unreadable images, and ends the run if there are too many. data: the resolved data.* keys. num_images:
+    number of training images. board: shared by the ranks; None: a board of this process alone. say: writes a line to
+    the log."""
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ class Line(NamedTuple):
 
 def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, labels: Sequence[str]) -> None:
     """Draw the first images of a batch that has been normalised and mixed on its device, and write them to `path` as a
-    PNG file. transform: has the mean and std with which the batch was normalised. labels: names of the classes. Waits
-    for the device."""
+    PNG file. transform: has the mean and std with which the batch was normalised. labels: names of the classes. This
+    function waits for the device."""
     count = min(int(batch["num_counted"]) or len(batch["target"]), COLUMNS * ROWS)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (transform.mean, transform.std))
     images = batch["image"][:count].detach().float().cpu()
@@ -92,7 +92,7 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
         left, top = GAP + column * (side + GAP), GAP + row * (height + GAP)
         tile = Image.fromarray(array.numpy())
         if tile.size != (side, side):
-            nearest = side > tile.width  # an enlarged image keeps sharp pixels
+            nearest = side > tile.width  # the pixels of an enlarged image stay sharp
             tile = tile.resize((side, side), Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR)
         sheet.paste(tile, (left, top))
         for below, line in enumerate(lines):

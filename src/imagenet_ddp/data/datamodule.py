@@ -29,7 +29,7 @@ from imagenet_ddp.data.validate import validate
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 
-# Batch norm raises an error if a channel has a single value, as it does for one small image in a deep net.
+# Batch norm raises an error if a channel has a single value, which happens with one small image in a deep net.
 SMALLEST_TRAINING_BATCH = 2
 
 
@@ -174,7 +174,7 @@ class ImageDataModule(L.LightningDataModule):
             rank,
             seed=self.seed,
             order_of=images.order,
-            # a function, because GradientAccumulationScheduler changes the value from epoch to epoch
+            # a function, because GradientAccumulationScheduler may change the value in each epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # a function, because Lightning computes the value, which trainer.limit_train_batches may reduce, only after
             # it has the loader
@@ -244,8 +244,8 @@ class ImageDataModule(L.LightningDataModule):
         return self.finish(batch, training=bool(getattr(self.trainer, "training", False)))
 
     def finish(self, batch: Batch, *, training: bool) -> Batch:
-        """Turn a batch of the loader that is on its device into the input of the model, and return it. training: also
-        apply mixup or CutMix."""
+        """Flip and normalise a batch that was copied to the device, and return it as the input of the model. training:
+        also apply mixup or CutMix."""
         mean, std = self.eval_transform.mean, self.eval_transform.std
         batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
         if training and self._mixing is not None:

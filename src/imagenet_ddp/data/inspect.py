@@ -30,7 +30,7 @@ class Split:
     """One folder of class folders, or the corresponding rows of a table."""
 
     folder: Path  # for a table, its file
-    counts: dict[str, int]  # class -> number of images, for the classes that were counted in time
+    counts: dict[str, int]  # class -> number of images, for the classes counted within the time limit
     num_classes: int
     samples: list[Path]  # one image of each class
     num_stray: int  # images next to the class folders, which are never read
@@ -41,7 +41,7 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all classes were counted in time."""
+        """Return whether all classes were counted within the time limit."""
         return len(self.counts) == self.num_classes
 
 
@@ -57,7 +57,7 @@ class Layout:
 
 def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], budget_s: float = 20.0) -> Layout:
     """Inspect a data set without writing, generating or downloading anything. data: the resolved data.* keys. budget_s:
-    time in seconds after which counting stops."""
+    time limit for counting images, in seconds."""
     more = f" {imagenet_layout.SEE}" if data["name"] == "imagenet" else ""
     layout = Layout([text + more for text in validate.validate({"data": data}, environ)])
     if layout.mistakes or data["_target_"] or data["name"] == "streamed":

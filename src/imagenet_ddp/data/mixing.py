@@ -14,7 +14,7 @@ from imagenet_ddp.data.loading.dataloader import Batch
 
 
 class Draw(NamedTuple):
-    """How one batch is mixed: image i with image i - shift."""
+    """Parameters for mixing one batch: image i is mixed with image i - shift."""
 
     share: float  # share of image i in the pixels and the target
     shift: int
@@ -23,8 +23,8 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """Mixes each batch according to one draw from the batch's seed. Therefore mixing does not wait for the device, and
-    a resumed run draws the same.
+    """Mixes each batch with parameters that are drawn from the batch's seed. Therefore mixing does not wait for the
+    device, and a resumed run draws the same parameters.
 
     mixup_alpha, cutmix_alpha: both parameters of the Beta distribution from which the share is drawn; 0: off. If both
     are set, each batch uses one of the two methods with equal probability. probability: the probability that a batch is
@@ -62,7 +62,7 @@ class Mixing:
             batch["weight"] = torch.cat([blended(weight[:count], draw.shift, draw.share), weight[count:]])
 
     def draw(self, generator: random.Random, num_images: int, height: int, width: int) -> Draw | None:
-        """Draw how one batch is mixed. Return None if the batch stays unchanged."""
+        """Draw the parameters for mixing one batch. Return None if the batch stays unchanged."""
         if num_images < 2 or generator.random() >= self.probability:
             return None
         takes_cutmix = bool(self.cutmix_alpha) and (not self.mixup_alpha or generator.random() < 0.5)

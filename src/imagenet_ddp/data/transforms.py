@@ -131,9 +131,10 @@ class TrainTransform:
 
 @dataclass(frozen=True)
 class EvalTransform:
-    """uint8 (3, H, W) -> uint8 (3, image_size, image_size): resize the short side to `resize`, then crop the centre.
+    """Resizes the short side to `resize` pixels, then crops the centre: uint8 (3, H, W) -> uint8 (3, image_size,
+    image_size).
 
-    The transform is stored in every checkpoint (`as_dict`), so that evaluation and prediction use the same one as
+    The transform is stored in every checkpoint (`as_dict`), so that evaluation and prediction use the same transform as
     validation.
     """
 
@@ -181,7 +182,7 @@ class EvalTransform:
 
 
 def mean_and_std(data: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and std of each channel from the resolved data.* keys. null stands for ImageNet's values."""
+    """Return the mean and std of each channel from the resolved data.* keys. null selects ImageNet's values."""
     return tuple(data["mean"] or IMAGENET_MEAN), tuple(data["std"] or IMAGENET_STD)
 
 
@@ -191,7 +192,7 @@ def normalise(
     """Normalise uint8 (B, 3, H, W) to float32 on the same device: (x / 255 - mean) / std per channel. flip: bool (B,),
     whether each image is to be flipped horizontally."""
     if flip is not None:
-        # flipping uint8 moves a quarter of the bytes; reading the values of `flip` would wait for the device
+        # flips uint8, a quarter of the bytes of float32, and does not read `flip`, which would wait for the device
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(3), images)
     scale, shift = _scale_and_shift(mean, std, images.device)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format

@@ -31,9 +31,9 @@ def validate(
 ) -> list[str]:
     """Return a message for each mistake.
 
-    verb: evaluate needs only the validation images, and predict and export need no folder at all; check reads every
-    image later. partial: check each key by itself, but no folders or combinations, because a checkpoint provides the
-    other keys. elsewhere: check only the names of folders, because the folders are on another machine.
+    verb: the command. evaluate needs only the validation images, predict and export need no folder at all, and check
+    reads every image later. partial: check each key by itself, but no folders or combinations, because a checkpoint
+    provides the other keys. elsewhere: check only the names of folders, because the folders are on another machine.
     """
     data = config["data"]
     found = validate_group("data", data)

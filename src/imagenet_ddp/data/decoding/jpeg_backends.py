@@ -62,8 +62,8 @@ class Pillow:
 
 
 class TorchVision(Pillow):
-    """torchvision's decoder, which decodes only at full size; Pillow decodes at reduced sizes. It must not end early,
-    because libjpeg would print a line for every image."""
+    """torchvision's decoder, which decodes only at full size. Reduced sizes are decoded by Pillow. ends_early is false,
+    because libjpeg would print a line for every shortened image."""
 
     def __init__(self) -> None:
         io = importlib.import_module("torchvision.io")
@@ -77,7 +77,7 @@ class TorchVision(Pillow):
             return self._decode(encoded, mode=self._mode).permute(1, 2, 0).numpy()
 
 
-_MAKERS = {"simplejpeg": SimpleJpeg, "torchvision": TorchVision, "pillow": Pillow}  # the fastest first
+_MAKERS = {"simplejpeg": SimpleJpeg, "torchvision": TorchVision, "pillow": Pillow}  # from fastest to slowest
 NAMES = tuple(_MAKERS)
 
 

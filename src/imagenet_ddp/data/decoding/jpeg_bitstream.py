@@ -20,7 +20,7 @@ RST0 = 0xD0
 SOF = frozenset((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
 MOST_FILL = 1000  # bytes of 0xFF before a marker; the standard sets no limit, but millions of them are an attack
 SEQUENTIAL = (0xC0, 0xC1)  # Huffman-coded, one pass over the image
-BLOCK = 8  # pixels
+BLOCK = 8  # side of a block in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,8 @@ def read_scan(data: bytes, header: Header) -> Scan | None:
     is_marker = (kinds != 0) & (kinds != 0xFF)  # 0xFF may be repeated before a marker
     at, kinds = at[is_marker], kinds[is_marker]
     is_restart = (kinds & 0xF8) == RST0
-    number = int(np.argmin(is_restart)) if not is_restart.all() else len(kinds)  # before any other marker
+    # the number of restart markers before any other marker
+    number = int(np.argmin(is_restart)) if not is_restart.all() else len(kinds)
     if number == len(kinds) or kinds[number] != EOI or not header.is_one_pass:
         return None
     blocks = -(-header.height // header.row_height) * header.blocks_per_row
@@ -158,7 +159,7 @@ def band(data: bytes, header: Header, scan: Scan, top: int, bottom: int) -> tupl
     ends = [*scan.restarts, scan.end]
     cut = bytearray(data[: header.data_at]) + data[begins[first] : ends[last - 1]] + b"\xff\xd9"
     shift = header.data_at - begins[first]
-    for number, marker in enumerate(ends[first : last - 1]):  # numbered 0 to 7 cyclically
+    for number, marker in enumerate(ends[first : last - 1]):  # renumber them cyclically, 0 to 7
         cut[marker + shift + 1] = RST0 + number % 8
     height = min(last * step, header.height) - first * step
     return _with_height(cut, header, height), first * step, height

@@ -1,8 +1,8 @@
 """Order an epoch so that each class is equally frequent (data.sampling=balanced).
 
-An epoch of n images of C classes has n/C images of each class, rounded up or down. The classes take turns from epoch to
-epoch in being rounded up. The images of a class are drawn from one sequence for the whole training, which consists of
-consecutive shuffles of all its images. Therefore no image is repeated before every other image of its class has been
+In an epoch of n images of C classes, each class has n/C images, rounded up or down. From epoch to epoch, the classes
+take turns at being rounded up. The images of a class are drawn from one sequence for the whole training, which consists
+of consecutive shuffles of all its images. Therefore no image is repeated before every other image of its class has been
 drawn, and after enough epochs all images of a class have been drawn equally often. The order of an epoch is a function
 of classes, seed and epoch only, so earlier epochs need not be computed.
 """
@@ -11,8 +11,8 @@ import numpy as np
 
 from imagenet_ddp.system.seeding import hash_seed
 
-# A generator draws at least this number of images, which takes as long as making the generator. For a small class, it
-# therefore draws several shuffles.
+# Each generator draws at least this number of images, for a small class several shuffles. Drawing so many takes as long
+# as making the generator.
 _LEAST = 256
 
 
@@ -22,7 +22,7 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     by_class = np.argsort(targets, kind="stable")
     classes, begins = np.unique(targets[by_class], return_index=True)
     each, left = divmod(len(targets), len(classes))
-    # `left` classes have one image more than the others; classes take turns, and class k has the turn turn[k]
+    # `left` classes have one image more than the others; the classes take turns, and class k has turn number turn[k]
     turn = _generator(seed, 1).permutation(len(classes))
     first, last = (number * each + _times_in_turn(turn, number * left) for number in (epoch, epoch + 1))
     drawn = [

@@ -23,6 +23,6 @@ class CopyToDevice:
             for name, value in batch.items():
                 if torch.is_tensor(value):
                     moved[name] = value.to(device, non_blocking=True)
-                    moved[name].record_stream(compute)  # the next copy must not reuse memory that is still computed on
+                    moved[name].record_stream(compute)  # the next copy must not overwrite data still in use
         compute.wait_stream(self._copies)
         return moved

@@ -167,7 +167,7 @@ class EpochLoader(DataLoader):
         if workers:
             iterator._shutdown_workers()  # type: ignore[union-attr]
         for worker in workers:
-            if worker.is_alive():  # workers ignore the SIGTERM that torch has sent, and Python would wait for them
+            if worker.is_alive():  # workers ignore the SIGTERM that torch has sent, so Python would wait for them
                 worker.kill()
 
 

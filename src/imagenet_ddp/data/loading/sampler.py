@@ -2,11 +2,11 @@
 often), and every rank takes the same number of steps.
 
 A full step has `batch_size` images per rank. If the images do not divide evenly, the last two steps share the remaining
-images, and each of these steps divides its images evenly among the ranks. Their batches may be smaller, and on some
-ranks smaller by one image. Each batch carries the number of images in its step, summed over all ranks
-(`Key.step_images`), and the number of images in its optimizer step (`Key.update_images`), which is the sum over several
-steps with gradient accumulation. The classifier weights the loss by the latter number, so that each update uses the
-mean gradient over its images, however they are divided into batches.
+images, and each of these steps divides its images evenly among the ranks. Batches may then be smaller than batch_size,
+and some ranks may have one image fewer than others. Each batch carries the number of images in its step, summed over
+all ranks (`Key.step_images`), and the number of images in its optimizer step (`Key.update_images`), which is the sum
+over several steps with gradient accumulation. The classifier weights the loss by the latter number, so that each update
+uses the mean gradient over its images, however they are divided into batches.
 
 A batch that is too small to train on (no image for a rank, or a single image, for which batch norm raises an error if
 its feature maps are 1×1) is padded with images that do not count (`Key.counts` is False). They contribute nothing to

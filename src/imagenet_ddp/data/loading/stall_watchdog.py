@@ -24,7 +24,7 @@ class StallWatchdog:
     """Watchdog of one loader. who: the waiting process, named at the start of messages. timeout_s: in seconds; 0: no
     timeout.
 
-    The training process marks the start and the end of each wait by an assignment, and a thread checks the mark every
+    The training process marks the start and the end of each wait with an assignment, and a thread checks the mark every
     few seconds. After timeout_s, the thread kills the workers, which raises an error in the process that waits for
     them. If no error is raised, the thread ends this process.
     """
@@ -78,7 +78,7 @@ class StallWatchdog:
 
     @property
     def _from(self) -> str:
-        """Return the folder of the images and the processes that read them, in words."""
+        """Describe the folder of the images and the processes that read them, for messages."""
         pids = [worker.pid for worker in loader_workers(self._loader())] or [os.getpid()]
         folder = f" from {self.location}" if self.location else ""
         return f"{folder} (process{'es' if len(pids) > 1 else ''} {', '.join(map(str, pids))})"

@@ -14,8 +14,8 @@ from imagenet_ddp.errors import ConfigError
 class Images:
     """One split of a data set, whose images are read by position.
 
-    `targets` and `read` are required. All other methods have defaults, which a source may replace by better ones. The
-    object is pickled into each DataLoader worker, so store arrays rather than lists of strings.
+    `targets` and `read` are required. All other methods have defaults, which a source may override. The object is
+    pickled into each DataLoader worker, so store arrays rather than lists of strings.
     """
 
     targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes

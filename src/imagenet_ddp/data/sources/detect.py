@@ -17,15 +17,15 @@ STL10 = ("stl10_binary", "stl10_binary.tar.gz")
 
 
 def name_of(text: str) -> str | None:
-    """Return the data= that a name means, such as imagenet for ImageNet, imagenet1k and imagenet-1k, or None for an
-    unknown name."""
+    """Return the value of data= for another spelling of it, such as imagenet for ImageNet, imagenet1k and imagenet-1k,
+    or None for an unknown name."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
     return bare if bare in NAMES else _SAME.get(bare)
 
 
 def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
-    """Return the options to type for this folder or file; data= comes first. otherwise: the data= to assume if the
-    content does not show it."""
+    """Return the options to type for this folder or file, beginning with data=. otherwise: the value of data= if the
+    content does not show which one is right."""
     folder = expand_home(root)
     try:
         return _options(root, folder, otherwise)
@@ -48,7 +48,7 @@ def _options(root: str, folder: Path, otherwise: str) -> list[str]:
     if train.is_dir():
         more = [] if (folder / "val").is_dir() else ["data.val_fraction=0.1"]
         return [f"data={_by_names(train, otherwise)}", f"data.root={root}", *more]
-    if class_folders(folder) and not (folder / "val").is_dir():  # the folder has the class folders themselves
+    if class_folders(folder) and not (folder / "val").is_dir():  # the folder itself contains the class folders
         return [
             f"data={_by_names(folder, otherwise)}",
             f"data.root={root}",

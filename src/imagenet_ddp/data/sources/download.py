@@ -20,7 +20,7 @@ MIB = 2**20
 READ_S = 30.0  # longest wait for a response, and for the next bytes
 STALL_S = 600.0  # longest wait for another process whose download does not grow; checking and unpacking take a minute
 REPORT_S = 15.0  # time between two log lines of a waiting process
-RETRIES = 3  # allowed number of consecutive connections without a received byte, after a connection with one
+RETRIES = 3  # new connections in a row that may fail to receive data, after a connection that did
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def fetch(root: Path, archive: Archive, say: Say) -> None:
         finally:
             progress.close()
         have = size_of(part)
-        # If no byte was received at all, there is no network, so give up at once. If some were, try again.
+        # If no data was received at all, there is no network, so give up at once. If some was, try again.
         retries_left = RETRIES if have > longest else retries_left - 1
         longest = max(longest, have)
         if retries_left < 0:

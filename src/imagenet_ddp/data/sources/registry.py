@@ -24,7 +24,7 @@ from imagenet_ddp.system.text import shorten_list
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
     """Open the source. data: the resolved data.* keys. need_train: whether training images are needed. Raises
-    ConfigError for mistakes that only show when the source is opened."""
+    ConfigError for mistakes that can be found only by opening the source."""
     try:
         source = _open(data, seed, environ, need_train)
     except PermissionError as error:

@@ -28,8 +28,8 @@ def ensure(seed: int, environ: Mapping[str, str]) -> Path:
     """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed; generate it first if it is
     missing.
 
-    Several processes may call this function at once. Each generates its own temporary folder, but only the first can
-    rename it, and all return the same folder. Raises ConfigError if the folder cannot be written.
+    Several processes may call this function at once. Each generates the images in its own temporary folder, but only
+    the first can rename it, and all return the same folder. Raises ConfigError if the folder cannot be written.
     """
     folder = cache_folder(seed, environ)
     if folder.is_dir():

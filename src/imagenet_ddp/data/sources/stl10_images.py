@@ -16,7 +16,8 @@ class Stl10Images(Images):
     itself."""
 
     def __init__(self, folder: Path, split: Literal["train", "test"], fold: int | None):
-        """fold: 0 to 9, for the training images only. Raises ConfigError if sizes or labels are wrong."""
+        """folder: contains the binary files. fold: 0 to 9, for the training images only; None: all images. Raises
+        ConfigError if sizes or labels are wrong."""
         self.targets, self._records = read_split(folder, split, fold)
         self.location, self._file = str(folder), folder / f"{split}_X.bin"
         self._pixels: np.ndarray | None = None

@@ -78,11 +78,11 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
 
 
 def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
-    """Split the images into (train, val). val gets the same share of each class, and each split has at least one image
-    of a class that has two.
+    """Split the images into (train, val). val gets the same share of each class, and each split gets at least one image
+    of every class that has two or more.
 
     fold: 0 to round(1 / fraction) - 1. Together, the folds hold out each image once. The folds after the first divide
-    the images of each class that the first one leaves, and may have no image of a small class.
+    the images of each class that the first fold leaves, and may hold out no image of a small class.
 
     The choice depends on the names of the images, not on their order. Sorting or extending the list does not move
     training images into the validation set, except for the few by which the share grows.

@@ -149,9 +149,7 @@ class PackedImages(Images):
             return None
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
         shard_of = np.asarray(self._records["shard"])
-        sizes = np.bincount(
-            shard_of, minlength=len(self.split.shards)
-        )  # a shard is empty if none of its images could be read
+        sizes = np.bincount(shard_of, minlength=len(self.split.shards))  # 0 for a shard without readable images
         members = np.split(np.argsort(shard_of, kind="stable"), np.cumsum(sizes)[:-1])
         shards = self.shards_of(seed, epoch)
         parts = []

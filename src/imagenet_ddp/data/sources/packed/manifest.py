@@ -112,7 +112,7 @@ def _split(plain: Mapping[str, Any]) -> Split:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a finished pack. Raises ConfigError if `folder` is not one."""
+    """Read the manifest of a packed folder. Raises ConfigError if `folder` is not a completely packed folder."""
     path = folder / FILE
     try:
         return parse(path.read_bytes(), str(path))

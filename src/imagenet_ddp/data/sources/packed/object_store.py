@@ -76,7 +76,7 @@ class Remote:
             )
         return (
             f"{address} could not be read in {TRIES} tries ({first_line(error)}). Hint: check that the address is "
-            "right and that its server is running. Set +data.args.endpoint_url=URL for a store other than Amazon's."
+            "correct and that its server is running. Set +data.args.endpoint_url=URL for a store other than Amazon's."
         )
 
 

@@ -21,7 +21,7 @@ from imagenet_ddp.system.checksum import sha256
 from imagenet_ddp.system.console import print_message
 
 GIB = 2**30
-TOUCH_S = 5.0  # time between two records that a shard is in use
+TOUCH_S = 5.0  # time between two updates of the times of a shard in use
 QUIET_S = 15.0  # a shorter wait for another process is not logged, because a shard usually arrives within seconds
 ABANDONED_S = 3600.0  # a part file older than this belongs to a process that was killed
 

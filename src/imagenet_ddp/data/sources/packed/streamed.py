@@ -31,7 +31,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 
 LOOK_S = 0.2  # time between two checks of which shards are in use
-AFTER_FAILURE_S = 5.0  # wait after a failure, which the process that needs the shard reports
+AFTER_FAILURE_S = 5.0  # wait after a failed fetch; the process that needs the shard reports the failure
 REOPEN = 5  # number of tries to open a shard that other processes remove from the cache at the same time
 
 

@@ -57,9 +57,8 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
                 numbers.append(number)
                 for append, position in wanted:
                     cell = row[position]
-                    append(
-                        same.setdefault(cell, cell) if len(cell) < 32 else cell
-                    )  # avoids a million copies of a label
+                    # a million rows share one copy of each label
+                    append(same.setdefault(cell, cell) if len(cell) < 32 else cell)
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} must be a CSV file in UTF-8, or a Parquet file named *.parquet, but cannot be read as "
