@@ -77,7 +77,7 @@ class PadCrop:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Augmentation of a cropped image, applied in the order of the fields. An instance that changes nothing is false.
+    """Augmentation of a cropped image, applied in the order of the fields. bool() is False if it changes nothing.
     config.schema.data.DataConfig describes all fields except `fill`, the level of each channel, 0 to 255, for areas
     without pixels."""
 

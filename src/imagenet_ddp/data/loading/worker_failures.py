@@ -117,7 +117,7 @@ def _more_shm(loader: Any) -> str:
 
 def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
     """Return (pid, exit code) of each worker that has ended. An exit code -n means that signal n killed the worker.
-    wait: wait up to SETTLE_S seconds for a worker to end."""
+    wait: whether to wait up to SETTLE_S seconds for a worker to end."""
     workers = loader_workers(loader)
     if wait and workers:
         ready = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=SETTLE_S)

@@ -89,7 +89,7 @@ class Source:
 class Names:
     """Names of images. text: uint8, all names, concatenated. ends: int64 (N,), the position at which each name ends.
 
-    A list of a million strings would be copied into every forked worker, because its reference counts change.
+    A list of a million strings would be copied into every forked worker, because reading it changes reference counts.
     """
 
     text: np.ndarray

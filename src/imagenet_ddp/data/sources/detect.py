@@ -1,5 +1,5 @@
-"""Guess which data= reads a folder or a file, from a quick look at its content. This module does not import torch, and
-counts nothing (inspect.py does)."""
+"""Guess which value of data= is right for a folder or a file, from a quick look at its content. This module does not
+import torch, and does not count images (inspect.py does)."""
 
 import re
 from pathlib import Path

@@ -41,9 +41,9 @@ def size_of(path: Path) -> int:
 
 @contextmanager
 def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.0) -> Iterator[None]:
-    """Lock a file. If another process holds the lock, wait as long as the file `growing` keeps growing, or, if it is
-    None, until the lock is released. quiet_s: time in seconds before the first log line about the wait. Raises
-    ConfigError if the file stops growing."""
+    """Lock a file, and wait while another process holds the lock. growing: file that must keep growing during the wait;
+    None: wait without a limit. quiet_s: time in seconds before the first log line about the wait. Raises ConfigError if
+    the file has not grown for STALL_S seconds."""
     with lock.open("a") as handle:
         seen, deadline, next_line = -1, 0.0, time.monotonic() + quiet_s
         while True:

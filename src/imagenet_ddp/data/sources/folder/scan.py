@@ -43,9 +43,9 @@ def class_differences(train: list[str], val: list[str]) -> list[str]:
 
 
 def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
-    """Return the sorted paths of all images below a folder, relative to it, with / between the parts, and the number of
-    files that were left out, by reason: "hidden", "special", "linked" (a link to a folder, which is not followed), or
-    the extension. Hidden folders are skipped."""
+    """Return the sorted paths of all images below a folder, and the number of files left out by reason. The paths are
+    relative to the folder, with / between the parts. Reasons are "hidden", "special", "linked" (a link to a folder,
+    which is not followed), or an extension. Hidden folders are skipped."""
     images, left_out = [], Counter[str]()
     for kind, path in _walk(str(folder)):
         if kind == "image":
