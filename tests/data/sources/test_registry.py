@@ -215,7 +215,7 @@ def test_paths_of_any_name_survive(tmp_path: Path):
 def test_an_unreadable_file_is_named(tmp_path: Path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "a.jpg").write_text("<html>")
-    with pytest.raises(UnreadableImage, match=rf"{tmp_path}/cat/a\.jpg cannot be read as an image: it is no image"):
+    with pytest.raises(UnreadableImage, match=rf"{tmp_path}/cat/a\.jpg cannot be read as an image: it is not an"):
         list_images(tmp_path, ["cat"]).read(0)
 
 
@@ -290,4 +290,4 @@ def test_classes_a_checkpoint_does_not_know_are_named():
     assert text.startswith("the data's classes must be among the 2 classes of a.ckpt, but 7 are not: new0, new1,")
     assert "new4 and 2 more" in text
     assert "new5" not in text
-    assert "Hint: data.root=FOLDER" in text
+    assert "Hint: set data.root=FOLDER" in text

@@ -317,7 +317,7 @@ def test_a_server_without_ranges_starts_again(server: Server, tmp_path: Path, sa
 
 def test_a_server_that_gives_up_keeps_what_came(server: Server, tmp_path: Path, said: list[str]) -> None:
     server.cuts = [300_000, 0, 0, 0, 0, 0, 0, 0]
-    with pytest.raises(ConfigError, match=r"closed early\. 300000 of \d+ bytes are there, and the next run resumes"):
+    with pytest.raises(ConfigError, match=r"closed early\. 300000 of \d+ bytes were kept, and the next run continues"):
         stl10.prepare(tmp_path / "root", True, server.archive(), said.append)
     assert (tmp_path / "root" / "stl10_binary.tar.gz.part").stat().st_size == 300_000
 

@@ -79,5 +79,5 @@ def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
     assert find_images(f"{tmp_path}/c.txt") == [f"{tmp_path}/c.txt"]
     assert find_images(f"{tmp_path}/**/*.jpg") == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
     for pattern in ("", f"{tmp_path}/*.png"):
-        with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: 'images=FOLDER/\*\.jpg'"):
+        with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: set 'images=FOLDER/\*\.jpg'"):
             find_images(pattern)

@@ -55,7 +55,7 @@ def test_columns_of_other_names(tmp_path: Path):
             b"path,label\n\xff\xd8.jpg,cat\n",
             r"cannot be read as UTF-8 \(invalid start byte at byte 11\)\. Hint",
         ),
-        ("a.csv", 'path,label\na.jpg,"cat\n' + "b.jpg,dog\n" * 20_000, "field larger than field limit.*a quote not"),
+        ("a.csv", 'path,label\na.jpg,"cat\n' + "b.jpg,dog\n" * 20_000, "field larger than field limit.*all quotes"),
         (
             "a.parquet",
             b"path,label\n",
