@@ -364,7 +364,7 @@ PROSE = [
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file of", r"stands for a key", r"a,b,c or range",
-    r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
+    r"the same --nproc_per_node on every node", r"ranks from 0", r"counts processes",
     r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",
 ]  # fmt: skip

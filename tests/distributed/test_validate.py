@@ -110,7 +110,7 @@ def without(*names: str) -> dict[str, str]:
             {},
             "from 1 to 65535, got b",
         ),
-        ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but not set: LOCAL_RANK, MASTER_ADDR."),
+        ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but these values are not set: LOCAL_RANK, MASTER_ADDR."),
         ({}, without("WORLD_SIZE"), "RANK=3, LOCAL_RANK=3 mean one command per process"),
         ({}, TORCHRUN | {"RANK": "x"}, "RANK must be an integer, got x (environment)."),
         ({}, TORCHRUN | {"RANK": "16"}, "RANK must be below WORLD_SIZE (16), got 16"),
