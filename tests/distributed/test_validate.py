@@ -142,7 +142,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
             {},
-            "which is not so here. Hint: mount",
+            "but does not on this node. Hint: mount",
         ),
         ({"cluster__rank": -1}, {}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
         ({"cluster__world_size": 0}, {}, "cluster.world_size must be an integer ≥ 1 or null"),
