@@ -43,7 +43,7 @@ def device_type(accelerator: str) -> str:
 
 
 def _refuse_missing_gpus() -> None:
-    """Raise ConfigError if the environment assigns GPUs that torch does not find, to avoid training on the CPU unasked.
+    """Raise ConfigError if the environment assigns GPUs that torch does not find, instead of silently using the CPU.
 
     Training on the CPU is still possible with trainer.accelerator=cpu.
     """
@@ -139,8 +139,8 @@ def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -
 def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
     """Return a description such as "8 × NVIDIA H200" or "Intel Xeon 8481C, 2 cores, with bf16 units".
 
-    kind: cpu, cuda or mps. gpu_models: GPU models of all ranks. Only those CPU cores are counted that this node's
-    processes may use (the affinity mask).
+    kind: cpu, cuda or mps. gpu_models: GPU models of all ranks. Only the CPU cores that this node's processes may use
+    (their affinity mask) are counted.
     """
     if gpu_models:
         return " + ".join(f"{number} × {model}" for model, number in sorted(Counter(gpu_models).items()))

@@ -19,8 +19,8 @@ from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import count_noun
 
-STORE_S = 30  # longest wait for an answer of the store, and for the other nodes at the end
-LAST_CALL_S = 10  # how long further nodes may join after the least number of nodes has joined
+STORE_S = 30  # longest wait for an answer from the store, and for the other nodes at the end
+LAST_CALL_S = 10  # how long further nodes may join after the minimum number of nodes has joined
 HEARTBEAT_S, LOST_HEARTBEATS = 5, 3  # a node that misses this many heartbeats is removed
 
 

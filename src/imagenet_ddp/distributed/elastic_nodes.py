@@ -35,7 +35,7 @@ class ElasticNodes:
 
 
 def node_range(num_nodes: object) -> tuple[int, int] | None:
-    """Return (least, most), or None if trainer.num_nodes is not a valid range: a number, for example, or auto."""
+    """Return (least, most), or None if trainer.num_nodes is not a valid range, such as a single number or auto."""
     found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", num_nodes) if isinstance(num_nodes, str) else None
     return (int(found[1]), int(found[2])) if found else None
 

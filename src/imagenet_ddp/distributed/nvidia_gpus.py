@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Paths that show without torch that there is a GPU: NVIDIA (two paths), WSL 2, AMD, NVIDIA's small boards. On macOS, a
+# Paths that indicate a GPU, for use without torch: NVIDIA (two paths), WSL 2, AMD, NVIDIA's small boards. On macOS, a
 # GPU is always assumed.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
@@ -47,7 +47,7 @@ def parse_gpus(text: str) -> list[tuple[str, str]]:
 class RankGpu:
     """GPU that a process uses.
 
-    number: torch's number of the GPU. visible: value of CUDA_VISIBLE_DEVICES; None if the variable is not set.
+    number: index of the GPU in torch. visible: value of CUDA_VISIBLE_DEVICES; None if the variable is not set.
     """
 
     number: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 
-# Lightning's short names of precisions.
+# Lightning's short names of precisions, and the full names.
 LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
 
@@ -16,8 +16,8 @@ def choose_precision(
 ) -> tuple[str, str]:
     """Return (Lightning's precision, the reason for the choice).
 
-    kind: cpu, cuda or mps. data: the data.* options. gpu: torch's number of the GPU of this process; None if it has no
-    GPU of its own. Other GPUs of the machine may be older.
+    kind: cpu, cuda or mps. data: the data.* options. gpu: torch's index of this process's own GPU, because other GPUs
+    of the machine may be older; None if the process has no GPU of its own.
     """
     if requested not in ("auto", None):
         return LONG_NAMES.get(str(requested), str(requested)), "as set"
@@ -27,7 +27,7 @@ def choose_precision(
         import torch
 
         found = torch.cuda.get_device_properties(gpu)
-        if torch.version.hip or found.major >= 8:  # the test of torch.cuda.is_bf16_supported, which uses the first GPU
+        if torch.version.hip or found.major >= 8:  # like torch.cuda.is_bf16_supported, which checks the first GPU
             return "bf16-mixed", f"{found.name} computes in bf16"
         return "32-true", f"{found.name} has no bf16 units"
     if kind == "cpu" and cpu_has_bf16() and is_too_small_for_bf16(data):

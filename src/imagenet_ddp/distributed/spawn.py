@@ -22,7 +22,7 @@ from imagenet_ddp.system import unfinished
 
 # Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
-# Ranks that fail end at once. The resource tracker then removes the semaphores of their data loaders, and would warn.
+# Ranks that fail end at once. The resource tracker removes the semaphores of their data loaders, and would warn of it.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 STUCK_S = 40.0  # added to cluster.timeout_s; after that time, an agent's store will not answer any more
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -78,7 +78,7 @@ class Workers:
     elastic: ElasticNodes | None = None
 
     def run(self) -> Any:
-        """Run the workers, and return the result of this node's first rank. Raises WorkersFailedError if one fails.
+        """Run the workers and return the result of this node's first rank. Raises WorkersFailedError if a worker fails.
 
         The engine runs in its own thread. In the main thread, it would replace the signal handlers without restoring
         them, send Ctrl-C to workers that have already received it from the terminal, and kill all workers that are

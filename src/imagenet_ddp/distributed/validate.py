@@ -21,7 +21,7 @@ from imagenet_ddp.system.cpu_cores import num_cores
 
 PROCESSES_PER_CORE = 4  # with more processes per core, the machine would only swap
 BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU, where Lightning uses bf16-mixed for 16-mixed
-MIN_BF16_PIXELS = 17  # least width of images for training in bf16 on a CPU
+MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
 
 
 def validate(
@@ -33,10 +33,11 @@ def validate(
     multirun: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Return all errors, and the launch info of this command; None if the launcher is not recognised, or elsewhere.
+    """Return all errors, and the launch info of this command.
 
-    typed: the options as typed, for the command lines in hints. elsewhere: whether the run is a SLURM job on other
-    machines, with the nodes and devices of the config.
+    The launch info is None if the launcher is not recognised, or if elsewhere is true. typed: the options as typed, for
+    the command lines in hints. elsewhere: whether the run is a SLURM job on other machines, with the nodes and devices
+    of the config.
     """
     local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
     if elsewhere:
@@ -71,7 +72,7 @@ def validate(
 
 
 def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
-    """Return the errors of trainer.batch_finder=true."""
+    """Return the errors that trainer.batch_finder=true causes."""
     found = []
     if reason := no_gpu_reason(config["trainer"]):
         found.append(
@@ -120,7 +121,7 @@ def _sweep(launch_info: LaunchInfo, line: str) -> str:
 
 
 def is_elsewhere(launch_info: LaunchInfo) -> bool:
-    """Return whether this machine may not be node 0, which is the only node that needs the files of a run."""
+    """Return whether this may be a different machine than node 0, the only node that needs the files of a run."""
     if launch_info.standalone or launch_info.num_nodes == 1:
         return False
     if launch_info.node_rank is not None:
@@ -176,7 +177,7 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
 
 
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Return an error if trainer.devices does not fit the CPU; [] if there may be a GPU."""
+    """Return an error if trainer.devices cannot be used on CPUs; [] if there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or reason is None:

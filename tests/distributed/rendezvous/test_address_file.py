@@ -239,7 +239,7 @@ def test_second_rank_0(file: Path):
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"token": "x"}', "my thesis", "\udcff"])
 def test_foreign_file_is_left_as_it_is(file: Path, content: str):
     file.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match=r"must be a new file, but has other content\. Hint: set another path"):
+    with pytest.raises(ConfigError, match=r"the existing file has other content\. Hint: set another path"):
         find(file)
     assert file.read_bytes() == content.encode(errors="surrogateescape")
     assert names(file) == ["job42"]

@@ -116,8 +116,8 @@ def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], num_devices: 
          "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: set strategy=ddp, or set "
          "trainer.num_nodes=1."),
         ({"name": "dp"}, {"sync_batchnorm": True},
-         "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp, which keeps the batch-norm "
-         "statistics"
+         "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp, which keeps only the"
+         " batch-norm statistics"
          " of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."),
         ({"name": "dp", "comm_hook": "fp16"}, {},
          "strategy.comm_hook=fp16 is for strategy=ddp, but the strategy is dp, which has no process group."

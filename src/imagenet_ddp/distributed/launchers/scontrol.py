@@ -55,7 +55,7 @@ def requeue(environ: Mapping[str, str]) -> str | None:
     if field.get("Requeue") == "0":
         return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
     done = _scontrol("requeue", job)
-    # below 0, a signal has ended scontrol: SLURM has accepted the request and has begun to end this job's processes
+    # below 0, a signal ended scontrol, because SLURM has accepted the request and is ending this job's processes
     if done.returncode <= 0:
         return None
     return done.stderr.strip() or f"scontrol requeue ended with exit code {done.returncode}"

@@ -45,7 +45,7 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
             f"trainer.devices={devices} needs {step.num_nodes * request.devices} tasks "
             f"(one per device) or {step.num_nodes} (one per node). Hint: use #SBATCH --ntasks-per-node={devices}, or "
             f"set trainer.devices={per_node}. In scripts/*.sbatch, use --gpus-per-node={devices}, or "
-            f"DEVICES={devices} without GPUs."
+            f"DEVICES={devices} if the nodes have no GPUs."
         )
     size = step.num_nodes * (devices or 1) if by_node else step.num_tasks
     if environ.get("WORLD_SIZE", str(size)) not in (str(size), str(step.num_tasks)):

@@ -17,7 +17,7 @@ NUM_TRIES, DISTANCE = 8, 125
 
 @dataclass(frozen=True)
 class Step:
-    """SLURM step (srun) in which this process is a task."""
+    """SLURM step (srun) that started this process as one of its tasks."""
 
     job_id: str
     step_id: str

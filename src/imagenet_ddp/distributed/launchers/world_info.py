@@ -68,7 +68,7 @@ class LaunchInfo:
     world_info: WorldInfo | None = None
     num_nodes: int = 1
     node_rank: int | None = 0  # None if the rendezvous assigns it
-    manual: bool = False  # whether a person typed each command, so that each prints its own mistakes
+    manual: bool = False  # whether a person typed each command, so that each command prints its own mistakes
     job_id: str | None = None
     run_key: str | None = None  # name for the run folder, which is the same after the launcher restarts the job
 
@@ -86,7 +86,7 @@ class LaunchInfo:
 
     @property
     def noun(self) -> str:
-        """Return what joins the rendezvous: ranks or nodes."""
+        """Return "node" if nodes join the rendezvous, and "rank" if ranks join it."""
         return "node" if self.world_info is None else "rank"
 
     @property
@@ -96,5 +96,5 @@ class LaunchInfo:
 
     @property
     def size(self) -> int:
-        """Return how many ranks or nodes join the rendezvous."""
+        """Return the number of ranks or nodes that join the rendezvous."""
         return self.num_nodes if self.world_info is None else self.world_info.world_size

@@ -84,7 +84,7 @@ def route_to(address: str) -> Interface | None:
 
 
 def source_address(address: str) -> str | None:
-    """Return the address of this machine from which packets reach this numeric address; None if there is no route.
+    """Return the address from which this machine sends packets to this numeric address; None if there is no route.
 
     Raises ValueError for a host name.
     """

@@ -24,11 +24,11 @@ _EXPLAINED = """
     TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT FI_PROVIDER FI_EFA_USE_DEVICE_RDMA
 """
 KNOWN_NAMES = frozenset(_EXPLAINED.split())
-_NEAR = 0.91  # above the similarity of NCCL_NVB_DISABLE to NCCL_IB_DISABLE (0.90), because both are variables
+_NEAR = 0.91  # above the similarity of NCCL_NVB_DISABLE and NCCL_IB_DISABLE (0.90), which are different variables
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _INTERFACES = r"[^\s,=^]+(,[^\s,=^]+)*"
 _PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
-# Allowed values of variables that affect how a run behaves. The library ignores other values, or they end the process.
+# Allowed values of variables that affect how a run behaves. Other values would be ignored or would end the process.
 _VALUES: dict[str, tuple[Kind, str]] = {
     "NCCL_SOCKET_IFNAME": (matching(rf"\^?=?{_INTERFACES}", "text such as eth0, =eth0,eth1 or ^lo,docker"), "eth0"),
     "GLOO_SOCKET_IFNAME": (matching(_INTERFACES, "whole interface names such as eth0 or eth0,eth1"), "eth0"),
@@ -78,7 +78,7 @@ def interface_variables(
         return {}, [f"no interface of this machine routes to {address}, so NCCL and Gloo choose the interfaces"]
     variables, lines = {}, []
     if "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
-        # "=" matches the whole name: "ens3" would also match ens3f1. NCCL does not support the label after a colon.
+        # "=" requires the whole name, because "ens3" would also match ens3f1. NCCL does not support a label (eth0:1).
         name = interface.name.partition(":")[0]
         variables["NCCL_SOCKET_IFNAME"] = f"={name}"
         lines.append(f'NCCL_SOCKET_IFNAME="={name}": {reason}')
@@ -124,7 +124,7 @@ def _validate_name(name: str) -> list[str]:
     near = [] if name in KNOWN_NAMES else get_close_matches(name, KNOWN_NAMES, 1, _NEAR)
     return [
         f"nccl.env.{name} is not a known variable. Hint: did you mean nccl.env.{known}? "
-        f"If {name} is right, export it before the command."
+        f"If {name} is correct, export this variable before the command."
         for known in near
     ]
 

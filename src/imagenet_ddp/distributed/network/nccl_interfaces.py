@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
 
-SHOWN = 8  # most interfaces that a message lists, because a host of containers has dozens
+SHOWN = 8  # maximum number of interfaces in a message, because a container host has dozens
 _LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
@@ -107,7 +107,10 @@ def _outward() -> Interface | None:
 
 
 def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface], str]:
-    """Return the interfaces that Gloo uses, and the fault of the value, in words that complete "got ...", or ""."""
+    """Return the interfaces that Gloo uses for this value, and the mistake in the value; "" if there is none.
+
+    The description of the mistake completes a sentence with "got ...".
+    """
     names = value.split(",")
     missing = [name for name in names if not any(one.name == name and one.addresses for one in known)]
     taken = [one for one in known if one.name in names]

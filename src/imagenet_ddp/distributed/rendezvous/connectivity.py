@@ -16,7 +16,7 @@ from imagenet_ddp.distributed.rendezvous import sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, explain_lost_store
 
 CONNECT_S = 5.0
-MAX_ALL_PAIRS = 16  # with more nodes than this, each node only tries the first node and the next node
+MAX_ALL_PAIRS = 16  # with more nodes than this, each node tries only the first node and the next node
 
 
 def own_address(environ: Mapping[str, str], master: str) -> str:
@@ -34,8 +34,8 @@ def own_address(environ: Mapping[str, str], master: str) -> str:
 def check_connectivity(rank_group: RankGroup, address: str) -> None:
     """Check the connections between the nodes, from the first rank of each node. Call this on all ranks.
 
-    address: address at which the other machines reach this machine. If a node is unreachable, raises a SharedError that
-    names the node, on all ranks.
+    address: address at which the other machines reach this machine. Raises SharedError on all ranks if a node is
+    unreachable. The error names the node.
     """
     members, number, store = rank_group.members, rank_group.number, rank_group.store
     machines = list(dict.fromkeys(str(member["machine"]) for member in members))
@@ -52,7 +52,7 @@ def check_connectivity(rank_group: RankGroup, address: str) -> None:
             store.set(f"connectivity/{node}", json.dumps(own))
             for other in _targets(node, len(machines)):
                 with explain_lost_store():
-                    target = json.loads(store.get(f"connectivity/{other}"))  # may wait, because all ranks have joined
+                    target = json.loads(store.get(f"connectivity/{other}"))  # soon set, because all ranks have joined
                 if reason := _try(target):
                     unreachable[str(other)] = f"{target['host']}:{target['port']}: {reason}"
 

@@ -41,7 +41,7 @@ def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[s
 
 
 def this_process() -> dict[str, Any]:
-    """Return host and pid, for messages, and machine, which is equal for all processes of one machine and no others."""
+    """Return the host and the pid for messages, and a machine ID that only the processes of one machine share."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
     """Run the action and return its result; None if it fails or takes longer than timeout_s seconds.
 
-    Otherwise, a store whose machine is gone would block forever.
+    Without this limit, a store whose machine is gone would block forever.
     """
     result: list[T] = []
 

@@ -1,4 +1,4 @@
-"""Serve the rendezvous store if this command is node 0 or rank 0; otherwise find the store by a port or a file."""
+"""Serve the rendezvous store if this command is node 0 or rank 0; otherwise find the store at a port or in a file."""
 
 import contextlib
 import secrets
@@ -74,7 +74,7 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
             incomplete = Deadline(INCOMPLETE_S)
         elif may_own and incomplete.is_over:
             raise ConfigError(
-                f"cluster.address=file://{path} must be a new file, but has other content. "
+                f"cluster.address=file://{path} must be a new file, but the existing file has other content. "
                 "Hint: set another path. The existing file is left unchanged."
             )
         if content is None and not Path(path).exists() and may_own:

@@ -24,7 +24,7 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 class Roster:
     """Members that are expected, and members that have arrived.
 
-    label: formats a number, for example as "rank 3 (node 1, local rank 1)". hint: hint of the timeout's error message.
+    label: formats a number, for example as "rank 3 (node 1, local rank 1)". hint: hint for the error after a timeout.
     """
 
     size: int
@@ -122,11 +122,11 @@ def gather_ranks(
     find_mistakes: Callable[[list[dict[str, Any]]], list[str]] = lambda members: [],
     aborted: Callable[[], list[str]] = lambda: [],
 ) -> RankGroup:
-    """Wait until all members have arrived, each number once and with equal facts. Raises the leader's errors on all.
+    """Wait until all members have arrived, each number once and with equal facts.
 
     number: number of this member; None if the leader assigns it. details: values that are shared with the other members
     and need not be equal. find_mistakes: further checks of the members, which the leader runs. aborted: returns the
-    mistakes of members that will not arrive.
+    mistakes of members that will not arrive. Raises the leader's errors on all members.
     """
     arrival = _arrive(
         store, number=number, size=roster.size, job_id=roster.job_id, facts=facts, details=dict(details or {})
@@ -192,7 +192,7 @@ def _decide(
 
 
 def send_refusal(store: Store, number: int | None, noun: str, job_id: str | None, mistakes: list[str]) -> bool:
-    """Tell the members that gather at this store that this command was refused. Return whether they received this.
+    """Tell the members that gather at this store that this command was refused. Return whether they were reached.
 
     Members that have already gathered without this command receive nothing.
     """

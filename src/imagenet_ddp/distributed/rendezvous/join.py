@@ -32,7 +32,10 @@ class Rendezvous:
     starts_workers: bool
 
     def leave(self, timeout_s: float = 10.0) -> None:
-        """Leave the group. If this command serves the store, first wait up to timeout_s seconds for all other nodes."""
+        """Leave the group.
+
+        If this command serves the store, wait up to timeout_s seconds until all other nodes have left.
+        """
         group = self.rank_group
 
         def leave() -> None:

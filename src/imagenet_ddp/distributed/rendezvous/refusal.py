@@ -14,8 +14,8 @@ from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
-FOREGROUND_S = 3.0  # wait if a person waits for the prompt; commands that have already started check every 0.2 s
-BACKGROUND_S = 12.0  # wait for commands that start at the same time, whose imports of torch take different times
+FOREGROUND_S = 3.0  # limit if a person waits for the prompt; commands that have already started check every 0.2 s
+BACKGROUND_S = 12.0  # limit in other cases; commands that start together may need different times to import torch
 SEND_S = 30.0  # limit for importing torch, finding the other commands and sending
 MAX_MISTAKES = 5
 

@@ -1,4 +1,4 @@
-"""Send a file that only number 0 has to the others, through their store."""
+"""Send a file of number 0 to the other members, through their store."""
 
 import atexit
 import shutil

@@ -1,4 +1,4 @@
-"""Open the TCP connections between ranks. No torch."""
+"""Open the TCP connections between ranks. Does not import torch."""
 
 import contextlib
 import socket

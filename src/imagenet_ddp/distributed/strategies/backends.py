@@ -28,7 +28,7 @@ def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
     is_available = {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}
     if not is_available[name]():
         hint = {
-            "nccl": f"set {key}=gloo (slower), or install a torch for Linux with CUDA or ROCm.",
+            "nccl": f"set {key}=gloo (slower), or install a torch build for Linux with CUDA or ROCm.",
             "gloo": f"set {key}=nccl on GPUs, or install torch from its official wheels.",
         }[name]
         by_default = "" if backend else f" (the default for {kind})"

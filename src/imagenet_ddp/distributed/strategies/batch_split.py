@@ -1,9 +1,9 @@
 """Split a batch over the devices of one process, for strategy=dp and strategy=balanced_dp. Does not import torch.
 
 data.batch_size is the number of images per device, as with every other strategy. One forward pass of the whole process
-processes `images_per_forward()` images. This number is fixed before the run starts, because the learning rate, the
-steps per epoch and the checkpoints depend on it. strategy.first_device_batch changes the number: with data.batch_size=3
-on three devices, strategy.first_device_batch=2 results in 2 + 3 + 3 = 8 images.
+has `images_per_forward()` images. This number is fixed before the run starts, because the learning rate, the steps per
+epoch and the checkpoints depend on it. strategy.first_device_batch changes the number: with data.batch_size=3 on three
+devices, strategy.first_device_batch=2 results in 2 + 3 + 3 = 8 images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,8 +91,8 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
 
     first: None for dp, which splits as nn.DataParallel does (torch.chunk), into equal parts that are rounded up, until
     no image is left. For example, 5 images on 4 devices are split into 2 + 2 + 1 + 0. Otherwise, `first` is the number
-    of images on the first device in a forward pass of `full` images. With fewer images, the first device receives the
-    same proportion, rounded to the nearest image, and the shares of the other devices differ by at most 1.
+    of images on the first device in a forward pass of `full` images. With any other number of images, the first device
+    receives the same proportion, rounded to the nearest image, and the shares of the other devices differ by at most 1.
     """
     if num_devices == 1:
         return [num_images]
@@ -127,10 +127,10 @@ def describe(
     if num_devices == 1:
         return lines
     lines.append(
-        f"strategy=ddp is usually faster than strategy={strategy['name']}, with which every forward pass copies the"
-        " weights to all devices, one Python process drives all devices, and the first device alone gathers the"
-        f" outputs and computes the loss and the step. The advantages of strategy={strategy['name']} are one process"
-        " with one copy of the data and one data loader, no process group, no ports, and use in notebooks."
+        f"strategy=ddp is usually faster than strategy={strategy['name']}. With strategy={strategy['name']}, every"
+        " forward pass copies the weights to all devices, one Python process drives all devices, and only the first"
+        " device gathers the outputs and computes the loss and the step. The advantages are a single process with one"
+        " copy of the data and one data loader, no process group, no ports, and use in notebooks."
     )
     if on_cpu:
         lines.append("On a CPU, the replicas are threads on the same memory, which is useful for tests but not faster.")
@@ -165,8 +165,8 @@ def validate(
         )
     if trainer.get("sync_batchnorm") is True:
         errors.append(
-            f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps the batch-norm"
-            " statistics of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."
+            f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the"
+            " batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."
         )
     defaults = {field.name: field.default for field in fields(StrategyConfig) if field.name not in _OWN_KEYS}
     typed = [f"strategy.{key}={shown(strategy[key])}" for key in defaults if strategy[key] != defaults[key]]

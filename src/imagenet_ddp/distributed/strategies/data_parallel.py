@@ -28,7 +28,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 
 
 class DataParallelStrategy(SingleDeviceStrategy):
-    """Strategy for one process on the first device, whose net is called on all devices.
+    """Strategy for one process that has its module on the first device and calls the net on all devices.
 
     The LightningModule must have its net as `net` and call it as `self.call_net(images)`, with the images along the
     first dimension and one tensor as output.
@@ -155,7 +155,7 @@ class _Context:
         self._autocast = {
             "dtype": torch.get_autocast_dtype(device.type),
             "enabled": torch.is_autocast_enabled(device.type),
-            # threads would share the cache of converted weights, and would sum gradients in its dtype in random order
+            # threads would share the cache of converted weights, and sum gradients in the cache's dtype in any order
             "cache_enabled": False,
         }
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None

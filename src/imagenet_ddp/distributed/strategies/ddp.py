@@ -90,7 +90,7 @@ class StoreDDPStrategy(DDPStrategy):
         super().on_train_end()
 
     def on_validation_start(self) -> None:
-        """Broadcast rank 0's batch-norm statistics once per validation, because a checkpoint contains these."""
+        """Broadcast rank 0's batch-norm statistics once per validation, because checkpoints contain those of rank 0."""
         self._average()
         if isinstance(self.model, DistributedDataParallel):
             _send_buffers(self.model)
