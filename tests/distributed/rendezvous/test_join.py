@@ -139,7 +139,7 @@ def test_missing_nodes_of_a_file_are_asked_for_the_disk(commands: Commands, tmp_
     commands.timeout_s = 0.5
     address = Address(file=str(tmp_path / "job"))
     (text,) = mistakes(commands.start(node(address, None)))
-    assert "Missing: 1 more node." in text and f"is {tmp_path}/job on the same disk there?" in text
+    assert "Missing: 1 more node." in text and f"has {tmp_path}/job on the same disk." in text
 
 
 def test_different_commands_are_refused_on_all(commands: Commands):
@@ -152,7 +152,7 @@ def test_different_commands_are_refused_on_all(commands: Commands):
         found = mistakes(future)
         assert len(found) == 2
         assert "disagree on seed: 0 on node 0; 1 on node 1." in found[0]
-        assert "disagree on number of workers: 2 on node 0; 4 on node 1. Hint: the same number of devices" in found[1]
+        assert "disagree on number of workers: 2 on node 0; 4 on node 1. Hint: set trainer.devices=" in found[1]
 
 
 def test_a_node_given_twice(commands: Commands):

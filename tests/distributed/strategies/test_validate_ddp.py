@@ -50,7 +50,7 @@ def test_an_unknown_key_leads_to_the_page() -> None:
         ({"static_graph": True}, {}, None),
         ({"static_graph": True}, {"accumulate_grad_batches": 2}, "static_graph=true does not work with trainer.acc"),
         ({"comm_hook": "powersgd"}, {"precision": "bf16-mixed"}, None),
-        ({"comm_hook": "powersgd"}, {"precision": "16-mixed"}, "but the hook stores them"),
+        ({"comm_hook": "powersgd"}, {"precision": "16-mixed"}, "but the hook stores these gradients"),
         ({"comm_hook": "post_local_sgd"}, {"accumulate_grad_batches": 2, "precision": "bf16-mixed"}, None),
         (
             {"comm_hook": "post_local_sgd"},
