@@ -24,7 +24,7 @@ from imagenet_ddp.system import unfinished
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
 # Ranks that fail end at once. The resource tracker removes the semaphores of their data loaders, and would warn of it.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
-STUCK_S = 40.0  # added to cluster.timeout_s; after that time, an agent's store will not answer any more
+STUCK_S = 40.0  # after cluster.timeout_s plus this time, an agent's store will not answer any more
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 

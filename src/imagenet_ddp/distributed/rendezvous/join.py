@@ -110,5 +110,5 @@ def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
         reach = f"Check that the missing machine reaches {host}:{port}."
     return (
         "start the command on the missing machine, too, or read the message there. "
-        f"{reach} cluster.timeout_s sets the longest wait."
+        f"{reach} To wait longer, set cluster.timeout_s."
     )

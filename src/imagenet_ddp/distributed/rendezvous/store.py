@@ -139,7 +139,7 @@ def client(
             raise ConfigError(
                 f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {where}, but {reason}. "
                 "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address, or read its "
-                "own message. cluster.timeout_s sets the longest wait."
+                "own message. To wait longer, set cluster.timeout_s."
             )
 
 
