@@ -291,6 +291,8 @@ LINES = [
         "MASTER_PORT": "29500", **META}),
     Case("strategy=dp", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("-m seed=1,2", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
+    Case(f"cluster.address={FAR}", {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+                                    "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29500", **META}),
     Case("", {"NODE_RANK": "1"}),
     Case("nccl.env.NCCL_SOCKET_IFNAME=eth0 trainer.devices=2", {"NCCL_SOCKET_IFNAME": "lo"}),
 ]  # fmt: skip
