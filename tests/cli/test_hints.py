@@ -291,6 +291,8 @@ LINES = [
         "MASTER_PORT": "29500", **META}),
     Case("strategy=dp", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
     Case("-m seed=1,2", {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **META}),
+    Case(f"cluster.address={FAR}", {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+                                    "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29500", **META}),
     Case("", {"NODE_RANK": "1"}),
     Case("nccl.env.NCCL_SOCKET_IFNAME=eth0 trainer.devices=2", {"NCCL_SOCKET_IFNAME": "lo"}),
 ]  # fmt: skip
@@ -364,7 +366,7 @@ PROSE = [
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
     r"correct that file", r"begin the file of", r"stands for a key", r"a,b,c or range",
-    r"the same --nproc_per_node on each", r"nodes count from 0", r"ranks count from 0", r"it counts processes",
+    r"the same --nproc_per_node on every node", r"ranks from 0", r"counts processes",
     r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",
 ]  # fmt: skip

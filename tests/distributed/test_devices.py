@@ -38,7 +38,7 @@ def test_gpus(asked: object, found: object, number: int) -> None:
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("asked", [5, [0, 4]])
 def test_gpus_that_are_not_there(asked: object) -> None:
-    with pytest.raises(ConfigError, match=r"but torch finds 4 .*Hint: trainer.devices=4"):
+    with pytest.raises(ConfigError, match=r"but torch finds 4 .*Hint: set trainer.devices=4"):
         devices.local_devices({"accelerator": "gpu", "devices": asked})
 
 
@@ -93,7 +93,7 @@ def test_a_gpu_that_two_ranks_share_is_named() -> None:
     assert devices.find_shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], label) == []
     assert devices.find_shared_gpus([None, None], label) == []  # CPUs
     (text,) = devices.find_shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-c"], label)
-    assert "rank 2 (node 1, local rank 0) and rank 3 (node 1, local rank 1) share GPU-c. Hint: LOCAL_RANK" in text
+    assert "rank 2 (node 1, local rank 0) and rank 3 (node 1, local rank 1) share GPU-c. Hint: set" in text
 
 
 @pytest.mark.usefixtures("gpus")

@@ -32,8 +32,8 @@ def test_a_range_of_nodes() -> None:
 def test_what_it_needs() -> None:
     assert mistakes(config()) == []
     assert mistakes(config(address=None), ["hydra.run.dir=r", "resume=auto"]) == [
-        "trainer.num_nodes=1:2 needs the address of the node that stays, by which the others find it. "
-        "Hint: cluster.address=HOST:29500, the same on each node; or trainer.num_nodes=1."
+        "trainer.num_nodes=1:2 needs the address of the node that serves the rendezvous during the whole run. "
+        "Hint: set cluster.address=HOST:29500 on every node, or set trainer.num_nodes=1."
     ]
     assert validate(config(address=None), {"MASTER_ADDR": "a"}, verb="train", typed=TYPED, multirun=False) == []
 
@@ -41,10 +41,10 @@ def test_what_it_needs() -> None:
 @pytest.mark.parametrize(
     ("found", "typed", "sentence"),
     [
-        (config("3:2"), TYPED, "must be LEAST:MOST, got 3:2. Hint: trainer.num_nodes=2:3."),
-        (config(), [], "needs one run folder for all its parts, on a disk that all nodes share."),
-        (config(max_restarts=0), TYPED, "but cluster.max_restarts is 0. Hint: cluster.max_restarts=10"),
-        (config(address="file:///mnt/x"), TYPED, "needs the address of the node that stays"),
+        (config("3:2"), TYPED, "must be LEAST:MOST, got 3:2. Hint: set trainer.num_nodes=2:3."),
+        (config(), [], "needs one run folder, on a disk that all nodes share."),
+        (config(max_restarts=0), TYPED, "but cluster.max_restarts is 0. Hint: set cluster.max_restarts=10"),
+        (config(address="file:///mnt/x"), TYPED, "needs the address of the node that serves the rendezvous"),
         (config(node_rank=0), TYPED, "cluster.node_rank must be null with trainer.num_nodes=1:2"),
         (config(), [*TYPED, "resume=old"], "resume must be auto with trainer.num_nodes=1:2, got old."),
         ({**config(), "strategy": {"name": "dp"}}, TYPED, "strategy=dp runs in one process"),

@@ -110,7 +110,7 @@ def without(*names: str) -> dict[str, str]:
             {},
             "from 1 to 65535, got b",
         ),
-        ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "but not set: LOCAL_RANK, MASTER_ADDR."),
+        ({}, without("MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), "are not set: LOCAL_RANK, MASTER_ADDR."),
         ({}, without("WORLD_SIZE"), "RANK=3, LOCAL_RANK=3 mean one command per process"),
         ({}, TORCHRUN | {"RANK": "x"}, "RANK must be an integer, got x (environment)."),
         ({}, TORCHRUN | {"RANK": "16"}, "RANK must be below WORLD_SIZE (16), got 16"),
@@ -131,7 +131,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
             {},
-            "with several processes, whose clocks differ, trainer.val_check_interval must be a number of batches",
+            "trainer.val_check_interval must be a number of batches or a fraction of an epoch, because the clocks of",
         ),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (
@@ -142,7 +142,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
             {},
-            "which is not so here. Hint: mount",
+            "but does not on this node. Hint: mount",
         ),
         ({"cluster__rank": -1}, {}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
         ({"cluster__world_size": 0}, {}, "cluster.world_size must be an integer ≥ 1 or null"),
@@ -173,8 +173,9 @@ def test_no_meeting_place_shows_the_line_to_type():
 @pytest.mark.parametrize(
     ("typed", "environ", "said"),
     [
-        ({}, TORCHRUN, "on one node, but 16 ranks take part (torchrun). Hint: the same job on each: `python -m "
-         "imagenet_ddp.train -m seed=1,2 hydra.sweep.dir=runs/SWEEP sweep.job=0`, then sweep.job=1."),
+        ({}, TORCHRUN, "on one node, but 16 ranks take part (torchrun). Hint: run the same job on each rank: `python "
+         "-m imagenet_ddp.train -m seed=1,2 hydra.sweep.dir=runs/SWEEP sweep.job=0`, then the same line with "
+         "sweep.job=1."),
         ({}, STEP, "but 2 ranks take part (slurm job 7)."),
         ({"trainer__devices": 2}, STEP, "but 2 nodes take part (slurm job 7)."),
         ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "but 2 nodes take part (MASTER_ADDR)."),
@@ -218,7 +219,7 @@ def test_gpus_that_may_be_another_jobs(monkeypatch: pytest.MonkeyPatch, environ:
     found = [text for text in validate(config(), step | environ) if "SLURM_GPUS_ON_NODE" in text]
     assert len(found) == refused
     if refused:
-        assert "this job has 2 of the node's 4 GPUs" in found[0] and "Hint: srun without --gpu-bind." in found[0]
+        assert "this job has 2 of the node's 4 GPUs" in found[0] and "Hint: use srun without --gpu-bind." in found[0]
 
 
 def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):

@@ -128,17 +128,17 @@ def test_a_resumed_run_keeps_its_update(
     ("reference", "typed", "keep", "world_size", "sentence"),
     [
         ("64", (), True, 3,
-         "The batch changed from 128 to 96 images per step (128 do not divide among these devices), and the learning "
-         "rate changes with it from 0.2 to 0.15."),
+         "The batch changed from 128 to 96 images per step (128 images cannot be split evenly among these devices), "
+         "and the learning rate changes with it from 0.2 to 0.15."),
         ("null", (), True, 3,
-         "The batch changed from 128 to 96 images per step (128 do not divide among these devices), and the learning "
-         "rate stays 0.1 (optim.reference_batch=null)."),
+         "The batch changed from 128 to 96 images per step (128 images cannot be split evenly among these devices), "
+         "and the learning rate stays 0.1 (optim.reference_batch=null)."),
         ("64", (), False, 2,
          "The batch changed from 128 to 64 images per step (as set), and the learning rate "
          "changes with it from 0.2 to 0.1."),
         ("64", ("strategy.static_graph=true",), True, 2,
-         "The batch changed from 128 to 64 images per step (128 do not divide among these devices without "
-         "accumulation), and the learning rate changes with it from 0.2 to 0.1."),
+         "The batch changed from 128 to 64 images per step (128 images cannot be split evenly among these devices "
+         "without accumulation), and the learning rate changes with it from 0.2 to 0.1."),
     ],
 )  # fmt: skip
 def test_an_update_that_changes_is_reported(
@@ -164,7 +164,7 @@ def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> Non
     assert startup_report.batch_lines(plans[0])[1:] == ["This batch: it keeps the 48 images per step of 3 nodes."]
     plan = on(2, 1)
     assert (plan.global_batch_size, plan.update_wanted) == (4, 6)
-    assert startup_report.batch_lines(plan)[1:] == ["This batch: 6 do not divide among these devices."]
+    assert startup_report.batch_lines(plan)[1:] == ["This batch: 6 images cannot be split evenly among these devices."]
 
 
 def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""Pass the ranks of this process to Lightning, so that it neither starts processes nor guesses a rank."""
+"""Pass the ranks of this process to Lightning, so that Lightning neither starts processes nor guesses ranks."""
 
 from lightning.fabric.plugins.environments import ClusterEnvironment
 
@@ -7,7 +7,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 
 class DetectedEnvironment(ClusterEnvironment):
-    """Adapt WorldInfo to Lightning's interface."""
+    """Adapt WorldInfo to Lightning's ClusterEnvironment interface."""
 
     def __init__(self, world_info: WorldInfo):
         super().__init__()
@@ -27,7 +27,7 @@ class DetectedEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        return False  # never chosen by Lightning itself
+        return False  # Lightning must never choose this environment by itself
 
     def world_size(self) -> int:
         return self._world_info.world_size
@@ -49,6 +49,6 @@ class DetectedEnvironment(ClusterEnvironment):
 
     @staticmethod
     def _must_agree(what: str, lightning: int, world_info: int) -> None:
-        # a sampler with another world size than the process group would silently use a part of the data
+        # a sampler whose world size differs from that of the process group would silently use only part of the data
         if lightning != world_info:
-            raise RuntimeError(f"Lightning takes the {what} to be {lightning}, but the launcher made it {world_info}")
+            raise RuntimeError(f"Lightning expects the {what} {lightning}, but the launcher assigned {world_info}")

@@ -1,4 +1,7 @@
-"""Choose the devices of this node's processes and their threads, and describe them. Never creates a CUDA context."""
+"""Choose the devices and CPU threads of this node's processes, and describe the hardware.
+
+No function of this module creates a CUDA context.
+"""
 
 import os
 from collections import Counter
@@ -16,7 +19,10 @@ from imagenet_ddp.system.text import count_noun
 
 
 def device_type(accelerator: str) -> str:
-    """Return the device type for trainer.accelerator: cpu, cuda or mps."""
+    """Return the device type for trainer.accelerator: cpu, cuda or mps.
+
+    Raises ConfigError if a GPU is required but missing.
+    """
     if accelerator in ("cuda", "gpu", "auto"):
         if torch.cuda.is_available():
             return "cuda"
@@ -25,30 +31,35 @@ def device_type(accelerator: str) -> str:
         if accelerator == "auto":
             _refuse_missing_gpus()
             return "cpu"
-        reason = "torch finds no CUDA device" if torch.version.cuda else "this torch is built without CUDA"
-        raise ConfigError(f"trainer.accelerator={accelerator} needs a GPU: {reason}. Hint: trainer.accelerator=auto.")
+        reason = "torch finds no CUDA device" if torch.version.cuda else "this torch was built without CUDA"
+        raise ConfigError(
+            f"trainer.accelerator={accelerator} needs a GPU, but {reason}. Hint: set trainer.accelerator=auto."
+        )
     if accelerator == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            "trainer.accelerator=mps needs a Mac's GPU, and this machine has none. Hint: trainer.accelerator=auto."
+            "trainer.accelerator=mps needs a Mac's GPU, but this machine has none. Hint: set trainer.accelerator=auto."
         )
     return accelerator
 
 
 def _refuse_missing_gpus() -> None:
-    """Refuse to train on the CPU if the environment promises GPUs, unless trainer.accelerator requests it."""
+    """Raise ConfigError if the environment assigns GPUs that torch does not find, instead of silently using the CPU.
+
+    Training on the CPU is still possible with trainer.accelerator=cpu.
+    """
     name = "CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else "SLURM_GPUS_ON_NODE"
     value = os.environ.get(name, "").strip()
     if value not in ("", "-1", "NoDevFiles") and (name, value) != ("SLURM_GPUS_ON_NODE", "0"):
         raise ConfigError(
-            f"{name}={value} promises GPUs, but torch finds none. Hint: `nvidia-smi` shows what the driver finds; "
-            "trainer.accelerator=cpu to do without."
+            f"{name}={value} promises GPUs, but torch finds none. Hint: run `nvidia-smi` to see which GPUs the "
+            "driver finds, or set trainer.accelerator=cpu to train without a GPU."
         )
 
 
 def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
-    """Return the devices of this node that take part: their number, or a list.
+    """Return the devices that this node uses: their number, or a list of GPU numbers.
 
-    trainer.devices=auto means all GPUs, or one CPU process.
+    trainer.devices=auto means all GPUs, or one CPU process if there is no GPU. Raises ConfigError if a GPU is missing.
     """
     kind, requested = device_type(trainer["accelerator"]), trainer["devices"]
     if isinstance(requested, str) and requested != "auto":
@@ -61,10 +72,10 @@ def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
         return available
     numbers = requested if isinstance(requested, list) else list(range(requested))
     if not numbers or max(numbers) >= available:
-        within = ", within CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
+        within = " within CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
         raise ConfigError(
             f"trainer.devices={requested} needs GPUs {numbers}, but torch finds {available} (numbered from 0{within}). "
-            f"Hint: trainer.devices={available}."
+            f"Hint: set trainer.devices={available}."
         )
     return requested
 
@@ -74,14 +85,15 @@ def count_devices(devices: int | list[int]) -> int:
 
 
 def num_local_processes(config: Mapping[str, Any]) -> int:
-    """Return the number of processes of this node."""
+    """Return the number of processes that run on this node."""
     return batch_split.num_processes(config["strategy"], count_devices(local_devices(config["trainer"])))
 
 
 def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[RankGpu]:
-    """Return the GPUs of the process with this local rank; [] on other devices.
+    """Return the GPUs of the process with this local rank; [] if the devices are not CUDA devices.
 
-    num: more than one for a process that uses all devices of its node (strategy=dp).
+    num: number of GPUs of the process, which is above 1 if one process uses all devices of its node (strategy=dp).
+    Raises ConfigError if a GPU is missing.
     """
     if device_type(trainer["accelerator"]) != "cuda":
         return []
@@ -92,14 +104,14 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     if max(own) >= available:
         raise ConfigError(
             f"local rank {local_rank} needs GPU {max(own)}, but torch finds {available} on this machine. "
-            "Hint: as many processes per node as it has GPUs, each seeing all of them (in SLURM --gpus-per-node, "
-            "without --gpus-per-task)."
+            "Hint: start as many processes per node as the node has GPUs, and let each process see all of these GPUs "
+            "(in SLURM, use --gpus-per-node without --gpus-per-task)."
         )
     return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
 
 
 def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
-    """Return the device of the process with this local rank, which is 0 for a command of one process."""
+    """Return the device of the process with this local rank. A command that runs in one process has local rank 0."""
     kind, local = device_type(trainer["accelerator"]), local_devices(trainer)
     if kind != "cuda":
         return torch.device(kind)
@@ -107,23 +119,28 @@ def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
 
 
 def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
-    """Return an error for each GPU that several ranks would use. uuids: one per rank."""
+    """Return an error message for each GPU that several ranks would use.
+
+    uuids: GPU of each rank; None for a rank without a GPU. label: returns the name of a rank.
+    """
     users: dict[str, list[int]] = {}
     for rank, uuid in enumerate(uuids):
         if uuid is not None:
             users.setdefault(uuid, []).append(rank)
     return [
-        f"each rank must have a GPU of its own, but {' and '.join(map(label, ranks))} share {uuid}. "
-        "Hint: LOCAL_RANK or cluster.local_rank must differ on one machine, and CUDA_VISIBLE_DEVICES show all its GPUs."
+        f"each rank must have its own GPU, but {' and '.join(map(label, ranks))} share {uuid}. Hint: set a different "
+        "LOCAL_RANK or cluster.local_rank for each process of a machine, and list all GPUs of the machine in "
+        "CUDA_VISIBLE_DEVICES."
         for uuid, ranks in users.items()
         if len(ranks) > 1
     ]
 
 
 def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
-    """Return "8 × NVIDIA H200", or "Intel Xeon 8481C, 2 cores, with bf16 units". kind: cpu, cuda or mps.
+    """Return a description such as "8 × NVIDIA H200" or "Intel Xeon 8481C, 2 cores, with bf16 units".
 
-    gpu_models: of all ranks. Only the cores that this node's processes may use (the affinity mask) are counted.
+    kind: cpu, cuda or mps. gpu_models: GPU models of all ranks. Only the CPU cores that this node's processes may use
+    (their affinity mask) are counted.
     """
     if gpu_models:
         return " + ".join(f"{number} × {model}" for model, number in sorted(Counter(gpu_models).items()))
@@ -135,14 +152,18 @@ def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) 
 
 
 def set_num_threads(count: int) -> None:
-    """Set the number of CPU threads of this process, and OMP_NUM_THREADS, which Lightning would otherwise set."""
+    """Set the number of CPU threads of this process, in torch and in OMP_NUM_THREADS.
+
+    Lightning would otherwise set OMP_NUM_THREADS to a number of its own.
+    """
     torch.set_num_threads(count)
     os.environ["OMP_NUM_THREADS"] = str(count)
 
 
 def choose_num_threads(requested: int | str, local_world_size: int) -> int:
-    """Return the CPU threads per process, the same with every launcher: another order of sums changes the last bits.
+    """Return the number of CPU threads per process.
 
-    By default torchrun would use 1, and a plain start all cores.
+    The number must not depend on the launcher, because a different order of summation changes the last bits. By
+    default, torchrun would use one thread, and a process without a launcher would use all cores.
     """
     return cores_per_process(local_world_size) if requested == "auto" else int(requested)

@@ -1,4 +1,5 @@
-"""Run this node's workers in a training whose nodes may come and go, with torchrun's agent and c10d rendezvous."""
+"""Run this node's workers in an elastic run, whose nodes may leave and rejoin, with torchrun's agent and its c10d
+rendezvous."""
 
 import contextlib
 import os
@@ -18,17 +19,19 @@ from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import count_noun
 
-STORE_S = 30  # for answers of the store, and for the other nodes at the end
-LAST_CALL_S = 10  # for further nodes, once there are enough
-HEARTBEAT_S, LOST_HEARTBEATS = 5, 3  # a node without them is out
+STORE_S = 30  # longest wait for an answer from the store, and for the other nodes at the end
+LAST_CALL_S = 10  # how long further nodes may join after the minimum number of nodes has joined
+HEARTBEAT_S, LOST_HEARTBEATS = 5, 3  # a node that misses this many heartbeats is removed
 
 
 class _Agent(LocalElasticAgent):
-    """Reports what it waits for, and does not restart workers that were stopped, or refused twice: a single refusal may
-    be due to a node that was lost during the rendezvous."""
+    """Agent that logs what it is waiting for, and does not restart workers that were stopped or were refused twice.
+
+    After a single refusal, the workers are restarted, because a node may have been lost during the rendezvous.
+    """
 
     def __init__(self, nodes: ElasticNodes, state: dict[str, Any], wait_s: int, spec: WorkerSpec):
-        # wait_s: workers that are stopped because a node has joined save first
+        # workers that are stopped because a node joins may need up to wait_s to save a checkpoint
         super().__init__(spec, DefaultLogsSpecs(), exit_barrier_timeout=STORE_S, shutdown_timeout=wait_s)
         self._nodes, self._state, self._wait_s, self._num_refused = nodes, state, wait_s, 0
 
@@ -38,7 +41,7 @@ class _Agent(LocalElasticAgent):
         _say(f"Waiting for {nodes.range} at {nodes.host}:{nodes.port}, at most {self._wait_s} s.")
         super()._rendezvous(worker_group)  # type: ignore[call-arg]
         size = worker_group.group_world_size
-        _say(f"{count_noun(size or 0, 'node')} of {nodes.most}; this is node {worker_group.group_rank}.")
+        _say(f"{count_noun(size or 0, 'node')} of at most {nodes.most} joined. This is node {worker_group.group_rank}.")
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # type: ignore[override]
         found: Any = super()._monitor_workers(worker_group)  # type: ignore[call-arg]
@@ -62,14 +65,16 @@ def run(
     timeout_s: float,
     state: dict[str, Any],
 ) -> dict[int, Any]:
-    """Return what the last workers of this node return, by rank. Raises ChildFailedError if they failed, were refused
-    or were stopped, and RendezvousError if the node that must stay cannot be reached.
+    """Run this node's workers, and return the results of the last ones, by rank.
 
-    state: "stopped" is read: the signal by which the workers are stopped. "alive_s" is written: when the agent last
-    made progress, by time.monotonic(); its store may not answer for as long as TCP keeps trying.
+    state: this function reads "stopped", the signal that stops the workers, and writes "alive_s", the value of
+    time.monotonic() when the agent last made progress. The agent's store may block for as long as TCP keeps retrying.
+
+    Raises ChildFailedError if the workers failed, were refused or were stopped, and RendezvousError if the node that
+    serves the rendezvous cannot be reached.
     """
-    # each round has a store of its own, which rank 0 serves: with the agents' shared one, an agent keeps the address of
-    # a round's first node although another one is the first of the next
+    # each rendezvous round gets its own store, which rank 0 serves. With the store that agents share, an agent would
+    # keep the address of a round's first node although a different node is the first of the next round
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     wait_s = int(timeout_s)
     handler = registry.get_rendezvous_handler(
@@ -85,8 +90,8 @@ def run(
     )  # fmt: skip
     found: Any = _Agent(nodes, state, wait_s, spec).run()
     if found.is_failed():
-        raise ChildFailedError("train", found.failures)  # the rendezvous stays open: the other nodes go on
-    with contextlib.suppress(Exception):  # the node that stays may have left already
+        raise ChildFailedError("train", found.failures)  # the rendezvous stays open, because the other nodes continue
+    with contextlib.suppress(Exception):  # the node that serves the rendezvous may have left already
         handler.shutdown()
     return found.return_values
 

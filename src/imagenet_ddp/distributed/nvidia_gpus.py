@@ -1,7 +1,6 @@
-"""Find out whether there may be a GPU, and identify NVIDIA's without creating a CUDA context: as the driver numbers
-them, and as the log names them.
+"""Find out whether there may be a GPU, and identify NVIDIA GPUs without creating a CUDA context.
 
-Plain values only: needs neither torch nor a GPU.
+GPUs are identified by the driver's numbers and by labels for the log. This module needs neither torch nor a GPU.
 """
 
 import os
@@ -12,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Signs of a GPU, without torch: NVIDIA, WSL 2, AMD, NVIDIA's small boards. macOS counts as having one.
+# Paths that indicate a GPU, for use without torch: NVIDIA (two paths), WSL 2, AMD, NVIDIA's small boards. On macOS, a
+# GPU is always assumed.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
 
 def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
-    """Return the reason why only CPUs take part; None if there may be a GPU."""
+    """Return the reason why only CPUs are used; None if there may be a GPU."""
     accelerator = trainer.get("accelerator")
     if accelerator == "cpu":
         return "trainer.accelerator is cpu"
@@ -38,19 +38,22 @@ def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
 
 
 def parse_gpus(text: str) -> list[tuple[str, str]]:
-    """Parse nvidia-smi's lines "UUID, model"; skip others, such as an error."""
+    """Parse nvidia-smi's "UUID, model" lines, and skip other lines, such as an error message."""
     parts = [line.partition(", ") for line in text.splitlines() if line.startswith("GPU-")]
     return [(uuid, model.strip()) for uuid, _, model in parts]
 
 
 @dataclass(frozen=True)
 class RankGpu:
-    """A GPU that a process uses. number: torch's; visible: CUDA_VISIBLE_DEVICES, None if not set."""
+    """GPU that a process uses.
+
+    number: index of the GPU in torch. visible: value of CUDA_VISIBLE_DEVICES; None if the variable is not set.
+    """
 
     number: int
     model: str
     uuid: str  # as nvidia-smi -L shows it
-    bus: str  # PCI, "1B:00.0" as in nvidia-smi; "" if torch does not provide it
+    bus: str  # PCI address as in nvidia-smi, such as "1B:00.0"; "" if torch does not provide it
     visible: str | None = None
 
     @classmethod
@@ -65,22 +68,27 @@ class RankGpu:
 
     @property
     def words(self) -> str:
-        """Return words such as cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0). CUDA_VISIBLE_DEVICES needs eight digits of a
-        UUID."""
+        """Return a label such as "cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0)".
+
+        The label shows eight digits of the UUID, as many as CUDA_VISIBLE_DEVICES needs.
+        """
         entries = [part.strip() for part in (self.visible or "").split(",") if part.strip()]
         entry = entries[self.number] if self.number < len(entries) else None
         if self.visible is None:
             name = f"GPU {self.number}"
         elif entry is not None and entry.isdecimal():
             name = f"cuda:{self.number} = GPU {entry}"
-        else:  # given by UUID, which does not show its number
+        else:  # CUDA_VISIBLE_DEVICES contains UUIDs, which do not show the driver's number
             name = f"cuda:{self.number}"
         bus = f", bus {self.bus}" if self.bus else ""
         return f"{name} ({self.uuid if self.uuid.startswith('MIG') else self.uuid[:12]}{bus})"
 
 
 def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping[int, str], per_node: int) -> list[str]:
-    """Format one log line per node that has GPUs. hosts: of each rank; per_node: ranks per node."""
+    """Format one log line for each node that has GPUs.
+
+    hosts: host name of each rank. per_node: number of ranks per node.
+    """
     lines = []
     for node in sorted({rank // per_node for rank in gpus_of_ranks}):
         own = {rank: gpus for rank, gpus in sorted(gpus_of_ranks.items()) if rank // per_node == node and gpus}

@@ -1,4 +1,4 @@
-"""Choose the precision of a run. Torch is imported only where there is a GPU."""
+"""Choose the precision of a run. Torch is imported only if there is a GPU."""
 
 import platform
 from collections.abc import Mapping
@@ -7,15 +7,18 @@ from typing import Any
 
 from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 
-# Lightning's short names.
+# Lightning's short names of precisions, and the full names.
 LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
 
 def choose_precision(
     requested: str | int | None, kind: str, data: Mapping[str, Any], gpu: int | None = None
 ) -> tuple[str, str]:
-    """Return (Lightning's precision, the reason). kind: cpu, cuda or mps. data: the options. gpu: torch's number of the
-    process's own, where it has one: the others may be older."""
+    """Return (Lightning's precision, the reason for the choice).
+
+    kind: cpu, cuda or mps. data: the data.* options. gpu: torch's index of this process's own GPU, because other GPUs
+    of the machine may be older; None if the process has no GPU of its own.
+    """
     if requested not in ("auto", None):
         return LONG_NAMES.get(str(requested), str(requested)), "as set"
     if requested is None:
@@ -24,7 +27,7 @@ def choose_precision(
         import torch
 
         found = torch.cuda.get_device_properties(gpu)
-        if torch.version.hip or found.major >= 8:  # as torch.cuda.is_bf16_supported, which asks the first GPU
+        if torch.version.hip or found.major >= 8:  # like torch.cuda.is_bf16_supported, which checks the first GPU
             return "bf16-mixed", f"{found.name} computes in bf16"
         return "32-true", f"{found.name} has no bf16 units"
     if kind == "cpu" and cpu_has_bf16() and is_too_small_for_bf16(data):
@@ -35,7 +38,7 @@ def choose_precision(
 
 
 def cpu_has_bf16() -> bool:
-    """Read the kernel's CPU flags: without these units bf16 is emulated, and slower than fp32."""
+    """Return whether the kernel's CPU flags contain bf16 units. Without them, bf16 is emulated and slower than fp32."""
     cpuinfo = Path("/proc/cpuinfo")
     if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.is_file():
         return False

@@ -20,17 +20,20 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.system import unfinished
 
-# Loggers of the engine: its warnings and tracebacks add nothing to the worker's.
+# Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
-# Ranks that fail end at once, and the tracker would count the semaphores of their loaders, which it removes.
+# Ranks that fail end at once. The resource tracker removes the semaphores of their data loaders, and would warn of it.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
-STUCK_S = 40.0  # beyond cluster.timeout_s; then an agent's store will not answer any more
+STUCK_S = 40.0  # after cluster.timeout_s plus this time, an agent's store will not answer any more
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class WorkersFailedError(Exception):
-    """A worker failed, and has printed why. exit_code: 2 refused, 128 + n stopped by signal n, else 1. is_requeued:
-    SLURM will requeue the job. is_stopped: a signal had asked for the end before."""
+    """Raised when a worker has failed and has printed the reason.
+
+    exit_code: 2 if the worker was refused, 128 + n if signal n stopped it, otherwise 1. is_requeued: whether SLURM will
+    requeue the job. is_stopped: whether a signal had requested the end before the failure.
+    """
 
     def __init__(self, exit_code: int, *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
@@ -39,15 +42,18 @@ class WorkersFailedError(Exception):
         self._engine_runs = engine_runs
 
     def exit(self) -> NoReturn:
-        """End this process with the exit code; at once if the engine's thread is still running, because a normal exit
-        aborts while that thread is in C++ code."""
+        """End this process with the exit code.
+
+        If the engine's thread is still running, the process ends without clean-up, because a normal exit aborts while
+        that thread is in C++ code.
+        """
         if self._engine_runs:
             end_at_once(self.exit_code)
         sys.exit(self.exit_code)
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End without Python's clean-up: threads of Gloo, and of stores that wait for others, may block or abort it."""
+    """End this process without Python's clean-up, which threads of Gloo or of waiting stores may block or abort."""
     sys.stdout.flush()
     sys.stderr.flush()
     address_file.remove_own_files()
@@ -57,11 +63,11 @@ def end_at_once(code: int) -> NoReturn:
 
 @dataclass
 class Workers:
-    """Run worker(world_info, *arguments) in num_local processes of this node, each with the variables that torchrun
-    sets, for libraries.
+    """Run worker(world_info, *arguments) in num_local processes of this node.
 
-    first: the ranks of this node's first worker, if several nodes have joined; None on a single node. elastic: for
-    nodes that come and go: worker(*arguments) reads its ranks from torchrun's variables.
+    Each process has the environment variables that torchrun sets, because libraries read them. first: ranks of this
+    node's first worker if several nodes have joined; None on a single node. elastic: settings of an elastic run, in
+    which worker(*arguments) reads its ranks from torchrun's variables; None for other runs.
     """
 
     worker: Callable[..., Any]
@@ -72,12 +78,13 @@ class Workers:
     elastic: ElasticNodes | None = None
 
     def run(self) -> Any:
-        """Return what this node's first rank returns. Raises WorkersFailedError.
+        """Run the workers and return the result of this node's first rank. Raises WorkersFailedError if a worker fails.
 
-        The engine runs in a thread of its own. In the main thread it would replace the signal handlers without
-        restoring them, send Ctrl-C to workers that already got it from the terminal, and after 30 seconds kill what is
-        still running, even in the middle of a save. Here each worker gets a signal once (workers are in sessions of
-        their own, which the terminal does not signal), and ends by itself when it has saved.
+        The engine runs in its own thread. In the main thread, it would replace the signal handlers without restoring
+        them, send Ctrl-C to workers that have already received it from the terminal, and kill all workers that are
+        still running after 30 seconds, even while they save a checkpoint. Here, each worker receives a signal only
+        once, because workers run in their own sessions, which the terminal does not signal. A worker ends by itself
+        after it has saved its checkpoint.
         """
         result: dict[str, Any] = {}
         quiet = [logging.getLogger(name) for name in QUIET]
@@ -87,7 +94,7 @@ class Workers:
         engine = threading.Thread(target=self._engine, args=(result,), name="workers", daemon=True)
         received: list[int] = []
         before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in FORWARDED}
-        # runs/signals.py records one that arrived before these handlers were set
+        # runs/signals.py records a signal that arrived before these handlers were set
         owners = [getattr(handler, "__self__", None) for handler in before.values()]
         received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]
         try:
@@ -122,9 +129,9 @@ class Workers:
     def _engine(self, result: dict[str, Any]) -> None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-        # workers start with these signals blocked until they have their own handlers (see _worker);
-        # the tracker comes first, because its start unblocks two of them. It ignores the others permanently: SLURM
-        # sends SIGUSR2 to every process of a step
+        # workers start with these signals blocked until they have set their own handlers (see _worker). The resource
+        # tracker must start first, because its start unblocks two of the signals. The tracker itself ignores the other
+        # signals permanently, because SLURM sends SIGUSR2 to every process of a step
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         sys.warnoptions.append(QUIET_TRACKER)  # multiprocessing passes these options on to the process it starts
         resource_tracker.ensure_running()
@@ -134,14 +141,14 @@ class Workers:
             values = self._launch(result)
             result["value"] = values[min(values)]
         except ChildFailedError as error:
-            # negative: ended by that signal; the agent ends the survivors of a failure by SIGTERM, so any other code
-            # is more informative
+            # a negative code is the signal that ended the worker. After a failure, the agent ends the other workers
+            # with SIGTERM, so any other code is more informative
             codes = [failure.exitcode for failure in error.failures.values()]
             code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
             if "stopped" in result and code == -result["stopped"]:
                 code = 128 + result["stopped"]
             elif code < 0:
-                # the process could not print it
+                # a process that is ended by a signal cannot print the reason itself
                 rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
                 rank += self.first.rank if self.first else 0
                 print(f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})", file=sys.stderr)
@@ -153,7 +160,7 @@ class Workers:
         if self.elastic is None:
             from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-            # the engine only starts this node's processes: the rendezvous has already found the other nodes
+            # the engine only starts this node's processes, because the rendezvous has already found the other nodes
             config = LaunchConfig(
                 min_nodes=1, max_nodes=1, nproc_per_node=self.num_local, run_id="imagenet_ddp", rdzv_backend="c10d",
                 rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
@@ -166,20 +173,20 @@ class Workers:
         return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, result)
 
     def _require_store(self, result: dict[str, Any]) -> None:
-        """Raise WorkersFailedError if the agent of nodes that come and go is waiting without making progress."""
+        """Raise WorkersFailedError if the agent of an elastic run has waited too long without making progress."""
         longest_s = self.timeout_s + STUCK_S
         if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
             where = f"{self.elastic.host}:{self.elastic.port}"
             print(
-                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: run the same command there "
-                "and here to continue the run.",
+                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: run the same command on that node "
+                "and on this node to continue the run.",
                 file=sys.stderr,
             )
             raise WorkersFailedError(1, engine_runs=True)
 
 
 def _forward(number: int) -> int:
-    """Send the signal to every worker; return how many there are."""
+    """Send the signal to every worker, and return the number of workers."""
     workers = [process for process in multiprocessing.active_children() if process.pid is not None]
     for worker in workers:
         with contextlib.suppress(ProcessLookupError):
@@ -188,7 +195,7 @@ def _forward(number: int) -> int:
 
 
 def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
-    """Run a worker that reads its ranks itself, in a process prepared by _worker."""
+    """Prepare a worker process of an elastic run and run `worker`, which reads its ranks itself."""
     _prepare(parent)
     return worker(*arguments)
 
@@ -196,13 +203,13 @@ def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
 def _prepare(parent: int) -> None:
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a parent that is killed takes its workers along
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: the workers end if their parent is killed
         if os.getppid() != parent:
             sys.exit(1)
 
 
 def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
-    """Prepare a worker process and run `worker`, which unblocks the signals once its handlers are set."""
+    """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
     _prepare(parent)
     local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     first = first or WorldInfo(

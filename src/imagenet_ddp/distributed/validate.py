@@ -1,4 +1,4 @@
-"""Check devices, nodes, launcher and rendezvous before torch is imported, so without querying torch for GPUs."""
+"""Check devices, nodes, launcher and rendezvous before torch is imported, and thus without asking torch for GPUs."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from imagenet_ddp.distributed.strategies import batch_split, validate_ddp
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
-PROCESSES_PER_CORE = 4  # more would only swap
-BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU: there Lightning takes bf16-mixed for 16-mixed
-MIN_BF16_PIXELS = 17  # of images to train on, on a CPU
+PROCESSES_PER_CORE = 4  # with more processes per core, the machine would only swap
+BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU, where Lightning uses bf16-mixed for 16-mixed
+MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
 
 
 def validate(
@@ -33,10 +33,11 @@ def validate(
     multirun: bool = False,
     elsewhere: bool = False,
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Return all errors, and the launcher around this command; None if it is not recognised, or elsewhere.
+    """Return all errors, and the launch info of this command.
 
-    typed: the options as typed, for the line to type instead. elsewhere: the run is a SLURM job on other machines, with
-    the nodes and devices of the config.
+    The launch info is None if the launcher is not recognised, or if elsewhere is true. typed: the options as typed, for
+    the command lines in hints. elsewhere: whether the run is a SLURM job on other machines, with the nodes and devices
+    of the config.
     """
     local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
     if elsewhere:
@@ -71,27 +72,27 @@ def validate(
 
 
 def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
-    """Return errors in trainer.batch_finder=true."""
+    """Return the errors that trainer.batch_finder=true causes."""
     found = []
     if reason := no_gpu_reason(config["trainer"]):
         found.append(
             f"trainer.batch_finder=true needs a GPU, whose memory limits the batch, but {reason}. Hint: "
-            "trainer.batch_finder=false."
+            "set trainer.batch_finder=false."
         )
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         found.append(
-            f"trainer.batch_finder=true tries one device, but strategy={config['strategy']['name']} has several in one "
-            "process. Hint: strategy=ddp."
+            f"trainer.batch_finder=true tries batches on one device, but strategy={config['strategy']['name']} uses "
+            "several devices in one process. Hint: set strategy=ddp."
         )
     if size := next((option for option in typed if option.partition("=")[0] == "data.batch_size"), None):
         found.append(
-            f"trainer.batch_finder=true finds data.batch_size, but {size} is set. Hint: trainer.batch_finder=false."
+            f"trainer.batch_finder=true finds data.batch_size, but {size} is set. Hint: set trainer.batch_finder=false."
         )
     return found
 
 
 def validate_options(config: Mapping[str, Any]) -> list[str]:
-    """Return errors in cluster.* and strategy.* that do not depend on machine or launcher."""
+    """Return the errors in cluster.* and strategy.* that do not depend on the machine or the launcher."""
     return [
         *validate_group("cluster", config["cluster"]),
         *validate_ddp.validate(config),
@@ -100,13 +101,13 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
 
 
 def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
-    """Return errors for options that several processes cannot combine."""
+    """Return the errors of options that do not work with several processes."""
     interval = trainer.get("val_check_interval")
     if not isinstance(interval, str | Mapping):
         return []
     return [
-        "with several processes, whose clocks differ, trainer.val_check_interval must be a number of batches or a "
-        f"fraction of an epoch, got {shown(interval)}. Hint: trainer.val_check_interval=0.25."
+        "trainer.val_check_interval must be a number of batches or a fraction of an epoch, because the clocks of "
+        f"several processes differ, got {shown(interval)}. Hint: set trainer.val_check_interval=0.25."
     ]
 
 
@@ -114,12 +115,13 @@ def _sweep(launch_info: LaunchInfo, line: str) -> str:
     folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
     return (
         f"-m starts the workers of each job itself, on one node, but {launch_info.size} {launch_info.noun}s take part "
-        f"({launch_info.source}). Hint: the same job on each: `{line}{folder} sweep.job=0`, then sweep.job=1."
+        f"({launch_info.source}). Hint: run the same job on each {launch_info.noun}: `{line}{folder} sweep.job=0`, "
+        "then the same line with sweep.job=1."
     )
 
 
 def is_elsewhere(launch_info: LaunchInfo) -> bool:
-    """Return whether this may be another machine than node 0, the only one that needs the files of a run."""
+    """Return whether this may be a different machine than node 0, the only node that needs the files of a run."""
     if launch_info.standalone or launch_info.num_nodes == 1:
         return False
     if launch_info.node_rank is not None:
@@ -131,11 +133,11 @@ def is_elsewhere(launch_info: LaunchInfo) -> bool:
 
 
 def is_too_small_for_bf16(data: Mapping[str, Any]) -> bool:
-    """Return whether images of this size must not be trained in bf16 on a CPU.
+    """Return whether images of this size are too small to train on in bf16 on a CPU.
 
-    Nets that halve the image five times have feature maps of 1 pixel there. A 3-pixel kernel with a stride then applies
-    8 of its 9 weights only to padding, and oneDNN leaves their gradients, which should be 0, uninitialised (torch 2.15,
-    AVX512-BF16); tests/distributed/test_devices.py watches this.
+    A net that halves the image five times then has feature maps of 1 pixel. A strided 3 × 3 kernel applies 8 of its 9
+    weights only to padding, and oneDNN leaves the gradients of these weights uninitialised, although they should be 0
+    (torch 2.15, AVX512-BF16). tests/distributed/test_devices.py checks this behaviour.
     """
     sizes = [data.get(key) for key in ("image_size", "train_size", "progressive_start")]
     return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)
@@ -146,16 +148,16 @@ def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
     if str(precision) not in BF16 or no_gpu_reason(config["trainer"]) is None or not is_too_small_for_bf16(data):
         return []
     return [
-        f"trainer.precision must be 32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, as its "
-        f"gradients in bf16 may be wrong there, got {precision}. Hint: set trainer.precision=32-true."
+        f"trainer.precision must be 32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, because "
+        f"gradients in bf16 may be wrong at that size, got {precision}. Hint: set trainer.precision=32-true."
     ]
 
 
 def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Refuse to guess which GPUs of a shared node belong to this job.
+    """Return an error if it is unknown which GPUs of a shared node belong to this job.
 
     srun --gpu-bind=none (SLURM 22.05, several tasks) removes CUDA_VISIBLE_DEVICES. Unless SLURM also hides the devices
-    themselves, a task would then use the first ones of the node, even if they are another job's.
+    themselves, a task would then use the first GPUs of the node, even if they belong to another job.
     """
     num_own = environ.get("SLURM_GPUS_ON_NODE", "")
     if (
@@ -170,29 +172,29 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
         return []
     return [
         f"this job has {num_own} of the node's {num_present} GPUs (SLURM_GPUS_ON_NODE), but CUDA_VISIBLE_DEVICES "
-        "is not set, and the first ones may be another job's. Hint: srun without --gpu-bind."
+        "is not set, and the first GPUs may belong to another job. Hint: use srun without --gpu-bind."
     ]
 
 
 def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check the number of CPU processes, unless there may be a GPU."""
+    """Return an error if trainer.devices cannot be used on CPUs; [] if there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
     if not ACCEPTED["devices"][0].accepts(devices) or reason is None:
-        return []  # reported already, or left to torch
+        return []  # the value is reported elsewhere, or torch checks the GPUs later
     count, origin = num_devices(devices), ""
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if names_gpus or devices in (-1, "-1"):
         what = "names GPUs" if names_gpus else "means all GPUs"
         return [
             f"trainer.devices={shown(devices)} {what}, but {reason}. "
-            f"Hint: set trainer.devices={count or 2}: that many CPU processes."
+            f"Hint: set trainer.devices={count or 2} to use {count or 2} CPU processes."
         ]
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
         count, origin = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
     cores = num_cores()
     if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm_env.read_step(environ):
-        cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task has only some of them
+        cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task may use only some cores of the node
     if count is not None and count > PROCESSES_PER_CORE * cores:
         return [
             f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes "

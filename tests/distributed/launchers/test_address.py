@@ -32,26 +32,26 @@ def test_parse(text: str, address: Address):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("file://nfs/job42", "HOST (IPv6 in brackets) or file:///PATH, got file://nfs/job42. Hint: k=file:///PATH."),
-        ("file:job42", "Hint: k=file:///PATH."),
-        ("file:///", "got file:///. Hint: k=file:///PATH."),
-        ("file:///mnt/nfs/", "Hint: k=file:///PATH."),
-        ("0.0.0.0:1", "got 0.0.0.0, which names no particular machine"),
-        ("env://", "Hint: k=tcp://HOST:29500."),
+        ("file://nfs/job42", "HOST (IPv6 in brackets) or file:///PATH, got file://nfs/job42. Hint: set k=file:///PATH."),
+        ("file:job42", "Hint: set k=file:///PATH."),
+        ("file:///", "got file:///. Hint: set k=file:///PATH."),
+        ("file:///mnt/nfs/", "Hint: set k=file:///PATH."),
+        ("0.0.0.0:1", "got 0.0.0.0, which does not identify a machine"),
+        ("env://", "Hint: set k=tcp://HOST:29500."),
         ("http://a:5", "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH, got http://a:5. "
-         "Hint: k=tcp://HOST:29500."),
-        ("fd00::20", "Hint: k=tcp://HOST:29500."),
-        ("a b", "Hint: k=tcp://HOST:29500."),
-        ("tcp://", "Hint: k=tcp://HOST:29500."),
-        (":29500", "Hint: k=tcp://HOST:29500."),
-        ("a/b", "Hint: k=tcp://HOST:29500."),
-        ("a:", "the port of k must be from 1 to 65535, got empty. Hint: k=a:29500."),
-        ("a:0", "got 0. Hint: k=a:29500."),
+         "Hint: set k=tcp://HOST:29500."),
+        ("fd00::20", "Hint: set k=tcp://HOST:29500."),
+        ("a b", "Hint: set k=tcp://HOST:29500."),
+        ("tcp://", "Hint: set k=tcp://HOST:29500."),
+        (":29500", "Hint: set k=tcp://HOST:29500."),
+        ("a/b", "Hint: set k=tcp://HOST:29500."),
+        ("a:", "the port of k must be from 1 to 65535, got an empty value. Hint: set k=a:29500."),
+        ("a:0", "got 0. Hint: set k=a:29500."),
         ("a:65536", "got 65536."),
         ("a:b", "got b."),
         ("a:-1", "got -1."),
         ("a:٣", "got ٣."),
-        ("[::1]:x", "got x. Hint: k=[::1]:29500."),
+        ("[::1]:x", "got x. Hint: set k=[::1]:29500."),
     ],
 )  # fmt: skip
 def test_refused(text: str, said: str):
@@ -81,7 +81,7 @@ def test_from_environment(environ: dict[str, str], address: Address | None):
 @pytest.mark.parametrize("port", ["0", "x", "-1", "65536", "1.5"])
 def test_a_wrong_master_port(port: str):
     for host in ("a", "10.0.0.1", "::1"):
-        with pytest.raises(ValueError, match=rf"MASTER_PORT must be .* got {port}\. Hint: MASTER_PORT=29500"):
+        with pytest.raises(ValueError, match=rf"MASTER_PORT must be .* got {port}\. Hint: set MASTER_PORT=29500"):
             from_environment({"MASTER_ADDR": host, "MASTER_PORT": port})
     with pytest.raises(ValueError, match="MASTER_PORT"):
         parse("a", "cluster.address", port)

@@ -301,36 +301,38 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
     ("environ", "line", "said"),
     [
         # several nodes, and nowhere to meet
-        ({}, "num_nodes=2 devices=8", "needs an address where the nodes meet, but there is no cluster.address, no "
-         "MASTER_ADDR"
-         "...Hint: type on each node `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
+        ({}, "num_nodes=2 devices=8", "needs a rendezvous address, but cluster.address and "
+         "MASTER_ADDR are not set"
+         "...Hint: on every node, type `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
          "devices=8`"),
-        ({"MASTER_ADDR": ""}, "num_nodes=2", "needs an address where the nodes meet"),
+        ({"MASTER_ADDR": ""}, "num_nodes=2", "needs a rendezvous address"),
         # row 4: the mix-up
         ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "cluster.rank=1, cluster.world_size=2 "
-         "mean one command per process, but not set: cluster.local_rank. Hint: start it with torchrun; or where one "
-         "command is one machine: trainer.num_nodes=2 cluster.node_rank=1, without cluster.rank and "
+         "mean one command per process, but these values are not set: cluster.local_rank. Hint: start the command "
+         "with torchrun; or if each "
+         "machine runs one command, set trainer.num_nodes=2 cluster.node_rank=1, without cluster.rank and "
          "cluster.world_size."),
         ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
-         "not set: cluster.local_rank. Hint: ...where one command is one machine: trainer.num_nodes=8"),
-        ({}, "cluster.world_size=3 devices=2", "one machine: trainer.num_nodes=3 cluster.node_rank=RANK "
+         "not set: cluster.local_rank. Hint: ...if each machine runs one command, set trainer.num_nodes=8"),
+        ({}, "cluster.world_size=3 devices=2", "runs one command, set trainer.num_nodes=3 cluster.node_rank=RANK "
          "cluster.address=tcp://HOST:29500, without cluster.world_size."),
-        ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but not set: cluster.world_size, "
-         "cluster.local_rank, MASTER_ADDR. Hint: start it with torchrun; or set cluster.world_size=WORLD_SIZE "
-         "cluster.local_rank=LOCAL_RANK cluster.address=tcp://HOST:29500, of this process; "),
+        ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but these values are not set: "
+         "cluster.world_size, "
+         "cluster.local_rank, MASTER_ADDR. Hint: start the command with torchrun; or set cluster.world_size=WORLD_SIZE "
+         "cluster.local_rank=LOCAL_RANK cluster.address=tcp://HOST:29500 for this process; "),
         ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size, MASTER_ADDR."),
         ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
-         "not set: cluster.local_rank. Hint: ...or set cluster.local_rank=LOCAL_RANK, of this process; or "
-         "trainer.devices=1 where each machine has one process; ..."
+         "not set: cluster.local_rank. Hint: ...or set cluster.local_rank=LOCAL_RANK for this process; or "
+         "set trainer.devices=1 if each machine has one process; ..."
          "trainer.num_nodes=2 cluster.node_rank=0, without cluster.rank and cluster.world_size."),
         ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",
-         "cluster.rank must be below cluster.world_size (2), got 2. Hint: ranks count from 0."),
+         "cluster.rank must be below cluster.world_size (2), got 2. Hint: number the ranks from 0."),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=2 devices=2 cluster.address=a",
-         "cluster.local_rank must be below the processes of one node (2), got 2. Hint: local ranks"),
+         "cluster.local_rank must be below the number of processes per node (2), got 2. Hint: number the local ranks"),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 devices=2 cluster.address=a",
          "cluster.rank must be cluster.node_rank × 2 (processes per node) + cluster.local_rank = 1 × 2 + "
          "0 = 2, "
-         "got 3. Hint: count the ranks node by node, 0, 1 on node 0."),
+         "got 3. Hint: number the ranks node by node, with 0, 1 on node 0."),
         ({}, "cluster.rank=0 cluster.world_size=4 cluster.local_rank=0 cluster.node_rank=1 devices=2 cluster.address=a",
          "= 1 × 2 + 0 = 2, got 0"),
         ({}, "cluster.rank=3 cluster.world_size=4 num_nodes=3 devices=2 cluster.address=a",
@@ -338,32 +340,33 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 num_nodes=3 cluster.address=a",
          "must equal cluster.world_size (4), got 1 × 3 = 3. Hint: leave trainer.devices and trainer.num_nodes out"),
         ({}, "cluster.rank=1 cluster.world_size=2 cluster.local_rank=1",
-         "but not set: MASTER_ADDR. Hint: ...or set cluster.address=tcp://HOST:29500, of this process."),
+         "but these values are not set: MASTER_ADDR. Hint: ...or set cluster.address=tcp://HOST:29500 for this "
+         "process."),
         # a launcher's world stands
         (TORCHRUN_2, "cluster.rank=2 cluster.world_size=4",
-         "torchrun determines the world, and these options differ: cluster.rank=2, where it gives 3. Hint: leave "
+         "torchrun assigns the ranks, but these options differ: cluster.rank=2 (torchrun assigns 3). Hint: leave "
          "cluster.rank, cluster.world_size out."),
-        (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0, where it gives 1. Hint: leave cluster.node_rank "
+        (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0 (torchrun assigns 1). Hint: leave cluster.node_rank "
          "out."),
-        (STEP, "cluster.rank=0 cluster.world_size=8", "slurm job 4711 determines the world, and these options differ: "
+        (STEP, "cluster.rank=0 cluster.world_size=8", "slurm job 4711 assigns the ranks, but these options differ: "
          "cluster.rank=0"),
-        (STEP, "cluster.node_rank=0", "slurm job 4711 determines the world, and these options differ: "
-         "cluster.node_rank=0, where it gives 1"),
-        (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1, where each task starts its "
-         "workers"),
+        (STEP, "cluster.node_rank=0", "slurm job 4711 assigns the ranks, but these options differ: "
+         "cluster.node_rank=0 (slurm job 4711 assigns 1)"),
+        (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1 (each task starts its own "
+         "workers)"),
         (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2",
-         "OpenMPI determines the world, and these options differ: cluster.rank=0"),
+         "OpenMPI assigns the ranks, but these options differ: cluster.rank=0"),
         (TORCHRUN_2, "cluster.address=b:29511",
-         "torchrun determines the world and meets at node-a:29511, but cluster.address is b:29511. "
-         "Hint: leave it out."),
-        (TORCHRUN_2, "cluster.address=file:///x", "torchrun determines the world and meets at node-a:29511"),
-        (TORCHRUN_2, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
+         "torchrun determines the rendezvous address, node-a:29511, but cluster.address is b:29511. "
+         "Hint: leave cluster.address out."),
+        (TORCHRUN_2, "cluster.address=file:///x", "torchrun determines the rendezvous address, node-a:29511"),
+        (TORCHRUN_2, "cluster=tcp", "cluster=tcp needs an address. Hint: set cluster.address=tcp://HOST:29500."),
         (TORCHRUN_2, "devices=4", "must equal WORLD_SIZE (4), got 4 × 2 = 8 (LOCAL_WORLD_SIZE is 2). Hint: leave "
          "trainer.devices and trainer.num_nodes out"),
         (TORCHRUN_2, "devices=4 num_nodes=1", "got 4 × 1 = 4 (LOCAL_WORLD_SIZE is 2). Hint: leave"),
         (TORCHRUN_2, "num_nodes=3", "must equal WORLD_SIZE (4), got 2 × 3 = 6. Hint: set trainer.num_nodes=2."),
         (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "must equal WORLD_SIZE (5), got 2 × 2 = 4 (LOCAL_WORLD_SIZE is 2). "
-         "Hint: the same --nproc_per_node on each."),
+         "Hint: use the same --nproc_per_node on every node."),
         (BY_HAND | {"RANK": "4"}, "", "RANK must be below WORLD_SIZE (4), got 4. Hint:"),
         (BY_HAND | {"RANK": "x"}, "", "RANK must be an integer, got x (environment). Hint:"),
         (BY_HAND | {"WORLD_SIZE": "0", "RANK": "0"}, "", "WORLD_SIZE must be 1 or more...Hint:"),
@@ -372,58 +375,66 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (BY_HAND | {"MASTER_ADDR": ""}, "devices=2", "not set: MASTER_ADDR. Hint:"),
         (BY_HAND | {"NODE_RANK": "0"}, "devices=2", "RANK must be NODE_RANK × 2 (processes per node) + "
          "LOCAL_RANK = 0 × 2 + 1 = 1, got 3. Hint:"),
-        (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK must be below the processes of one node "
+        (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK must be below the number of processes per node "
          "(2)"),
         (BY_HAND, "devices=3", "must equal WORLD_SIZE (4), got 3 × 1 = 3. Hint: leave"),
         (BY_HAND, "num_nodes=3", "must equal WORLD_SIZE (4), got 1 × 3 = 3. Hint: leave"),
-        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4, LOCAL_RANK=1 mean one command per process, but not set: RANK. "
-         "Hint: start it with torchrun; or set RANK=RANK, of this process."),
+        (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4, LOCAL_RANK=1 mean one command per process, but these values "
+         "are not set: RANK. "
+         "Hint: start the command with torchrun; or set RANK=RANK for this process."),
         (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3...not set: WORLD_SIZE. Hint:"),
         (without(BY_HAND, "MASTER_ADDR", "LOCAL_RANK"), "", "not set: LOCAL_RANK, MASTER_ADDR. Hint:"),
         # Kubeflow: WORLD_SIZE may count machines
-        (KUBEFLOW, "devices=8", "RANK=1, WORLD_SIZE=4 mean one command per process, but not set: LOCAL_RANK. Hint: "
-         "start it with torchrun; or where one command is one machine: trainer.num_nodes=4 cluster.node_rank=$RANK."),
-        (KUBEFLOW, "devices=4", "not set: LOCAL_RANK. Hint: start it with torchrun; or set LOCAL_RANK=LOCAL_RANK, of "
-         "this process; or where one command is one machine: trainer.num_nodes=4 cluster.node_rank=$RANK."),
+        (KUBEFLOW, "devices=8", "RANK=1, WORLD_SIZE=4 mean one command per process, but these values are not set: "
+         "LOCAL_RANK. Hint: "
+         "start the command with torchrun; or if each machine runs one command, set trainer.num_nodes=4 "
+         "cluster.node_rank=$RANK."),
+        (KUBEFLOW, "devices=4", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set "
+         "LOCAL_RANK=LOCAL_RANK for "
+         "this process; or if each machine runs one command, set trainer.num_nodes=4 cluster.node_rank=$RANK."),
         (KUBEFLOW, "devices=2", "not set: LOCAL_RANK."),
-        (KUBEFLOW, "devices=2 num_nodes=4", "where one command is one machine: trainer.num_nodes=4"),
+        (KUBEFLOW, "devices=2 num_nodes=4", "if each machine runs one command, set trainer.num_nodes=4"),
         (KUBEFLOW | {"WORLD_SIZE": "1", "RANK": "0"}, "devices=8", "trainer.num_nodes=1 cluster.node_rank=$RANK."),
-        (KUBEFLOW, "", "not set: LOCAL_RANK. Hint: start it with torchrun; or set LOCAL_RANK=LOCAL_RANK, of this "
-         "process; or trainer.devices=1 where each machine has one process; or where one command is one machine: "
+        (KUBEFLOW, "", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set LOCAL_RANK=LOCAL_RANK for "
+         "this "
+         "process; or set trainer.devices=1 if each machine has one process; or if each machine runs one command, set "
          "trainer.num_nodes=4 cluster.node_rank=$RANK."),
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 cluster.node_rank=$RANK."),
         # SLURM
         (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
          "trainer.devices=2 needs 4 tasks (one per device) or 2 (one per node). Hint: "
-         "#SBATCH --ntasks-per-node=2, or trainer.devices=4."),
+         "use #SBATCH --ntasks-per-node=2, or set trainer.devices=4."),
         (ON_ONE, "devices=2", "trainer.devices=2 needs 2 tasks (one per device) or 1 (one per node)"),
-        (STEP, "num_nodes=1", "trainer.num_nodes must equal the nodes of slurm job 4711 (2), got 1. "
-         "Hint: #SBATCH --nodes=1, or leave trainer.num_nodes out."),
+        (STEP, "num_nodes=1", "trainer.num_nodes must equal the number of nodes of slurm job 4711 (2), got 1. "
+         "Hint: use #SBATCH --nodes=1, or leave trainer.num_nodes out."),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. Hint: "
-         "#SBATCH --ntasks-per-node=4."),
+         "use #SBATCH --ntasks-per-node=4."),
         (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "not the same number on each"),
-        (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, as slurm job 4711 started 8 tasks"
-         "...got 2 (environment). Hint: leave it out."),
+        (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, because slurm job 4711 started 8 tasks"
+         "...got 2 (environment). Hint: run `unset WORLD_SIZE`."),
         (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
-         "has 2 nodes, but none of SLURM_STEP_NODELIST, cluster.address and MASTER_ADDR gives an address. Hint:"),
+         "has 2 nodes, but none of SLURM_STEP_NODELIST, cluster.address and MASTER_ADDR contains an address. Hint:"),
         (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 requests several. Hint:"),
-        (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun, so it runs on one. "
-         "Hint: `srun python -m imagenet_ddp.train ...`, or trainer.num_nodes=1 for this node alone."),
+        (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun and would run on only "
+         "one node. Hint: type `srun python -m imagenet_ddp.train ...`, or set trainer.num_nodes=1 to use only this "
+         "node."),
         (BATCH, "num_nodes=2 devices=4", "has 2 nodes and trainer.num_nodes is 2, but this command was not started "
-         "by srun, "
-         "so it runs on one. Hint: `srun --ntasks-per-node=4 python -m imagenet_ddp.train num_nodes=2 devices=4`."),
+         "by srun and "
+         "would run on only one node. Hint: type `srun --ntasks-per-node=4 python -m imagenet_ddp.train num_nodes=2 "
+         "devices=4`."),
         (BATCH | {"MASTER_ADDR": "node03"}, "", "was not started by srun"),
         (BATCH | {"MASTER_ADDR": "node03"}, "num_nodes=2", "was not started by srun"),
         (BATCH, "cluster.address=node03", "was not started by srun"),
-        (BATCH_1, "num_nodes=2", "has 1 node and trainer.num_nodes is 2...Hint: `sbatch --nodes=2`, and in its "
+        (BATCH_1, "num_nodes=2", "has 1 node and trainer.num_nodes is 2...Hint: use `sbatch --nodes=2`, and in its "
          "script `srun "),
-        (ONE_TASK, "num_nodes=2", "is the only task of its step, so it runs on one. Hint: `srun --nodes=2 python"),
+        (ONE_TASK, "num_nodes=2", "is the only task of its step and would run on only one node. Hint: type `srun "
+         "--nodes=2"),
         (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2", "is the only task of its step"),
         # OpenMPI
         (mpi(3, 4, 1, 2), "", "not set: MASTER_ADDR. Hint: ...cluster.address=tcp://HOST:29500"),
         (mpi(1, 4, 0, 2, MASTER_ADDR="a"), "", "RANK must be NODE_RANK × 2 (processes per node) + LOCAL_RANK = "
-         "0 × 2 + 0 = 0, got 1. Hint: count the ranks node by node"),
+         "0 × 2 + 0 = 0, got 1. Hint: number the ranks node by node"),
         (mpi(1, 2, 1, 2), "devices=3", "must equal WORLD_SIZE (2), got 3 × 1 = 3 (LOCAL_WORLD_SIZE is 2). Hint:"),
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "devices=2 num_nodes=4", "must equal WORLD_SIZE (2), got 1 × 4 = 4. Hint:"),
         (mpi(0, 4, 0, 3, MASTER_ADDR="a"), "", "must equal WORLD_SIZE (4), got 3 × 1 = 3 (LOCAL_WORLD_SIZE is 3)."),
@@ -432,34 +443,38 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "requests"),
         (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun requests several. Hint:"),
         # cluster=tcp, file, env, and what they need
-        ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: cluster.address=tcp://HOST:29500."),
-        ({}, "cluster=file num_nodes=2", "cluster=file needs an address. Hint: cluster.address=file:///PATH."),
+        ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: set cluster.address=tcp://HOST:29500."),
+        ({}, "cluster=file num_nodes=2", "cluster=file needs an address. Hint: set cluster.address=file:///PATH."),
         ({"MASTER_ADDR": "a"}, "cluster=tcp num_nodes=2", "cluster=tcp needs an address."),
-        ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp and cluster.address=file:///x do not "
-         "fit. Hint:"),
-        ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file and cluster.address=tcp://a do not "
-         "fit."),
+        ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp does not match "
+         "cluster.address=file:///x. Hint:"),
+        ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file does not match "
+         "cluster.address=tcp://a."),
         ({"MASTER_ADDR": "a"}, "cluster=env num_nodes=2 cluster.address=b cluster.node_rank=0",
-         "cluster=env takes the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
-        ({}, "cluster=env", "cluster=env means one command per process, but not set: RANK, WORLD_SIZE, LOCAL_RANK, "
-         "MASTER_ADDR. Hint: start it with torchrun; or set RANK=RANK WORLD_SIZE=WORLD_SIZE LOCAL_RANK=LOCAL_RANK "
-         "MASTER_ADDR=HOST, of this process"),
-        (STEP, "cluster=env", "cluster=env means one command per process, but not set: RANK, WORLD_SIZE,"),
+         "cluster=env reads the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
+        ({}, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
+         "WORLD_SIZE, LOCAL_RANK, "
+         "MASTER_ADDR. Hint: start the command with torchrun; or set RANK=RANK WORLD_SIZE=WORLD_SIZE "
+         "LOCAL_RANK=LOCAL_RANK "
+         "MASTER_ADDR=HOST for this process"),
+        (STEP, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
+         "WORLD_SIZE,"),
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
-         "NODE_RANK=0 means that there are several nodes, but trainer.num_nodes is not set. Hint: trainer.num_nodes="),
-        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "Hint: cluster.address=file:///PATH."),
-        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "Hint: cluster.address=file:///PATH."),
+         "NODE_RANK=0 means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
+         "trainer.num_nodes="),
+        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "Hint: set cluster.address=file:///PATH."),
+        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "Hint: set cluster.address=file:///PATH."),
         ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address must be from 1 to 65535, "
          "got b."),
         ({}, "num_nodes=2 cluster.address=http://a", "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in "
          "brackets) or file:///PATH, got"),
-        ({}, "cluster.address=a", "is where several nodes meet, but trainer.num_nodes is not set. Hint:"),
-        ({}, "num_nodes=1 cluster.address=a", "is where several nodes meet, but trainer.num_nodes is 1. Hint:"),
+        ({}, "cluster.address=a", "is for runs on several nodes, but trainer.num_nodes is not set. Hint:"),
+        ({}, "num_nodes=1 cluster.address=a", "is for runs on several nodes, but trainer.num_nodes is 1. Hint:"),
         # node ranks
         ({"NODE_RANK": "1"}, "", "NODE_RANK=1 means that there are several nodes, but trainer.num_nodes is not set. "
          "Hint: "
-         "trainer.num_nodes=<number of nodes> "
-         "cluster.address=tcp://HOST:29500, the same on each, or `unset NODE_RANK` where it is left over."),
+         "set trainer.num_nodes=<number of nodes> and "
+         "cluster.address=tcp://HOST:29500 on every node, or run `unset NODE_RANK` if the variable is left over."),
         ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 means that there are several nodes...Hint:"),
         ({}, "num_nodes=1 cluster.node_rank=1", "cluster.node_rank must be 0 (trainer.num_nodes=1), "
          "got 1. Hint:"),
@@ -468,7 +483,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "to 1 (trainer.num_nodes=2), got 2. Hint:"),
         ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK must be an integer from 0 "
          "to 1"),
-        ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "got empty. Hint:"),
+        ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "got an empty value. Hint:"),
     ],
 )  # fmt: skip
 def test_refused(environ: dict[str, str], line: str, said: str):
@@ -542,4 +557,4 @@ def test_the_sentence_of_the_house():
     assert world_info.sentence() == (
         "Rendezvous: slurm job 4711 at node03:29511, rank 3 of 8, local rank 3 of 4, node 0 of 2."
     )  # fmt: skip
-    assert WorldInfo().sentence() == "Rendezvous: none needed, one process."
+    assert WorldInfo().sentence() == "Rendezvous: none needed for one process."

@@ -47,7 +47,7 @@ def test_a_task_of_an_array_by_its_name(answers: Any):
 @pytest.mark.parametrize(
     ("shown", "why"),
     [
-        (JOB.replace("RUNNING", "COMPLETING"), "it is COMPLETING, a state from which a job cannot be requeued"),
+        (JOB.replace("RUNNING", "COMPLETING"), "its state is COMPLETING, from which a job cannot be requeued"),
         (JOB.replace("BatchFlag=1", "BatchFlag=0"), "only jobs submitted with sbatch can be requeued"),
         (JOB.replace("Requeue=1", "Requeue=0"), "the job was submitted with --no-requeue"),
         ("", "scontrol does not answer"),
@@ -73,7 +73,7 @@ def test_what_slurm_says_is_passed_on(answers: Any):
 
 
 def test_outside_of_slurm(monkeypatch: pytest.MonkeyPatch):
-    assert scontrol.requeue({}) == "this is no SLURM job"
+    assert scontrol.requeue({}) == "this is not a SLURM job"
     monkeypatch.setenv("PATH", "/nonexistent")
     assert scontrol.requeue({"SLURM_JOB_ID": "7"}) == "there is no scontrol on this node"
     assert scontrol.node_address("n1") is None

@@ -97,7 +97,7 @@ def test_every_preset_is_tested():
         ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": 4}, "HANDLING must be 0, 1, 2, 3 or null, got 4."),
         (
             {"GLOO_SOCKET_IFNAME": "^lo"},
-            "must be whole names of interfaces such as eth0 or eth0,eth1 or null, got ^lo.",
+            "must be whole interface names such as eth0 or eth0,eth1 or null, got ^lo.",
         ),
         ({"GLOO_SOCKET_IFNAME": "lo, eth0"}, "got lo, eth0."),
         ({"NCCL_SOCKET_IFNAME": ""}, "must be text such as eth0, =eth0,eth1 or ^lo,docker or null, got empty."),
@@ -106,7 +106,7 @@ def test_every_preset_is_tested():
         ({"NCCL_SOCKET_IFNAM": "lo"}, "is not a known variable. Hint: did you mean nccl.env.NCCL_SOCKET_IFNAME?"),
         ({"GLOO_SOCKET_IFACE": "lo"}, "did you mean nccl.env.GLOO_SOCKET_IFNAME?"),
         ({"nccl_debug": "INFO"}, "nccl.env.nccl_debug must be a variable of NCCL, Gloo or libfabric (NCCL_..., "),
-        ({"LD_PRELOAD": "x"}, "Hint: leave it out, and export it instead."),
+        ({"LD_PRELOAD": "x"}, "Hint: leave this key out, and export the variable instead."),
     ],
 )
 def test_values_and_names_that_cannot_work(env: dict[str, Any], message: str):
@@ -144,7 +144,7 @@ def test_a_conflict_is_named_and_nothing_overridden(
     (name,) = env
     (text,) = validate(config(**env), environ, MASTER)
     assert text.startswith(f"nccl.env.{name} must equal {other} in the environment ({environ[other]}), got")
-    assert text.endswith(f"Hint: `unset {other}`, or set nccl.env.{name}=null to use the environment's.")
+    assert text.endswith(f"Hint: run `unset {other}`, or set nccl.env.{name}=null to use the value in the environment.")
     assert configured_variables(config(**env), environ) == {}
 
 
@@ -172,13 +172,13 @@ def test_no_conflict(env: dict[str, Any], environ: dict[str, str]):
 
 def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machine: None):
     assert validate(config(GLOO_SOCKET_IFNAME="typo"), {}, MASTER) == [
-        f"nccl.env.GLOO_SOCKET_IFNAME must be an interface of this machine by its whole name {LISTED}, "
-        "got typo. Hint: nccl.env.GLOO_SOCKET_IFNAME=null, or nccl.env.GLOO_SOCKET_IFNAME=ens3 "
+        f"nccl.env.GLOO_SOCKET_IFNAME must be the whole name of an interface of this machine {LISTED}, "
+        "got typo. Hint: set nccl.env.GLOO_SOCKET_IFNAME=null, or set nccl.env.GLOO_SOCKET_IFNAME=ens3 "
         "(it routes to 10.1.1.9)."
     ]
     assert validate(config(), {"NCCL_SOCKET_IFNAME": "typo"}, "10.2.2.9") == [
         f"NCCL_SOCKET_IFNAME must match an interface of this machine {LISTED}, got typo. "
-        "Hint: `unset NCCL_SOCKET_IFNAME`, or NCCL_SOCKET_IFNAME=ens3f1 (it routes to 10.2.2.9)."
+        "Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3f1 (it routes to 10.2.2.9)."
     ]
 
 
@@ -189,25 +189,25 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
             "GLOO",
             "typo",
             None,
-            "Hint: `unset GLOO_SOCKET_IFNAME`, or GLOO_SOCKET_IFNAME=ens3 (it leads to other machines).",
+            "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (it routes to other machines).",
         ),
-        ("GLOO", "ens", None, "by its whole name"),  # Gloo takes no prefix
-        ("GLOO", "=ens3", None, "by its whole name"),
+        ("GLOO", "ens", None, "the whole name of an interface"),  # Gloo takes no prefix
+        ("GLOO", "=ens3", None, "the whole name of an interface"),
         ("GLOO", "ens3,typo", None, "got ens3,typo, where typo is missing."),
         ("GLOO", "ens3, lo", None, "got ens3, lo, where  lo is missing"),
         ("GLOO", "bare0", None, "got bare0."),
         ("GLOO", "down0", None, "got down0, where down0 is down."),
-        ("GLOO", "lo", MASTER, "other machines reach, because the nodes meet at 10.1.1.9, got lo."),
+        ("GLOO", "lo", MASTER, "other machines can reach, because the rendezvous address is 10.1.1.9, got lo."),
         ("GLOO", "ens3,lo", MASTER, "got ens3,lo, which matches lo first"),
         ("NCCL", "=ens", None, "must match an interface"),
         ("NCCL", "bare0", None, "must match an interface"),
         ("NCCL", "down0", None, "must match an interface"),
-        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves none."),
-        ("NCCL", "=lo", MASTER, "got =lo. Hint: `unset NCCL_SOCKET_IFNAME`, or NCCL_SOCKET_IFNAME=ens3 (it routes to"),
+        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves no interface."),
+        ("NCCL", "=lo", MASTER, "got =lo. Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3 "),
         ("NCCL", "^docker", MASTER, "got ^docker, which matches lo first."),
-        ("NCCL", "^docker", "node-a", "because the nodes meet at node-a"),
-        ("NCCL", "^docker", "node-z", "(it leads to other machines; here node-z is an address of the loopback)"),
-        ("NCCL", "typo", "10.9.9.9", "or NCCL_SOCKET_IFNAME=ens3 (it leads to other machines)"),
+        ("NCCL", "^docker", "node-a", "because the rendezvous address is node-a"),
+        ("NCCL", "^docker", "node-z", "(it routes to other machines; on this machine, node-z is a loopback address)"),
+        ("NCCL", "typo", "10.9.9.9", "or set NCCL_SOCKET_IFNAME=ens3 (it routes to other machines)"),
     ],
 )
 def test_a_name_that_cannot_work(machine: None, variable: str, value: str, address: str | None, said: str):
@@ -294,9 +294,9 @@ def test_where_nothing_leads_there(machine: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nccl_interfaces, "interfaces", lambda: [LO])
     monkeypatch.setattr(nccl_interfaces, "route_to", lambda address: None)
     found, (text,) = interface_variables("10.9.9.9", False, config(), {})
-    assert found == {} and text.startswith("no interface of this machine leads to 10.9.9.9")
+    assert found == {} and text.startswith("no interface of this machine routes to 10.9.9.9")
     (text,) = validate(config(), {"GLOO_SOCKET_IFNAME": "typo"}, "10.9.9.9")
-    assert text.endswith("Hint: `unset GLOO_SOCKET_IFNAME`.")
+    assert text.endswith("Hint: run `unset GLOO_SOCKET_IFNAME`.")
 
 
 def test_the_interface_of_the_route_on_a_machine_with_two_cards():
@@ -313,9 +313,9 @@ out["lo"] = nccl.validate(typed, {"GLOO_SOCKET_IFNAME": "lo"}, "node-z")
 """,
     )
     (text,) = out.pop("mistake")
-    assert "or GLOO_SOCKET_IFNAME=ens4 (it routes to 10.2.2.9)" in text
+    assert "or set GLOO_SOCKET_IFNAME=ens4 (it routes to 10.2.2.9)" in text
     (text,) = out.pop("lo")
-    assert "or GLOO_SOCKET_IFNAME=ens3 (it leads to other machines; here node-z is an address" in text
+    assert "or set GLOO_SOCKET_IFNAME=ens3 (it routes to other machines; on this machine, node-z is" in text
     assert out == {
         "10.1.1.9": "ens3",
         "10.2.2.9": "ens4",

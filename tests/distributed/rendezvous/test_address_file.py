@@ -110,11 +110,11 @@ def test_node_1_waits_for_rank_0_and_creates_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.1)
-    with pytest.raises(ConfigError, match=r"waiting 0 s for rank 0 to make .*job42\. Missing: rank 0") as caught:
+    with pytest.raises(ConfigError, match=r"waiting 0 s for rank 0 to create .*job42\. Missing: rank 0") as caught:
         find(file, 1, timeout_s=0.3)
-    assert f"is {file.parent} really the same disk on every node" in str(caught.value)
+    assert f"that {file.parent} is the same disk on every node" in str(caught.value)
     assert names(file) == []
-    assert f"Waiting for rank 0 to make {file}, 0 s." in capfd.readouterr().err
+    assert f"Waiting for rank 0 to create {file}, 0 s." in capfd.readouterr().err
 
 
 def test_node_1_finds_an_owner_that_comes_later(file: Path, pool: ThreadPoolExecutor):
@@ -150,7 +150,7 @@ def test_stale_file_is_named_and_replaced(file: Path, node_rank: int | None, cap
     old = make_stale(file)
     assert find(file, node_rank, "new").is_server
     assert json.loads(file.read_text())["job_id"] == "new"
-    message = f"{file} is stale: its owner, {old.owner}, no longer answers. It is replaced."
+    message = f"{file} is stale: its owner, {old.owner}, no longer answers. The file is replaced."
     assert message in capfd.readouterr().err
     remove_own_files()
     assert names(file) == []
@@ -171,7 +171,7 @@ def test_node_1_waits_for_the_new_owner(file: Path, pool: ThreadPoolExecutor, ca
     assert not joining.done() and file.exists()
     owned = find(file, 0)
     assert joining.result(10).port == owned.port
-    assert "no longer answers. Waiting for a new one." in capfd.readouterr().err
+    assert "no longer answers. Waiting for a new file." in capfd.readouterr().err
 
 
 def test_many_replace_a_stale_file_once(file: Path, pool: ThreadPoolExecutor):
@@ -224,24 +224,22 @@ def test_alive_with_another_job_id(file: Path, job_id: str | None):
         with pytest.raises(ConfigError) as caught:
             find(file, node_rank, job_id)
         (text,) = caught.value.mistakes
-        assert f"{file} belongs to another job, that of " in text
-        assert (
-            f"(process {os.getpid()}, cluster.job_id=a), which is alive; this one has cluster.job_id={job_id}." in text
-        )
-        assert "Hint: a file of its own for each job." in text
+        assert f"{file} belongs to another job, which is running on " in text
+        assert f"(process {os.getpid()}, cluster.job_id=a), but this job has cluster.job_id={job_id}." in text
+        assert "Hint: use a separate file for each job." in text
     assert json.loads(file.read_text())["job_id"] == "a"
 
 
 def test_second_rank_0(file: Path):
     find(file, 0, "a")
-    with pytest.raises(ConfigError, match=r"this is rank 0 and must own .* is rank 0 started twice\?"):
+    with pytest.raises(ConfigError, match=r"this is rank 0 and must own .* and start rank 0 only once"):
         find(file, 0, "a")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"token": "x"}', "my thesis", "\udcff"])
 def test_foreign_file_is_left_as_it_is(file: Path, content: str):
     file.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match=r"must be a new file, but holds something else\. Hint: another path"):
+    with pytest.raises(ConfigError, match=r"the existing file has other content\. Hint: set another path"):
         find(file)
     assert file.read_bytes() == content.encode(errors="surrogateescape")
     assert names(file) == ["job42"]
@@ -264,9 +262,9 @@ def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "gone/job", tmp_path / "plain/job", tmp_path / "link", tmp_path / "pipe"):
         (text,) = validate(str(path))
-        assert text.startswith(f"cluster.address=file://{path} must name a plain file, or none yet")
+        assert text.startswith(f"cluster.address=file://{path} must name a regular file or a new file")
     monkeypatch.setattr(address_file.os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(ConfigError, match=r"which is not so here\. Hint: mount the shared disk"):
+    with pytest.raises(ConfigError, match=r"but does not on this node\. Hint: mount the shared disk"):
         find(tmp_path / "new")
 
 
@@ -275,5 +273,5 @@ def test_disk_that_refuses(file: Path, monkeypatch: pytest.MonkeyPatch):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(address_file.Path, "open", refuse)
-    with pytest.raises(ConfigError, match=r"job42 cannot be made: Read-only file system\. Hint: another folder"):
+    with pytest.raises(ConfigError, match=r"job42 cannot be created: Read-only file system\. Hint: set another folder"):
         find(file)

@@ -44,7 +44,7 @@ def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.M
     assert all(mistakes == found[0] for mistakes in found)
     (text,) = found[0]
     assert text.startswith("node 1 (host-b) cannot reach node 0 (host-a) at 127.0.0.2:")
-    assert ": Connection refused, though both reach the rendezvous. Hint: the cloud's security group" in text
+    assert ": Connection refused, although both reach the rendezvous. Hint: allow all TCP ports" in text
 
 
 def test_each_direction_is_a_line(monkeypatch: pytest.MonkeyPatch):

@@ -53,7 +53,7 @@ def test_a_node_s_own_may_differ(own: dict[str, Any]):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: the same options on each."),
+        ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: type the same options everywhere."),
         ({"trainer__max_epochs": None}, "trainer.max_epochs: 3 on node 0; null on node 1."),
         ({"cluster__world_size": 4}, "cluster.world_size: null on node 0; 4 on node 1."),
         ({"nccl__env": {"NCCL_NET": "IB"}}, "nccl.env.NCCL_NET: not set on node 0; IB on node 1."),
@@ -83,16 +83,16 @@ def test_ranks_are_told_in_runs():
 def test_many_differences_are_cut():
     found = differences([{f"option k{n}": 0 for n in range(20)}, {f"option k{n}": 1 for n in range(20)}], "rank")
     assert len(found) == 9
-    assert found[-1] == "the ranks disagree on 12 more. Hint: the same line on each."
+    assert found[-1] == "the ranks disagree on 12 more facts. Hint: type the same line on each rank."
 
 
 def test_hints():
     def hint(key: str, *values: object) -> str:
         return differences([{key: value} for value in values], "node")[0].partition("Hint: ")[2]
 
-    assert hint("number of workers", 2, 4) == "the same number of devices on each: trainer.devices=2."
-    assert hint("the code of imagenet_ddp", "a", "b") == "the same version of this project everywhere."
-    assert hint("the classes", "a", "b") == "the same images on every machine."
+    assert hint("number of workers", 2, 4) == "set trainer.devices=2 on every node."
+    assert hint("the code of imagenet_ddp", "a", "b") == "install the same version of this project everywhere."
+    assert hint("the classes", "a", "b") == "use the same images on every machine."
     assert hint("Python", "3.11", "3.12") == "install the same Python everywhere."
 
 

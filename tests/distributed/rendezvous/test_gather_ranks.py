@@ -92,7 +92,7 @@ def test_missing_nodes_are_counted_where_numbers_are_assigned(fake_ranks: FakeRa
     leader = fake_ranks.join(None, 4, leader=True, noun="node")
     other = fake_ranks.join(None, 4, leader=False, noun="node")
     for future in (leader, other):
-        assert f"2 of 4 nodes joined after 0 s. There: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
+        assert f"2 of 4 nodes joined after 0 s. Joined: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
 
 
 def test_a_missing_chief_is_named(fake_ranks: FakeRanks):
@@ -111,7 +111,7 @@ def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
         (text,) = mistakes(future)
         assert text == (
             f"rank 1 must be unique, but is claimed by {HOST} (process {os.getpid()}). "
-            "Hint: RANK or cluster.rank must differ on each."
+            "Hint: set a different RANK or cluster.rank in each command."
         )
     assert time.monotonic() - begin < 10
 
@@ -122,22 +122,22 @@ def test_two_hosts_and_processes_with_one_number_are_named():
         expected.arrived[arrival] = {"host": host, "pid": 10 + arrival, "number": 1, "size": 4, "job_id": None}
     (text,) = expected.conflicts()
     assert "node 1 must be unique, but is claimed by a (process 10), b (process 11)." in text
-    assert "Hint: cluster.node_rank or NODE_RANK must differ" in text
+    assert "Hint: set a different cluster.node_rank or NODE_RANK" in text
 
 
 def test_another_size_is_told_to_all(fake_ranks: FakeRanks):
     for future in [fake_ranks.join(0, 4), fake_ranks.join(1, 2)]:
         (text,) = mistakes(future)
         assert text == (
-            f"the number of ranks must be the same on all, got 2 by {HOST}; 4 by {HOST}. "
-            "Hint: the same trainer.num_nodes and trainer.devices on each."
+            f"the number of ranks must be the same in all commands, got 2 on {HOST}; 4 on {HOST}. "
+            "Hint: set the same trainer.num_nodes and trainer.devices in each command."
         )
 
 
 def test_another_job_id_is_told_to_all(fake_ranks: FakeRanks):
     for future in [fake_ranks.join(0, 4, job_id="a"), fake_ranks.join(1, 4, job_id="b")]:
         (text,) = mistakes(future)
-        assert text.startswith(f"two jobs meet at one address: cluster.job_id is a and b ({HOST}). Hint:")
+        assert text.startswith(f"two jobs use the same address: cluster.job_id is a and b ({HOST}). Hint:")
 
 
 def test_one_too_many(fake_ranks: FakeRanks):
@@ -155,7 +155,7 @@ def test_a_late_comer_is_refused_alone(fake_ranks: FakeRanks):
         assert text.startswith(
             f"this is {'one more rank' if number is None else f'rank {number}'}, but all 2 ranks of the job at"
         )
-        assert "Hint: another address or port for another job, or cluster.job_id." in text
+        assert "Hint: set another address or port for another job, or set cluster.job_id." in text
     assert [future.result(5) for future in call_all(fake_ranks, members, lambda m: m.broadcast("k", m.number))] == [
         0,
         0,
@@ -173,7 +173,7 @@ def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
     futures = [fake_ranks.join(number, 3, {"option seed": number // 2, "torch": "2.15"}) for number in range(3)]
     for future in futures:
         assert mistakes(future) == [
-            "the ranks disagree on seed: 0 on ranks 0-1; 1 on rank 2. Hint: the same options on each."
+            "the ranks disagree on seed: 0 on ranks 0-1; 1 on rank 2. Hint: type the same options everywhere."
         ]
 
 
@@ -239,7 +239,7 @@ def test_compare(fake_ranks: FakeRanks):
     for future in call_all(fake_ranks, members, lambda m: m.check_equal("data", {"the classes": m.number == 1})):
         assert mistakes(future) == [
             "the ranks disagree on the classes: false on ranks 0, 2; true on rank 1. "
-            "Hint: the same images on every machine."
+            "Hint: use the same images on every machine."
         ]
 
 
@@ -264,7 +264,7 @@ def test_every_wait_is_bounded_and_names_who(fake_ranks: FakeRanks):
     ):
         (text,) = mistakes(fake_ranks.pool.submit(act), kind)
         assert text.startswith(("timed out after 0 s waiting for rank ", "timed out after 1 s waiting for rank "))
-        assert "Hint: look at their own messages" in text
+        assert "Hint: read their own messages" in text
     assert time.monotonic() - begin < 20
 
 
@@ -317,4 +317,4 @@ def test_a_chief_that_dies_is_said(size: int):
         (text,) = mistakes(future, ConfigError)
         assert time.monotonic() - begin < 15
     assert text.startswith("the rendezvous store no longer answers (")
-    assert "Hint: look at its own message." in text
+    assert "Hint: read the message of that process." in text

@@ -129,16 +129,17 @@ def test_a_missing_node_is_named(commands: Commands):
     for future in futures:
         (text,) = mistakes(future)
         assert (
-            "2 of 4 nodes joined after" in text and "Missing: node 1, node 3. Hint: start the command there too" in text
+            "2 of 4 nodes joined after" in text
+            and "Missing: node 1, node 3. Hint: start the command on the missing" in text
         )
-        assert "127.0.0.1 is this machine itself on every node: give the address of node 0" in text
+        assert "On every node, 127.0.0.1 is the node itself, so set the address" in text
 
 
 def test_missing_nodes_of_a_file_are_asked_for_the_disk(commands: Commands, tmp_path: Path):
     commands.timeout_s = 0.5
     address = Address(file=str(tmp_path / "job"))
     (text,) = mistakes(commands.start(node(address, None)))
-    assert "Missing: 1 more node." in text and f"is {tmp_path}/job on the same disk there?" in text
+    assert "Missing: 1 more node." in text and f"has {tmp_path}/job on the same disk." in text
 
 
 def test_different_commands_are_refused_on_all(commands: Commands):
@@ -151,7 +152,7 @@ def test_different_commands_are_refused_on_all(commands: Commands):
         found = mistakes(future)
         assert len(found) == 2
         assert "disagree on seed: 0 on node 0; 1 on node 1." in found[0]
-        assert "disagree on number of workers: 2 on node 0; 4 on node 1. Hint: the same number of devices" in found[1]
+        assert "disagree on number of workers: 2 on node 0; 4 on node 1. Hint: set trainer.devices=" in found[1]
 
 
 def test_a_node_given_twice(commands: Commands):
@@ -161,7 +162,7 @@ def test_a_node_given_twice(commands: Commands):
         (text,) = mistakes(future)
         assert text.startswith("node 1 must be unique, but is claimed by ")
         assert "b (process " in text and "c (process " in text
-        assert "Hint: cluster.node_rank or NODE_RANK must differ on each." in text
+        assert "Hint: set a different cluster.node_rank or NODE_RANK in each command." in text
 
 
 def test_another_program_has_the_port(commands: Commands, monkeypatch: pytest.MonkeyPatch):
@@ -182,7 +183,7 @@ def test_a_name_nobody_knows(commands: Commands):
 
 def test_an_address_of_another_machine(commands: Commands):
     (text,) = mistakes(commands.start(node(Address("192.0.2.1"), 0)), ConfigError)
-    assert "must be an address of this machine, where node 0 and rank 0 are" in text
+    assert "must be an address of this machine, because node 0 and rank 0 run here" in text
 
 
 # ---- one command per process -----------------------------------------------------------------------------------------
@@ -233,8 +234,9 @@ def test_nodes_are_counted_where_nobody_said(commands: Commands):
     ("local", "machines", "local_ranks", "said"),
     [
         (2, "abcd", (), "ranks 0 and 1 must be on one machine (2 processes per node), got a and b. "
-         "Hint: trainer.devices=1 where each machine has one process; cluster.node_rank and trainer.num_nodes=4 where"),
-        (0, "aaab", (0, 1, 2, 0), "as many processes as the others, got 3 on a, 1 on b. Hint:"),
+         "Hint: set trainer.devices=1 if each machine has one process, or set cluster.node_rank and "
+         "trainer.num_nodes=4 if"),
+        (0, "aaab", (0, 1, 2, 0), "the same number of processes, got 3 on a, 1 on b. Hint:"),
         (0, "abab", (0, 0, 1, 1), "ranks 0 and 1 must be on one machine"),
     ],
 )  # fmt: skip
@@ -253,12 +255,12 @@ def test_ranks_that_do_not_lie_as_they_say(
     ("machines", "local_ranks", "said"),
     [
         ("aabb", (0, 1, 0, 0), "cluster.local_rank must count from 0 on each machine, 0, 1 for ranks 2 to 3 on b, got "
-         "0, 0. Hint: cluster.local_rank=1 where cluster.rank=3."),
-        ("aa", (0, 0), "0, 1 for ranks 0 to 1 on a, got 0, 0. Hint: cluster.local_rank=1 where cluster.rank=1; or "
-         "trainer.num_nodes=2 on each, where 2 nodes of 1 shall share a."),
-        ("aaaa", (0, 1, 0, 1), "0, 1, 2, 3 for ranks 0 to 3 on a, got 0, 1, 0, 1. Hint: cluster.local_rank=2 where "
-         "cluster.rank=2, cluster.local_rank=3 where cluster.rank=3; or trainer.num_nodes=2 on each, where 2 nodes of "
-         "2 shall share a."),
+         "0, 0. Hint: set cluster.local_rank=1 for cluster.rank=3."),
+        ("aa", (0, 0), "0, 1 for ranks 0 to 1 on a, got 0, 0. Hint: set cluster.local_rank=1 for cluster.rank=1; or "
+         "set trainer.num_nodes=2 everywhere if several nodes share a."),
+        ("aaaa", (0, 1, 0, 1), "0, 1, 2, 3 for ranks 0 to 3 on a, got 0, 1, 0, 1. Hint: set cluster.local_rank=2 for "
+         "cluster.rank=2, cluster.local_rank=3 for cluster.rank=3; or set trainer.num_nodes=2 everywhere if several "
+         "nodes share a."),
     ],
 )  # fmt: skip
 def test_local_ranks_that_do_not_fit(commands: Commands, machines: str, local_ranks: tuple[int, ...], said: str):
@@ -294,4 +296,4 @@ def test_another_job_id(commands: Commands):
     address = tcp()
     futures = [commands.start(node(address, rank, job_id=name)) for rank, name in ((0, "a"), (1, "b"))]
     for future in futures:
-        assert mistakes(future)[0].startswith("two jobs meet at one address: cluster.job_id is a and b")
+        assert mistakes(future)[0].startswith("two jobs use the same address: cluster.job_id is a and b")

@@ -134,7 +134,10 @@ def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.Captur
     refusal.send(refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
     host = this_process()["host"]
     assert others.told() == [f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
-    assert capsys.readouterr().err == f"The others at {others.address} have been informed that rank 2 was refused.\n"
+    assert (
+        capsys.readouterr().err
+        == f"The other commands at {others.address} have been informed that rank 2 was refused.\n"
+    )
 
 
 @pytest.mark.parametrize(("noun", "number"), [("node", None), ("node", 1)])

@@ -69,7 +69,7 @@ def test_a_name_that_does_not_resolve(host: str):
     for what in (lambda: client(host, 29500, 60, "rank 1 of 2"), lambda: serve(host, 29500)):
         text = sentence(what)
         assert text.startswith(f"the name {host} cannot be resolved on this machine: ")
-        assert "Hint: give the numeric address of node 0, or add the name to /etc/hosts." in text
+        assert "Hint: set the numeric address of node 0, or add the name to /etc/hosts." in text
     assert time.monotonic() - begin < 5, "at once"
 
 
@@ -79,16 +79,16 @@ def test_the_port_is_in_use():
         with pytest.raises(PortInUseError) as caught:
             serve("127.0.0.1", port)
         assert str(caught.value) == (
-            f"port {port} of this machine is in use by another program, or by another run. Hint: another port, the "
-            "same on every node: in cluster.address=HOST:PORT, or by MASTER_PORT."
+            f"port {port} of this machine is in use by another program, or by another run. Hint: set another port on "
+            "every node, with cluster.address=HOST:PORT or MASTER_PORT."
         )
 
 
 def test_an_address_that_is_not_ours():
     text = sentence(lambda: serve("192.0.2.7", 29500))
-    assert text.startswith("192.0.2.7 must be an address of this machine, where node 0 and rank 0 are, but its ")
+    assert text.startswith("192.0.2.7 must be an address of this machine, because node 0 and rank 0 run here, ")
     assert "127.0.0.1" in text
-    assert "Hint: give the private address of node 0 on every node, or start node 0's command there." in text
+    assert "Hint: set the private address of node 0 on every node, or start the command of node 0 on 192.0.2.7." in text
 
 
 def test_a_server_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch):
@@ -115,8 +115,8 @@ def test_another_program_at_the_port(
         text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
     assert time.monotonic() - begin < 15
     assert text.startswith(f"rank 1 of 2 needs the rendezvous store at 127.0.0.1:{port}, but another program answers")
-    assert text.endswith("Hint: another port, the same on every node.")
-    assert ("(it accepts connections and stays silent)" in text) == (answer is None)
+    assert text.endswith("Hint: set another port on every node.")
+    assert ("(it accepts connections, but sends nothing)" in text) == (answer is None)
     os.write(2, b"shown again\n")
     err = capfd.readouterr().err
     assert "shown again\n" in err
@@ -212,12 +212,12 @@ def test_in_a_network_of_its_own():
     found = in_own_network(NETWORK, SCRIPT)
     text, seconds = found["no route"]
     assert text.startswith(
-        "rank 1 of 2 cannot reach 192.0.2.1:29500: Network is unreachable. Hint: is the address right"
+        "rank 1 of 2 cannot reach 192.0.2.1:29500: Network is unreachable. Hint: check that the address is correct"
     )
     assert seconds < 2
     text, seconds = found["silent"]
     assert text.startswith(
-        "rank 1 of 2 cannot reach 10.9.9.9:29500: no answer within 1 s, not even a refusal. Hint: a firewall"
+        "rank 1 of 2 cannot reach 10.9.9.9:29500: no answer within 1 s, not even a refusal. Hint: check that"
     )
     assert seconds < 4
     assert found["client"] == ""

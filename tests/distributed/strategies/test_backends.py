@@ -13,11 +13,11 @@ from imagenet_ddp.distributed.strategies.backends import validate
         (None, "cpu", {"gloo"}, None),
         (None, "cuda", {"nccl", "gloo"}, None),
         ("gloo", "cuda", {"nccl", "gloo"}, None),
-        ("nccl", "cpu", {"nccl", "gloo"}, "nccl is for GPUs, but this runs on CPUs. Hint: "),
+        ("nccl", "cpu", {"nccl", "gloo"}, "nccl is for GPUs, but this run uses CPUs. Hint: set "),
         ("nccl", "cuda", {"gloo"}, "nccl needs a torch that was built with NCCL"),
         (None, "cuda", {"gloo"}, "nccl (the default for cuda) needs a torch that was built with NCCL"),
         (None, "cpu", set(), "gloo (the default for cpu) needs a torch that was built with GLOO"),
-        ("gloo", "mps", {"gloo"}, "no DistributedDataParallel there. Hint: trainer.devices=1"),
+        ("gloo", "mps", {"gloo"}, "no DistributedDataParallel. Hint: set trainer.devices=1"),
     ],
 )
 def test_backends_that_torch_does_not_have(
@@ -33,7 +33,7 @@ def test_powersgd_on_cpus_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """There the hook calls torch.cuda.synchronize(<the CPU>), which begins with torch.cuda.device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     strategy = {"process_group_backend": "gloo", "comm_hook": "powersgd"}
-    assert "Hint: CUDA_VISIBLE_DEVICES=" in validate(strategy, "cpu")[0]
+    assert "Hint: put CUDA_VISIBLE_DEVICES=" in validate(strategy, "cpu")[0]
     assert validate(strategy, "cuda") == validate({**strategy, "comm_hook": "bf16"}, "cpu") == []
     with pytest.raises(ValueError, match="cuda"):
         torch.cuda.device(torch.device("cpu"))

@@ -42,8 +42,8 @@ def test_every_batch_is_split_as_a_full_one(
     sizes = batch_split.split_batch(full, num_devices, own, full)
     assert sizes == [batch_size if own is None else own] + (num_devices - 1) * [batch_size]
     (line, *_) = batch_split.describe(keys, batch_size, num_devices, 3, False)
-    assert num_devices == 1 or f"= {full} images per forward; with accumulation 3" in line
-    assert num_devices == 1 or f"= {3 * full} per step." in line
+    assert num_devices == 1 or f"= {full} images per forward pass and, with 3 passes per step, " in line
+    assert num_devices == 1 or f"= {3 * full} images per step." in line
     num_images = int(part * full)
     less = batch_split.split_batch(num_images, num_devices, own, full)
     assert sum(less) == num_images
@@ -59,7 +59,7 @@ def test_images_per_forward():
     assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 4) == 112  # half on the first device
     assert batch_split.images_per_forward(strategy("balanced_dp"), 1, 4) == 4
     assert batch_split.images_per_forward(strategy("balanced_dp"), 32, 1) == 32
-    with pytest.raises(ConfigError, match="needs two devices or more, and there is 1"):
+    with pytest.raises(ConfigError, match="needs two devices or more, but there is 1"):
         batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 1)
 
 
@@ -68,14 +68,14 @@ def test_images_per_forward():
 
 def test_the_arithmetic_of_the_two_examples():
     two_three_three = strategy("balanced_dp", first_device_batch=2)
-    assert batch_split.describe(two_three_three, 3, 3, 1, False)[0] == "Split: 2 + 3 + 3 = 8 images per forward."
+    assert batch_split.describe(two_three_three, 3, 3, 1, False)[0] == "Split: 2 + 3 + 3 = 8 images per forward pass."
     assert batch_split.describe(two_three_three, 3, 3, 2, False)[0] == (
-        "Split: 2 + 3 + 3 = 8 images per forward; with accumulation 2 twice that: 4 + 6 + 6 = 16 per step."
+        "Split: 2 + 3 + 3 = 8 images per forward pass and, with 2 passes per step, 4 + 6 + 6 = 16 images per step."
     )
     assert batch_split.split_sentence([2, 3], 3) == (
-        "Split: 2 + 3 = 5 images per forward; with accumulation 3 3 times that: 6 + 9 = 15 per step."
+        "Split: 2 + 3 = 5 images per forward pass and, with 3 passes per step, 6 + 9 = 15 images per step."
     )
-    assert batch_split.split_sentence([2]) == "Split: none, one device."
+    assert batch_split.split_sentence([2]) == "Split: none for one device."
 
 
 def test_the_start_says_that_ddp_is_faster_and_what_speaks_for_dp():
@@ -88,7 +88,7 @@ def test_the_start_says_that_ddp_is_faster_and_what_speaks_for_dp():
 
 def test_the_default_share_is_half():
     (line, *_) = batch_split.describe(strategy("balanced_dp"), 4, 3, 1, True)
-    assert line == "Split: 2 + 4 + 4 = 10 images per forward."
+    assert line == "Split: 2 + 4 + 4 = 10 images per forward pass."
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
@@ -113,22 +113,24 @@ def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], num_devices: 
     ("keys", "trainer", "lines"),
     [
         ({"name": "dp"}, {"num_nodes": 2},
-         "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: strategy=ddp, or trainer.num_nodes=1."),
+         "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: set strategy=ddp, or set "
+         "trainer.num_nodes=1."),
         ({"name": "dp"}, {"sync_batchnorm": True},
-         "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp: of its batch-norm statistics,"
-         " those of the first replica count. Hint: trainer.sync_batchnorm=false, or strategy=ddp."),
+         "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp, which keeps only the"
+         " batch-norm statistics"
+         " of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."),
         ({"name": "dp", "comm_hook": "fp16"}, {},
          "strategy.comm_hook=fp16 is for strategy=ddp, but the strategy is dp, which has no process group."
-         " Hint: leave it out, or strategy=ddp."),
+         " Hint: leave this key out, or set strategy=ddp."),
         ({"name": "balanced_dp", "process_group_backend": "nccl", "static_graph": True}, {},
          "strategy.process_group_backend=nccl, strategy.static_graph=true are for strategy=ddp, but the strategy is"
-         " balanced_dp, which has no process group. Hint: leave them out, or strategy=ddp."),
+         " balanced_dp, which has no process group. Hint: leave these keys out, or set strategy=ddp."),
         ({"name": "ddp", "first_device_batch": 2}, {},
          "strategy.first_device_batch=2 is for strategy=balanced_dp, but the strategy is ddp."
-         " Hint: strategy=balanced_dp, or leave it out."),
+         " Hint: set strategy=balanced_dp, or leave strategy.first_device_batch out."),
         ({"name": "balanced_dp", "first_device_batch": 0}, {},
-         "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
-         " there is 1. Hint: trainer.devices=2, or leave strategy.first_device_batch out."),
+         "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more,"
+         " but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."),
     ],
 )  # fmt: skip
 def test_each_mistake_has_its_sentence(keys: dict[str, Any], trainer: dict[str, Any], lines: str):

@@ -54,7 +54,7 @@ def test_the_types_of_weights(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 
 def test_layers_of_others_keep_what_they_do_besides() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), BatchNormAct2d(4))
-    with pytest.raises(ConfigError, match=r"torch's own layers, got BatchNormAct2d\. Hint: trainer.sync_batchnorm=f"):
+    with pytest.raises(ConfigError, match=r"torch's own layers, got BatchNormAct2d\. Hint: set trainer.sync"):
         SyncBatchNorm("cpu").apply(net)
     _, there = SyncBatchNorm("cuda").apply(net).children()
     assert isinstance(there, nn.SyncBatchNorm) and isinstance(there.act, nn.ReLU)

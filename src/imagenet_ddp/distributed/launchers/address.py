@@ -1,4 +1,7 @@
-"""Parse cluster.address (tcp://HOST:PORT, HOST:PORT, HOST, file:///PATH), MASTER_ADDR and MASTER_PORT. No torch."""
+"""Parse cluster.address (tcp://HOST:PORT, HOST:PORT, HOST, file:///PATH), MASTER_ADDR and MASTER_PORT.
+
+This module does not import torch.
+"""
 
 import ipaddress
 import re
@@ -6,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-DEFAULT_PORT = 29500  # torchrun's
+DEFAULT_PORT = 29500  # also torchrun's default
 FORMS = "tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where to find the store: at a port of a host, or at the address in a file. One of host and file is None.
+    """Location of the rendezvous store: a port of a host, or a file that contains the address.
 
-    more_ports: used in this order by rank 0 if the port is taken.
+    One of host and file is None. more_ports: ports that rank 0 tries, in this order, if the first port is in use.
     """
 
     host: str | None = None
@@ -30,8 +33,10 @@ class Address:
 
 
 def from_environment(environ: Mapping[str, str]) -> Address | None:
-    """Read MASTER_ADDR and MASTER_PORT as torch does: an IPv6 address needs no brackets. Raises ValueError with a
-    complete message."""
+    """Read MASTER_ADDR and MASTER_PORT as torch does: an IPv6 address needs no brackets.
+
+    Return None if MASTER_ADDR is not set. Raises ValueError with a message for the user.
+    """
     host = environ.get("MASTER_ADDR")
     if not host:
         return None
@@ -43,25 +48,28 @@ def from_environment(environ: Mapping[str, str]) -> Address | None:
 
 
 def port_of(environ: Mapping[str, str]) -> int:
-    """Read MASTER_PORT. Raises ValueError with a complete message."""
+    """Read MASTER_PORT. Raises ValueError with a message for the user."""
     return _number(environ.get("MASTER_PORT") or str(DEFAULT_PORT), "MASTER_PORT", f"MASTER_PORT={DEFAULT_PORT}")
 
 
 def parse(text: str, key: str, default_port: str | None = None) -> Address:
-    """Parse an address. key: its option or variable, for messages. default_port: MASTER_PORT. Raises ValueError with a
-    complete message."""
+    """Parse an address.
+
+    key: option or variable that contains the address, for messages. default_port: value of MASTER_PORT, used for an
+    address without a port. Raises ValueError with a message for the user.
+    """
     if text.startswith("file:///") and not text.endswith("/"):
         return Address(file=str(PurePosixPath("/" + text.removeprefix("file://").lstrip("/"))))
     found = re.fullmatch(r"(?!file:)(?:tcp://)?(\[[0-9a-fA-F:.%\w]+\]|[^:/\[\]\s]+)(?::([^:/]*))?/?", text)
     if found is None:
-        # file://host/path: torch drops the host and takes /path, which is another file than the one meant
+        # torch would drop the host of file://host/path and use /path, which is a different file
         example = "file:///PATH" if text.startswith("file:") else f"tcp://HOST:{DEFAULT_PORT}"
-        raise ValueError(f"{key} must be {FORMS}, got {text}. Hint: {key}={example}.")
+        raise ValueError(f"{key} must be {FORMS}, got {text}. Hint: set {key}={example}.")
     host = found[1].strip("[]")
     if host in ("0.0.0.0", "::"):
         raise ValueError(
-            f"{key} must be the address of node 0, got {host}, which names no particular machine. "
-            f"Hint: the private address of node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
+            f"{key} must be the address of node 0, got {host}, which does not identify a machine. "
+            f"Hint: set the private address of node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
         )
     if found[2] is None:
         return Address(host, port_of({"MASTER_PORT": default_port or ""}))
@@ -70,5 +78,5 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
 
 def _number(port: str, where: str, hint: str) -> int:
     if not (port.isascii() and port.isdecimal()) or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{where} must be from 1 to 65535, got {port or 'empty'}. Hint: {hint}.")
+        raise ValueError(f"{where} must be from 1 to 65535, got {port or 'an empty value'}. Hint: set {hint}.")
     return int(port)

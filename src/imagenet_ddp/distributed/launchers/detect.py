@@ -1,20 +1,21 @@
-"""Detect the launcher from options and environment: this process's rank, and where all meet. No torch here.
+"""Detect the launcher, the rank of this process and the rendezvous address from options and environment variables.
 
-    options and environment                           this process
+    options and environment                           this process is
     ------------------------------------------------  --------------------------------------------------
     cluster.rank, cluster.world_size                  that rank (one command per process)
     RANK and WORLD_SIZE: torchrun, launch, manual     that rank
     a SLURM step of nodes × devices tasks             the rank of its task
     a SLURM step of one task per node, devices > 1    a node: it starts its local workers
     a SLURM step of any other number of tasks         refused
-    OpenMPI (OMPI_COMM_WORLD_*)                       that rank; a node: one process on each, devices > 1
-    a SLURM batch shell, or salloc without srun       a single node, refused on more
+    OpenMPI (OMPI_COMM_WORLD_*)                       that rank
+    OpenMPI, one process per node, devices > 1        a node: it starts its local workers
+    a SLURM batch shell, or salloc without srun       a single node; refused if the job has several nodes
     trainer.num_nodes > 1 and an address              a node: it starts its local workers
     none of these                                     a single node: it starts its local workers
 
-The first row that fits applies; but torchrun, a SLURM step and OpenMPI determine the world themselves, and options that
-contradict them, those of the first row too, are refused. docs/launching.md explains each row, and
-tests/distributed/launchers/test_detect.py tests it.
+The first row that matches applies. However, torchrun, a SLURM step and OpenMPI assign the ranks themselves: options
+that contradict them are refused, including those of the first row. docs/launching.md explains each row, and
+tests/distributed/launchers/test_detect.py tests it. This module does not import torch.
 """
 
 import re
@@ -31,7 +32,7 @@ from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
-RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable: how often cluster.max_restarts has restarted this command
+RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable that counts this command's restarts by cluster.max_restarts
 
 
 def detect(
@@ -41,9 +42,9 @@ def detect(
     verb: str = "train",
     typed: Sequence[str] = (),
 ) -> LaunchInfo:
-    """Return the launch info of the first row that fits. Raises ConfigError with every mistake.
+    """Return the launch info of the first row that matches. Raises ConfigError if the row or the options are refused.
 
-    config: resolved, its types checked. typed: the options as typed.
+    config: the resolved config, whose types have been checked. verb: name of the command. typed: the options as typed.
     """
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
@@ -67,7 +68,7 @@ def detect(
     if one_process and not found.standalone:
         raise ConfigError(
             f"strategy={config['strategy']['name']} runs in one process, but {found.source} requests several. "
-            "Hint: strategy=ddp, or start it once, without a launcher."
+            "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
     if launcher is not None:
         _refuse_contradictions(cluster, launcher, found)
@@ -75,7 +76,7 @@ def detect(
 
 
 def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
-    """Replace a node name that does not resolve by the address that SLURM has for the node."""
+    """Replace a host name that does not resolve with the address that SLURM has for that node."""
     if found.address is None or found.host is None or "SLURM_JOB_ID" not in environ:
         return found
     try:
@@ -93,27 +94,28 @@ def _refuse_contradictions(cluster: Mapping[str, Any], launcher: str, found: Lau
         launched |= {key: getattr(found.world_info, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
     given = {key: cluster[key] for key in ("rank", "local_rank", "world_size", "node_rank") if cluster[key] is not None}
     differing = [
-        f"cluster.{key}={value}, where "
-        f"{f'it gives {launched[key]}' if key in launched else 'each task starts its workers'}"
+        f"cluster.{key}={value} "
+        f"({f'{launcher} assigns {launched[key]}' if key in launched else 'each task starts its own workers'})"
         for key, value in given.items()
         if launched.get(key) != value
     ]
     if differing:
         raise ConfigError(
-            f"{launcher} determines the world, and these options differ: {', '.join(differing)}. "
+            f"{launcher} assigns the ranks, but these options differ: {', '.join(differing)}. "
             f"Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
         )
 
 
 def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)  # by torch, a new one at each start
+    # torch generates a new ID at each start if none is set
+    made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)
     if run_id != "none" and not made_up and found.world_info is not None:
         return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
     return slurm_env.run_key(environ)
 
 
 def restarted(environ: Mapping[str, str]) -> bool:
-    """Return whether this job has been started before: torchrun --max-restarts, SLURM's requeue, our own restart."""
+    """Return whether torchrun --max-restarts, a SLURM requeue or cluster.max_restarts has restarted this job."""
     names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", RESTART_COUNT)
     return any(environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) > 0 for name in names)

@@ -1,5 +1,5 @@
-"""Read the rank of this process: from cluster.rank, ..., from RANK, ... of torchrun, a platform or a person, or from
-OpenMPI's variables. No torch here."""
+"""Read the rank of this process from options (cluster.rank, ...), from variables (RANK, ...) that torchrun, a platform
+or a person has set, or from OpenMPI's variables. This module does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +15,9 @@ NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTI
 
 
 def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
-    """Name the launcher that determines the world; None if a person or a platform has set the variables.
+    """Return the name of the launcher that assigns the ranks; None if a person or a platform has set the variables.
 
-    by_tasks: consider SLURM's steps and OpenMPI.
+    by_tasks: also detect SLURM steps and OpenMPI.
     """
     if "TORCHELASTIC_RUN_ID" in environ:
         return "torchrun"
@@ -25,16 +25,16 @@ def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
 
 
 def _task_name(environ: Mapping[str, str]) -> str | None:
-    """Name the SLURM step or OpenMPI; None if this process is not one of several tasks."""
+    """Return the name of the SLURM step, or "OpenMPI"; None if this process is not one of several tasks."""
     step = slurm_env.read_step(environ)
     return step.name if step else "OpenMPI" if _openmpi_numbers(environ) else None
 
 
 def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read cluster.rank, cluster.local_rank and cluster.world_size; those not set come from the variable of the same
-    name.
+    """Read cluster.rank, cluster.local_rank and cluster.world_size. Return None if none of them is set.
 
-    They correspond to --rank and --world-size of older tutorials.
+    An option that is not set defaults to RANK, LOCAL_RANK or WORLD_SIZE. The options correspond to --rank and
+    --world-size in older tutorials.
     """
     values = {name: request.cluster[option.partition(".")[2]] for name, option in OPTIONS.items()}
     typed = {name: str(value) for name, value in values.items() if value is not None}
@@ -45,14 +45,14 @@ def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 
 def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return this process's rank if there is one command per process."""
+    """Return the launch info of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
     by_variables = request.cluster["name"] == "env"
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         by_node = "NODE_RANK" in environ or request.cluster["node_rank"] is not None
         if not by_variables or by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR")):
             return None
     if "RANK" not in environ and not by_variables and _task_name(environ):
-        return None  # exported in a batch script; slurm.py compares it with the step
+        return None  # WORLD_SIZE is exported in a batch script; slurm.py compares it with the step
     if _is_per_machine(request, environ):
         return None
     if "TORCHELASTIC_RUN_ID" not in environ:
@@ -60,14 +60,17 @@ def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
     found, master = _read(request, environ, "torchrun"), (environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"))
     if found.address and request.cluster["address"] and (found.address.host, str(found.address.port)) != master:
         raise ConfigError(
-            f"torchrun determines the world and meets at {master[0]}:{master[1]}, but cluster.address is "
-            f"{request.cluster['address']}. Hint: leave it out."
+            f"torchrun determines the rendezvous address, {master[0]}:{master[1]}, but cluster.address is "
+            f"{request.cluster['address']}. Hint: leave cluster.address out."
         )
     return found
 
 
 def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read OMPI_COMM_WORLD_RANK, ...; one process per node and several devices mean one command per node."""
+    """Read OMPI_COMM_WORLD_RANK and OpenMPI's other variables. Return None outside OpenMPI.
+
+    With one process per node and several devices, each command starts the workers of its node.
+    """
     number = _openmpi_numbers(environ)
     if number is None:
         return None
@@ -79,7 +82,7 @@ def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchIn
 
 
 def _openmpi_numbers(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; None outside of OpenMPI, and for a single process."""
+    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; None outside OpenMPI, and for a single process."""
     values = {name: environ.get(f"OMPI_COMM_WORLD_{openmpi}", "") for name, openmpi in OPENMPI.items()}
     if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) <= 1:
         return None
@@ -87,7 +90,10 @@ def _openmpi_numbers(environ: Mapping[str, str]) -> dict[str, int] | None:
 
 
 def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
-    """Return whether there is one command per machine: cluster.node_rank=$RANK (Kubeflow), or NODE_RANK and no RANK."""
+    """Return whether there is one command per machine.
+
+    In that case, either cluster.node_rank=$RANK is typed (Kubeflow), or NODE_RANK is set and RANK is not.
+    """
     if {"TORCHELASTIC_RUN_ID", "LOCAL_RANK"} & environ.keys() or request.num_nodes is None:
         return False
     size, by_key = environ.get("WORLD_SIZE"), request.cluster["node_rank"] is not None
@@ -100,8 +106,10 @@ def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
 def _read(
     request: LaunchRequest, environ: Mapping[str, str], source: str, names: Mapping[str, str] | None = None
 ) -> LaunchInfo:
-    """Make the launch info of the rank in RANK, WORLD_SIZE, ... of environ. names: variable -> the option it came
-    from."""
+    """Build the launch info from RANK, WORLD_SIZE and the other variables in environ.
+
+    names: maps a variable to the option that set it. Raises ConfigError if values are missing or contradictory.
+    """
     names = names or {}
     number = _numbers(environ, names)
     size = number.get("WORLD_SIZE")
@@ -134,7 +142,7 @@ def _read(
         port=address.port,
         store_is_served=is_served,
         source=source,
-        # a store served by rank 0 is new in each attempt, and nodes that come and go count attempts differently
+        # a store served by rank 0 is new in each attempt, and nodes that leave and rejoin count attempts differently
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0) if is_served else 0,
     )
     if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):
@@ -145,21 +153,22 @@ def _read(
 
 def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
     wrong = [
-        f"{name} must be an integer, got {environ[name] or 'empty'} (environment). Hint: start it with torchrun."
+        f"{name} must be an integer, got {environ[name] or 'an empty value'} (environment). "
+        "Hint: start the command with torchrun."
         for name in NUMBERS
         if name in environ and not environ[name].isdecimal()
     ]
     number = {name: int(environ[name]) for name in NUMBERS if environ.get(name, "").isdecimal()}
     rank, size = number.get("RANK"), number.get("WORLD_SIZE")
     wrong += [
-        f"{name} must be 1 or more, got 0 (environment). Hint: it counts processes."
+        f"{name} must be 1 or more, got 0 (environment). Hint: {name} counts processes, so set it to 1 or more."
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
         if number.get(name) == 0
     ]
     if rank is not None and size and rank >= size:
         wrong.append(
             f"{names.get('RANK', 'RANK')} must be below {names.get('WORLD_SIZE', 'WORLD_SIZE')} ({size}), got {rank}. "
-            "Hint: ranks count from 0."
+            "Hint: number the ranks from 0."
         )
     if wrong:
         raise ConfigError(wrong)
@@ -167,8 +176,11 @@ def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, 
 
 
 def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, typed: bool) -> int:
-    """Return the number of processes per node; 0 if it cannot be derived. WORLD_SIZE without LOCAL_RANK, as on
-    Kubeflow, may count machines, but a typed cluster.world_size counts processes."""
+    """Return the number of processes per node; 0 if it cannot be derived.
+
+    typed: whether cluster.world_size is set, which counts processes. WORLD_SIZE without LOCAL_RANK, as on Kubeflow, may
+    count machines instead.
+    """
     size, devices, num_nodes = number["WORLD_SIZE"], request.devices, request.num_nodes
     if "LOCAL_WORLD_SIZE" in number:
         return number["LOCAL_WORLD_SIZE"]
@@ -187,39 +199,39 @@ def _missing(
     size: int | None,
     names: Mapping[str, str],
 ) -> str:
-    """Write what is missing, and how to provide it: per process, or per machine."""
+    """Return an error message that lists the missing values, and hints how to set them per process or per machine."""
     given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
     by_variables = request.cluster["name"] == "env"
     address = ("MASTER_ADDR=HOST" if by_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)
     numbers = [f"{names.get(name, name)}={name}" for name in missing if name in OPTIONS]
-    ways = ["start it with torchrun"]
+    ways = ["start the command with torchrun"]
     if "LOCAL_RANK" not in missing or not request.devices or (size or 0) % request.devices == 0:
-        ways.append(f"set {' '.join([*numbers, *([address] if address else [])])}, of this process")
+        ways.append(f"set {' '.join([*numbers, *([address] if address else [])])} for this process")
     if missing[0] == "LOCAL_RANK" and request.devices is None:
-        ways.append(f"trainer.devices=1 {address} where each machine has one process".replace("  ", " "))
+        ways.append(f"set trainer.devices=1 {address} if each machine has one process".replace("  ", " "))
     if "LOCAL_RANK" in missing:
         rank = "$RANK" if not names else environ.get("RANK", "RANK")
         without = f", without {' and '.join(given)}" if names else ""
         of_machine = f"trainer.num_nodes={size or 2} cluster.node_rank={rank} {address}".strip()
-        ways.append(f"where one command is one machine: {of_machine}{without}")
+        ways.append(f"if each machine runs one command, set {of_machine}{without}")
     there = ", ".join(f"{name}={value}" for name, value in given.items()) or "cluster=env"
     return (
-        f"{there} mean{'s' if len(given) < 2 else ''} one command per process, but not set: "
+        f"{there} mean{'s' if len(given) < 2 else ''} one command per process, but these values are not set: "
         f"{', '.join(names.get(name, name) for name in missing)}. Hint: {'; or '.join(ways)}."
     )
 
 
 def _contradiction(request: LaunchRequest, size: int, local: int | None, name: str) -> str | None:
-    """Explain options that contradict the launcher's numbers: devices × nodes is the world size."""
+    """Return an error message if devices × nodes is not the launcher's world size, otherwise None."""
     devices = request.devices or local or (size // request.num_nodes if request.num_nodes else None)
     if devices is None:
         return None
     num_nodes = request.num_nodes or max(1, size // (local or devices))
     if devices * num_nodes == size and devices == (local or devices):
         return None
-    hint = "leave trainer.devices and trainer.num_nodes out: the launcher's numbers are followed"
+    hint = "leave trainer.devices and trainer.num_nodes out, to use the launcher's numbers"
     if local and size % local:
-        hint = "the same --nproc_per_node on each"
+        hint = "use the same --nproc_per_node on every node"
     elif (local or request.devices) == devices and size % devices == 0:
         hint = f"set trainer.num_nodes={size // devices}"
     of_node = f" (LOCAL_WORLD_SIZE is {local})" if local and (local != devices or size % local) else ""

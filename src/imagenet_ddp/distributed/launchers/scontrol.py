@@ -1,4 +1,4 @@
-"""Run SLURM's scontrol: requeue a job, look up the address of a node. No torch."""
+"""Run SLURM's scontrol, to requeue a job or to look up the address of a node. Does not import torch."""
 
 import re
 import signal
@@ -9,11 +9,11 @@ from typing import Any
 
 from imagenet_ddp.distributed.launchers.slurm_env import array_name
 
-TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs answers in seconds
+TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs takes seconds to answer
 
 
 def node_address(name: str) -> str | None:
-    """Return SLURM's NodeAddr of a node whose name does not resolve; None if it has none."""
+    """Return the address (NodeAddr) that SLURM has for a node whose name does not resolve; None if there is none."""
     done = _scontrol("show", "node", name)
     found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
     return found[1] if done.returncode == 0 and found and found[1] != name else None
@@ -25,39 +25,40 @@ def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mappi
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
-    """Requeue the job, print the outcome, and return whether SLURM accepts."""
+    """Requeue the job, print the outcome, and return whether SLURM accepted the request."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
     print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
     if why := requeue(environ):
-        hint = "Hint: the same command with resume=RUN_FOLDER continues it."
+        hint = "Hint: run the same command with resume=RUN_FOLDER to continue the run."
         print(f"SLURM does not requeue job {job}: {why}. {hint}", file=sys.stderr, flush=True)
     return why is None
 
 
 def requeue(environ: Mapping[str, str]) -> str | None:
-    """Have SLURM requeue the job; call in the process that has saved. Return None, or the reason why SLURM does not.
+    """Ask SLURM to requeue the job. Return None, or the reason why SLURM refuses.
 
-    Only a job that is running, or at its time limit, is requeued: one that is cancelled meanwhile stays cancelled.
+    Call this in the process that has saved the checkpoint. Only a job that is running or has reached its time limit is
+    requeued. A job that has been cancelled in the meantime stays cancelled.
     """
-    # the plain number may be that of a whole array
+    # SLURM_JOB_ID alone may refer to a whole job array
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
-        return "this is no SLURM job"
+        return "this is not a SLURM job"
     shown = _scontrol("show", "job", job, "--oneliner")
     if shown.returncode:
         return shown.stderr.strip() or "scontrol does not answer"
     field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
     if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
-        return f"it is {field.get('JobState', 'gone')}, a state from which a job cannot be requeued"
+        return f"its state is {field.get('JobState', 'unknown')}, from which a job cannot be requeued"
     if field.get("BatchFlag") == "0":
-        return "only jobs submitted with sbatch can be requeued, and this one was started by srun or salloc"
+        return "only jobs submitted with sbatch can be requeued, and this job was started by srun or salloc"
     if field.get("Requeue") == "0":
         return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
     done = _scontrol("requeue", job)
-    # ended by a signal: SLURM has accepted, and has begun to end this job's processes
+    # below 0, a signal ended scontrol, because SLURM has accepted the request and is ending this job's processes
     if done.returncode <= 0:
         return None
-    return done.stderr.strip() or f"scontrol requeue ended with {done.returncode}"
+    return done.stderr.strip() or f"scontrol requeue ended with exit code {done.returncode}"
 
 
 def _scontrol(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,6 @@
-"""Read SLURM's variables: the step, its tasks and nodes, job arrays. No torch.
+"""Read SLURM's environment variables for steps, tasks, nodes and job arrays. Does not import torch.
 
-The names are those of SLURM's manual pages of srun and sbatch, "OUTPUT ENVIRONMENT VARIABLES".
+The variables are documented in the manual pages of srun and sbatch, section "OUTPUT ENVIRONMENT VARIABLES".
 """
 
 import re
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Each step has ports of its own, so that two on one machine do not meet: 29500 plus the job's last three digits, plus
-# 100 for each step before this one; then others at this distance: rank 0 uses the first that is free. All lie below the
-# ephemeral ports of Linux (32768).
+# Each step has its own ports, so two steps on one machine do not share a rendezvous. The first port is 29500 plus the
+# last three digits of the job ID, plus 100 for each previous step. More ports follow at intervals of DISTANCE, and rank
+# 0 uses the first one that is free. All of them are below the ephemeral ports of Linux (32768).
 FIRST_PORT, NUM_PORTS = 29500, 1000
 NUM_TRIES, DISTANCE = 8, 125
 
 
 @dataclass(frozen=True)
 class Step:
-    """The step (srun) of which this process is a task."""
+    """SLURM step (srun) that started this process as one of its tasks."""
 
     job_id: str
     step_id: str
@@ -42,12 +42,15 @@ class Step:
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Return whether srun started this process. SLURM_NTASKS does not show this: it is set in the batch shell too."""
+    """Return whether srun started this process.
+
+    SLURM_NTASKS does not show this, because SLURM also sets it in the batch shell.
+    """
     return "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
 
 
 def read_step(environ: Mapping[str, str]) -> Step | None:
-    """Return the step; None outside of one, and in a step with a single task."""
+    """Return the step of this process; None outside a step, and in a step with a single task."""
     if not in_step(environ):
         return None
     num_tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
@@ -55,7 +58,7 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
     if num_tasks <= 1:
         return None
     per_node = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", environ.get("SLURM_TASKS_PER_NODE", "")))
-    if (sum(per_node), len(per_node)) != (num_tasks, num_nodes):  # the job's, not this step's
+    if (sum(per_node), len(per_node)) != (num_tasks, num_nodes):  # the counts are those of the job, not of this step
         more = num_tasks % num_nodes
         per_node = tuple(num_tasks // num_nodes + (node < more) for node in range(num_nodes))
     node_list = environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", environ.get("SLURM_JOB_NODELIST", "")))
@@ -75,8 +78,10 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
 
 
 def first_task(environ: Mapping[str, str], num_nodes: Any, tasks_per_node: int) -> dict[str, str]:
-    """Build the environment of rank 0 in a job that sbatch would start from this one. num_nodes: a value other than an
-    int means one node."""
+    """Build the environment that rank 0 would have in a job submitted with sbatch from this environment.
+
+    num_nodes: any value except a positive integer means one node.
+    """
     nodes = num_nodes if isinstance(num_nodes, int) and num_nodes > 0 else 1
     return {name: value for name, value in environ.items() if not name.startswith("SLURM_")} | {
         "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": str(nodes),
@@ -87,12 +92,12 @@ def first_task(environ: Mapping[str, str], num_nodes: Any, tasks_per_node: int) 
 
 
 def num_job_nodes(environ: Mapping[str, str]) -> int:
-    """Return the number of nodes of this job, 1 outside of SLURM."""
+    """Return the number of nodes of this job; 1 outside SLURM."""
     return _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
 
 
 def run_key(environ: Mapping[str, str]) -> str | None:
-    """Return a name for this job's run, the same after a requeue; None outside of SLURM."""
+    """Return a name for this job's run that stays the same after a requeue; None outside SLURM."""
     job = array_name(environ) or environ.get("SLURM_JOB_ID")
     if job is None:
         return None
@@ -100,31 +105,33 @@ def run_key(environ: Mapping[str, str]) -> str | None:
 
 
 def sweep_key(environ: Mapping[str, str]) -> str | None:
-    """Return a name for this job's sweep, the same for all tasks of an array and all steps of a job; None outside of
-    SLURM."""
+    """Return a name for this job's sweep; None outside SLURM.
+
+    The name is the same for all tasks of a job array and all steps of a job.
+    """
     job = environ.get("SLURM_ARRAY_JOB_ID", environ.get("SLURM_JOB_ID"))
     return f"slurm_{job}" if job is not None else None
 
 
 def array_task(environ: Mapping[str, str]) -> str | None:
-    """Return this task's number in its job array; None outside of one."""
+    """Return this task's number in its job array; None outside a job array."""
     return environ["SLURM_ARRAY_TASK_ID"] if array_name(environ) else None
 
 
 def array_name(environ: Mapping[str, str]) -> str | None:
-    """Return JOB_TASK, as SLURM's commands name a task of a job array; None outside of one."""
+    """Return JOB_TASK, the name of a job array's task in SLURM's commands; None outside a job array."""
     names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
     return "_".join(environ[name] for name in names) if all(environ.get(name) for name in names) else None
 
 
 def first_host(text: str) -> str | None:
-    """Return node01 of 'node[01-03,7],gpu1'; None for any other text."""
+    """Return the first host of a SLURM node list, such as node01 for 'node[01-03,7],gpu1'; None for other text."""
     found = re.match(r"(?:[\w.-]|\[\d[\d,-]*\])+(?=,|$)", text)
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", found[0]) if found else None
 
 
 def expand_counts(text: str) -> tuple[int, ...]:
-    """Expand '2(x3),1' to (2, 2, 2, 1)."""
+    """Expand SLURM's list of task counts to one count per node, such as '2(x3),1' to (2, 2, 2, 1)."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)

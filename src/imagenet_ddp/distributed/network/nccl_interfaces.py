@@ -1,8 +1,9 @@
 """Resolve NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to interfaces of this machine, and find the right one.
 
-The libraries read the values differently. NCCL: a list of prefixes; a leading = makes all of them whole names, a
-leading ^ excludes instead. Gloo: a list of whole names, each of which must exist, no blanks. Neither takes an interface
-without an address, and NCCL none without a carrier. NCCL listens on the first match: ^docker alone means lo.
+The libraries read the values differently. NCCL expects a list of prefixes. A leading = turns all of them into whole
+names, and a leading ^ excludes the interfaces that match. Gloo expects a list of whole names without blanks, each of
+which must exist. Neither library accepts an interface without an address, and NCCL does not accept an interface without
+a carrier. NCCL listens on the first interface that matches, so ^docker alone selects lo.
 """
 
 import ipaddress
@@ -10,13 +11,13 @@ from collections.abc import Sequence
 
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
 
-SHOWN = 8  # interfaces in a sentence; a host of containers has dozens
+SHOWN = 8  # maximum number of interfaces in a message, because a container host has dozens
 _LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
 def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
-    """List the interfaces that NCCL uses; it listens on the first."""
+    """List the interfaces that NCCL uses for this value. NCCL listens on the first of them."""
     rest = value.removeprefix("^")
     names = [name.partition(":")[0] for name in rest.removeprefix("=").split(",") if name]
     exact, exclude = rest.startswith("="), value.startswith("^")
@@ -32,20 +33,20 @@ def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
 
 
 def mistake(where: str, variable: str, value: str, address: str | None) -> list[str]:
-    """Return why this value cannot work on this machine; [] if it can.
+    """Return an error message if this value cannot work on this machine, otherwise [].
 
-    where: the key or variable to name in the error. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. address: the
-    rendezvous address.
+    where: the option or variable to name in the message. variable: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME. address:
+    the rendezvous address.
     """
     known = interfaces()
     if not known:
-        return []  # this platform has no list
+        return []  # this platform cannot list interfaces
     if variable.startswith("GLOO"):
         taken, fault = _gloo_choice(value, known)
-        expected = "be an interface of this machine by its whole name"
+        expected = "be the whole name of an interface of this machine"
     else:
         taken = nccl_choice(value, known)[:1]
-        fault = "" if taken else f"{value}, which leaves none" if value.startswith("^") else value
+        fault = "" if taken else f"{value}, which leaves no interface" if value.startswith("^") else value
         expected = "match an interface of this machine"
     only_here = next((one.name for one in taken if one.is_loopback), None)
     if fault:
@@ -53,20 +54,21 @@ def mistake(where: str, variable: str, value: str, address: str | None) -> list[
     elif only_here and address and not _is_loopback(address):
         how = "" if only_here == value.removeprefix("=") else f", which matches {only_here} first"
         text = (
-            f"{where} must name an interface that other machines reach, because the nodes meet at {address}, "
-            f"got {value}{how}."
+            f"{where} must name an interface that other machines can reach, because the rendezvous address is "
+            f"{address}, got {value}{how}."
         )
     else:
         return []
     right, why = toward(address)
-    or_set = f", or {where}={right.name} ({why})" if right else ""
-    return [f"{text} Hint: {f'`unset {where}`' if where == variable else f'{where}=null'}{or_set}."]
+    or_set = f", or set {where}={right.name} ({why})" if right else ""
+    return [f"{text} Hint: {f'run `unset {where}`' if where == variable else f'set {where}=null'}{or_set}."]
 
 
 def toward(address: str | None) -> tuple[Interface | None, str]:
-    """Return the interface that leads to the rendezvous address, and the reason; None if none does.
+    """Return the interface that routes to the rendezvous address, and the reason for the choice.
 
-    For a host name that resolves to 127.0.1.1 on its own machine (Debian), it is the interface of the default route.
+    The interface is None if there is no such interface. For a host name that resolves to 127.0.1.1 on its own machine
+    (Debian), return the interface of the default route.
     """
     if address:
         try:
@@ -76,9 +78,9 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
         if route and (not route.is_loopback or _is_loopback(address)):
             return route, f"it routes to {address}"
         if route is None:
-            return _outward(), "it leads to other machines"
-        return _outward(), f"it leads to other machines; here {address} is an address of the loopback"
-    return _outward(), "it leads to other machines"
+            return _outward(), "it routes to other machines"
+        return _outward(), f"it routes to other machines; on this machine, {address} is a loopback address"
+    return _outward(), "it routes to other machines"
 
 
 def loopback() -> Interface | None:
@@ -86,14 +88,14 @@ def loopback() -> Interface | None:
 
 
 def listing(known: Sequence[Interface]) -> str:
-    """Format names and addresses for a sentence: eth0 10.0.0.5; lo 127.0.0.1."""
+    """Format names and addresses for a message, such as "eth0 10.0.0.5; lo 127.0.0.1"."""
     rows = []
     for one in known:
         addresses = [address for address in one.addresses if "%" not in address]
         if addresses:
             rows.append(f"{one.name} {', '.join(addresses)}" + ("" if one.is_up else " (down)"))
     more = [f"and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
-    return "; ".join(rows[:SHOWN] + more) or "it has none with an address"
+    return "; ".join(rows[:SHOWN] + more) or "no interface has an address"
 
 
 def _outward() -> Interface | None:
@@ -105,7 +107,10 @@ def _outward() -> Interface | None:
 
 
 def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface], str]:
-    """Return the interfaces that Gloo uses, or what is wrong with the value, in words that complete "got ..."."""
+    """Return the interfaces that Gloo uses for this value, and the mistake in the value; "" if there is none.
+
+    The description of the mistake completes a sentence with "got ...".
+    """
     names = value.split(",")
     missing = [name for name in names if not any(one.name == name and one.addresses for one in known)]
     taken = [one for one in known if one.name in names]
@@ -116,8 +121,10 @@ def _gloo_choice(value: str, known: Sequence[Interface]) -> tuple[list[Interface
 
 
 def _is_loopback(address: str) -> bool:
-    """Return whether the address names the loopback, by name or number. A host name that merely resolves to it does not
-    count."""
+    """Return whether the address is a loopback address or one of its usual names.
+
+    A host name that merely resolves to a loopback address does not count.
+    """
     try:
         return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
     except ValueError:

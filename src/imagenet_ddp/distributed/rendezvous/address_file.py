@@ -1,9 +1,9 @@
-"""Publish the store's address in a file on a shared disk: cluster.address=file:///PATH. No torch.
+"""Publish the store's address in a file on a shared disk: cluster.address=file:///PATH. Does not import torch.
 
-The file only points to the store: a TCP store at a free port answers faster than a file on a network disk, needs no
-locks there, and shows at once whether the machines reach each other. Rank 0, or the first node, creates the file and
-removes it at the end. A file whose store no longer answers is stale. The file is reopened for each look, because only
-then does a network disk ask its server.
+The file contains only the address of a TCP store at a free port. Such a store answers faster than a file on a network
+disk, needs no locks on that disk, and shows at once whether the machines reach each other. Rank 0, or the first node,
+creates the file and removes it at the end. A file whose store no longer answers is stale. The file is reopened for each
+check, because a network disk asks its server only when a file is opened.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """The content of the file. token: the owner mark of the store."""
+    """Content of the file. token: value that identifies the owner of the store."""
 
     token: str
     job_id: str | None
@@ -34,25 +34,27 @@ class StoreAddress:
         return f"{self.host} (process {self.pid})"
 
     def reachable_addresses(self) -> list[str]:
-        """Return the addresses to try from this machine, the likeliest first."""
+        """Return the addresses to try from this machine, the most likely address first."""
         others = [address for address in self.addresses if not address.startswith("127.")]
         return ["127.0.0.1", *others] if self.machine == this_process()["machine"] else others or self.addresses
 
 
 def validate(path: str) -> list[str]:
-    """Refuse, before anything waits, a path at which no file can be made. Reading a pipe, for example, would never
-    end."""
+    """Return an error if no file can be created at this path, before any process waits for the file.
+
+    Reading from a pipe, for example, would never end.
+    """
     folder = Path(path).parent
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and (Path(path).is_file() or not os.path.lexists(path)):
         return []
     return [
-        f"cluster.address=file://{path} must name a plain file, or none yet, in a folder that exists and can be "
-        "written to on every node, which is not so here. Hint: mount the shared disk, or another path."
+        f"cluster.address=file://{path} must name a regular file or a new file, in a folder that exists and is "
+        "writable on every node, but does not on this node. Hint: mount the shared disk, or set another path."
     ]
 
 
 def read(path: str) -> StoreAddress | None:
-    """Return the content; None if there is no file, if it holds something else, or if it is not complete yet."""
+    """Return the content of the file; None if there is no file, or if its content is different or incomplete."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         return StoreAddress(**{field.name: content[field.name] for field in fields(StoreAddress)})
@@ -61,7 +63,10 @@ def read(path: str) -> StoreAddress | None:
 
 
 def create(path: str, token: str, job_id: str | None, addresses: list[str], port: int) -> bool:
-    """Create the file, to be removed when this process ends. Return False if there is one already."""
+    """Create the file, which is removed when this process ends. Return False if the file exists already.
+
+    Raises ConfigError if the file cannot be created.
+    """
     content = StoreAddress(token=token, job_id=job_id, addresses=addresses, port=port, **this_process())
     try:
         with Path(path).open("x", encoding="utf-8") as stream:
@@ -69,14 +74,17 @@ def create(path: str, token: str, job_id: str | None, addresses: list[str], port
     except FileExistsError:
         return False
     except OSError as error:
-        raise ConfigError(f"{path} cannot be made: {error.strerror}. Hint: another folder.") from error
+        raise ConfigError(f"{path} cannot be created: {error.strerror}. Hint: set another folder.") from error
     _own_files.append((path, token))
     return True
 
 
 def remove_stale(path: str, token: str) -> None:
-    """Remove the file with this token. Of several processes at once, only the one that creates a lock file beside it
-    does so; otherwise another could remove the next owner's file."""
+    """Remove the file if it has this token.
+
+    If several processes call this at once, only the process that creates a lock file next to the file removes it.
+    Otherwise, another process could remove the file of the next owner.
+    """
     lock = Path(f"{path}.stale.{token}")
     with contextlib.suppress(FileExistsError):
         lock.touch(exist_ok=False)
@@ -97,6 +105,6 @@ _own_files: list[tuple[str, str]] = []
 
 @atexit.register
 def remove_own_files() -> None:
-    """Remove the files that this process owns. Call before os._exit, which runs no exit handlers."""
+    """Remove the files that this process owns. Call this before os._exit, which runs no exit handlers."""
     while _own_files:
         _remove(*_own_files.pop())

@@ -1,5 +1,7 @@
-"""Check, before training, that the nodes reach each other on ports other than the rendezvous port: a cloud's security
-group often opens only one port, and then the first collective hangs."""
+"""Check before training that the nodes reach each other on ports other than the rendezvous port.
+
+The security group of a cloud often opens only one port, and the first collective then hangs.
+"""
 
 import contextlib
 import json
@@ -14,12 +16,14 @@ from imagenet_ddp.distributed.rendezvous import sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, explain_lost_store
 
 CONNECT_S = 5.0
-MAX_ALL_PAIRS = 16  # nodes; beyond that each tries the first and the next one only
+MAX_ALL_PAIRS = 16  # with more nodes than this, each node tries only the first node and the next node
 
 
 def own_address(environ: Mapping[str, str], master: str) -> str:
-    """Return the address at which the other nodes reach this one: that of Gloo's interface, else of the one that routes
-    to the master."""
+    """Return the address at which the other nodes reach this node.
+
+    This is the address of Gloo's interface, or else of the interface that routes to the master.
+    """
     wanted = environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     for interface in interfaces.interfaces():
         if interface.name == wanted and interface.addresses:
@@ -28,9 +32,10 @@ def own_address(environ: Mapping[str, str], master: str) -> str:
 
 
 def check_connectivity(rank_group: RankGroup, address: str) -> None:
-    """Connect every pair of nodes, from the first rank of each. Call on all ranks.
+    """Check the connections between the nodes, from the first rank of each node. Call this on all ranks.
 
-    address: where the other machines reach this one. Raises SharedError on all ranks, naming the unreachable nodes.
+    address: address at which the other machines reach this machine. Raises SharedError on all ranks if a node is
+    unreachable. The error names the node.
     """
     members, number, store = rank_group.members, rank_group.number, rank_group.store
     machines = list(dict.fromkeys(str(member["machine"]) for member in members))
@@ -47,16 +52,16 @@ def check_connectivity(rank_group: RankGroup, address: str) -> None:
             store.set(f"connectivity/{node}", json.dumps(own))
             for other in _targets(node, len(machines)):
                 with explain_lost_store():
-                    target = json.loads(store.get(f"connectivity/{other}"))  # waits: all have met already
+                    target = json.loads(store.get(f"connectivity/{other}"))  # soon set, because all ranks have joined
                 if reason := _try(target):
                     unreachable[str(other)] = f"{target['host']}:{target['port']}: {reason}"
 
         def find_mistakes(found: list[Mapping[str, str]]) -> list[str]:
             return [
                 f"node {node_of[rank]} ({members[rank]['host']}) cannot reach node {other} "
-                f"({members[first_ranks[int(other)]]['host']}) at {reason}, though both reach the rendezvous. "
-                "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other "
-                "at all TCP ports, or nccl.env.GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME names the wrong interface."
+                f"({members[first_ranks[int(other)]]['host']}) at {reason}, although both reach the rendezvous. "
+                "Hint: allow all TCP ports between the nodes in the cloud's security group and in each machine's "
+                "firewall, or correct the interface in nccl.env.GLOO_SOCKET_IFNAME or nccl.env.NCCL_SOCKET_IFNAME."
                 for rank, others in enumerate(found)
                 for other, reason in others.items()
             ]
@@ -71,7 +76,7 @@ def _targets(node: int, num_nodes: int) -> list[int]:
 
 
 def _try(target: Mapping[str, Any]) -> str | None:
-    """Return why the target cannot be reached, or None."""
+    """Return the reason why the target cannot be reached; None if it can."""
     try:
         with socket.create_connection((target["host"], target["port"]), timeout=CONNECT_S) as connection:
             answer = connection.makefile().readline().strip()

@@ -1,4 +1,4 @@
-"""Compare what must be equal in all commands of a run: options, code, libraries. No torch."""
+"""Compare the options, the code and the libraries of a run's commands, which must be equal. Does not import torch."""
 
 import functools
 import hashlib
@@ -16,7 +16,7 @@ from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.validators import shown
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
-# May differ between nodes: node rank, interfaces, mount points, the name of node 0.
+# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
 MAY_DIFFER = re.compile(
     r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
@@ -24,8 +24,11 @@ MAX_KEYS = 8
 
 
 def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
-    """Return plain JSON. config: resolved, as typed on this machine. num_local: number of workers that the command
-    starts; None if it is itself a rank."""
+    """Return, as plain JSON, the facts about this command that must be equal in all commands.
+
+    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
+    the command is itself a rank.
+    """
     facts: dict[str, Any] = {
         f"option {key}": value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)
     }
@@ -38,7 +41,7 @@ def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[s
 
 
 def this_process() -> dict[str, Any]:
-    """Return host and pid, for messages, and machine: equal for exactly the processes of one machine."""
+    """Return the host and the pid for messages, and a machine ID that only the processes of one machine share."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -47,7 +50,10 @@ def this_process() -> dict[str, Any]:
 
 
 def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
-    """Return one sentence for each fact that differs. facts: by rank or node number. noun: rank or node."""
+    """Return an error message for each fact that differs.
+
+    facts: facts of each command, by rank or node number. noun: rank or node.
+    """
     first = facts[0]
     keys = list(dict.fromkeys(key for each in facts for key in each))
     found = []
@@ -61,13 +67,15 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
         name = key.removeprefix("option ")
         found.append(f"the {noun}s disagree on {name}: {whose}. Hint: {_hint(key, first)}.")
     if len(found) > MAX_KEYS:
-        found[MAX_KEYS:] = [f"the {noun}s disagree on {len(found) - MAX_KEYS} more. Hint: the same line on each."]
+        found[MAX_KEYS:] = [
+            f"the {noun}s disagree on {len(found) - MAX_KEYS} more facts. Hint: type the same line on each {noun}."
+        ]
     return found
 
 
 @functools.cache
 def code_digest() -> str:
-    """Hash this package's Python files, in the order of their names."""
+    """Return a hash of this package's Python files, in the order of their names."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[2]
     for path in sorted(package.rglob("*.py")):
@@ -78,17 +86,18 @@ def code_digest() -> str:
 def _version(library: str) -> str:
     try:
         return version(library)
-    except PackageNotFoundError:  # a build on PYTHONPATH
+    except PackageNotFoundError:  # such as a build on PYTHONPATH
         return "unknown"
 
 
 def _hint(key: str, facts: Mapping[str, Any]) -> str:
     if key.startswith("option "):
-        return "the same options on each"
+        return "type the same options everywhere"
     if key.startswith("the "):
-        return "the same version of this project everywhere" if "code" in key else "the same images on every machine"
+        same_code = "install the same version of this project everywhere"
+        return same_code if "code" in key else "use the same images on every machine"
     if key == "number of workers":
-        return f"the same number of devices on each: trainer.devices={facts.get(key, 'N')}"
+        return f"set trainer.devices={facts.get(key, 'N')} on every node"
     return f"install the same {key} everywhere"
 
 
@@ -97,7 +106,7 @@ def _is_path(value: object) -> bool:
 
 
 def _numbers(numbers: Sequence[int], noun: str) -> str:
-    """Format [0, 1, 2, 5] as ranks 0-2, 5."""
+    """Format a list of numbers, such as [0, 1, 2, 5] as "ranks 0-2, 5"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Bound a wait; print every 10 s what it is waiting for. No torch."""
+"""Limit the time of a wait, and print every 10 s what the process is waiting for. Does not import torch."""
 
 import contextlib
 import threading
@@ -14,8 +14,10 @@ T = TypeVar("T")
 
 
 def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
-    """Return the result; None if the action fails or takes longer: a store whose machine is gone would block
-    forever."""
+    """Run the action and return its result; None if it fails or takes longer than timeout_s seconds.
+
+    Without this limit, a store whose machine is gone would block forever.
+    """
     result: list[T] = []
 
     def run() -> None:
@@ -29,7 +31,7 @@ def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
 
 
 class Deadline:
-    """A time limit that starts when it is created."""
+    """Time limit that starts when this object is created."""
 
     def __init__(self, timeout_s: float):
         self._timeout_s = timeout_s
@@ -44,7 +46,10 @@ class Deadline:
         return self.elapsed_s > self._timeout_s
 
     def pause(self, message: Callable[[float], str], pause_s: float) -> bool:
-        """Sleep for pause_s; return False at once if the time is over. message: made from the seconds so far."""
+        """Sleep for pause_s seconds and return True; return False at once if the time is over.
+
+        message: returns the line to print, given the seconds so far.
+        """
         if self.is_over:
             return False
         if time.monotonic() - self._last_report >= REPORT_EVERY_S:

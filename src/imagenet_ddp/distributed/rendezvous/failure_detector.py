@@ -1,8 +1,8 @@
-"""Inform all ranks immediately when one fails: each holds a connection to rank 0, which the kernel closes when its
-process ends.
+"""Inform all ranks immediately when one rank fails.
 
-There are no heartbeats: a process that computes, swaps or is being debugged is silent and has not failed. The kernel's
-keep-alive probes detect a machine that vanishes from the network.
+Each rank holds a connection to rank 0, and the kernel closes the connection when the process ends. There are no
+heartbeats, because a process that computes, swaps or is being debugged is silent although it has not failed. The
+kernel's keep-alive probes detect a machine that vanishes from the network.
 """
 
 import contextlib
@@ -17,19 +17,20 @@ from imagenet_ddp.distributed.rendezvous import address_file, sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 from imagenet_ddp.system import console, unfinished
 
-GRACE_S = 3.0  # for a rank to raise its own error, before it is ended for another's
-STOP_GRACE_S = 1.0  # for a rank to be stopped by the same signal
+GRACE_S = 3.0  # time for a rank to raise its own error, before it is ended because another rank failed
+STOP_GRACE_S = 1.0  # time for the same signal to stop this rank, too
 LEAVE_S = 10.0  # how long rank 0 waits for the others at the end
 CONNECT_S = 10.0
 GONE = "is gone: its process, or its machine, no longer answers"
 
 
 class FailureDetector:
-    """label: returns the name of a rank. on_failure: called once, in a thread of its own, with an exit code and a
-    sentence.
+    """Report this rank's failure to all other ranks, and call on_failure when another rank fails.
 
-    Messages are lines: "RANK" and then "leave" or "failed CODE TEXT" to rank 0; "leave" or "failed CODE TEXT" from rank
-    0.
+    label: returns the name of a rank. on_failure: called once, in its own thread, with an exit code and a sentence.
+
+    Messages are lines of text. A rank sends its number to rank 0, and later "leave" or "failed CODE TEXT". Rank 0 sends
+    "leave" or "failed CODE TEXT" to all other ranks.
     """
 
     def __init__(
@@ -39,14 +40,17 @@ class FailureDetector:
         label: Callable[[int], str],
         on_failure: Callable[[int, str], None],
     ):
-        """hosts: this machine's addresses, where rank 0 listens."""
+        """Open the connection between this rank and rank 0.
+
+        hosts: this machine's addresses, at which rank 0 listens.
+        """
         self._label, self._on_failure = label, on_failure
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self.failed: str | None = None  # the first failure, this rank's own or another's
-        self.code = 1  # exit code that goes with it
+        self.failed: str | None = None  # the first failure, of this rank or of another rank
+        self.code = 1  # exit code for that failure
         self._peers: dict[socket.socket, int] = {}
-        self._present = set(range(1, rank_group.size))  # neither left nor failed: rank 0 waits for them at the end
+        self._present = set(range(1, rank_group.size))  # neither left nor failed; rank 0 waits for these at the end
         self._listener: socket.socket | None = None
         self._connection: socket.socket | None = None
         if rank_group.number == 0:
@@ -61,12 +65,13 @@ class FailureDetector:
         threading.Thread(target=target, name="failure_detector", daemon=True).start()
 
     def fail(self, what: str, code: int = 1) -> bool:
-        """Report to all ranks that this one ends with code: 1 failed, 2 refused, 128 + n stopped by signal n.
+        """Report to all ranks that this rank ends.
 
-        Return False if another rank failed before, which is the likely cause.
+        code: exit code, 1 if this rank failed, 2 if it was refused, 128 + n if signal n stopped it. Return False if
+        another rank failed before, because that failure is the likely cause.
         """
-        time.sleep(0.2)  # a broken connection is noticed here a little before its cause is reported
-        what = " ".join(what.split())  # one line of the connection
+        time.sleep(0.2)  # this rank may notice a broken connection slightly before the cause is reported
+        what = " ".join(what.split())  # a message is one line
         with self._lock:
             if self.failed is not None:
                 return False
@@ -79,7 +84,7 @@ class FailureDetector:
         return True
 
     def end(self, *, wait: bool = True) -> None:
-        """Mark this rank's exit as normal. Rank 0 waits up to LEAVE_S for the others to leave first."""
+        """Mark this rank's exit as normal. Rank 0 waits up to LEAVE_S seconds for the other ranks to leave first."""
         if self._ended.is_set():
             return
         if self._connection is not None:
@@ -122,7 +127,7 @@ class FailureDetector:
                         self._handle(connection, f"failed 1 {GONE}")
 
     def _handle(self, peer: socket.socket, line: str) -> None:
-        if peer not in self._peers:  # any program may connect
+        if peer not in self._peers:  # any program may connect, so a peer must send its rank first
             if line.isdecimal():
                 self._peers[peer] = int(line)
         elif line == "leave":
@@ -181,8 +186,10 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def end_process(rank: str) -> Callable[[int, str], None]:
-    """Return an on_failure for a worker: it ends the process after a grace period in which the rank's own error may
-    appear."""
+    """Return a function for on_failure that ends a worker process.
+
+    The function first waits for a grace period, in which the rank may raise its own error.
+    """
 
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)

@@ -1,4 +1,4 @@
-"""Serve the rendezvous store if this command is node 0 or rank 0; otherwise find it, at a port or through a file."""
+"""Serve the rendezvous store if this command is node 0 or rank 0; otherwise find the store at a port or in a file."""
 
 import contextlib
 import secrets
@@ -16,7 +16,7 @@ from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress
 from imagenet_ddp.distributed.rendezvous.deadline import Deadline
 from imagenet_ddp.errors import ConfigError
 
-INCOMPLETE_S = 5.0  # a file that cannot be read may be one that its owner is still writing
+INCOMPLETE_S = 5.0  # for this time, a file that cannot be read may be one that its owner is still writing
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,14 @@ class FoundStore:
     store: TCPStore
     host: str
     port: int
-    is_server: bool = False  # this process serves it
+    is_server: bool = False  # whether this process serves the store
 
 
 def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
-    """Wait for the store up to timeout_s. who: names this process in messages. Raises ConfigError."""
+    """Serve the store, or wait up to timeout_s seconds for it.
+
+    who: name of this process, for messages. Raises ConfigError if the store cannot be served or reached.
+    """
     address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
     assert address is not None
     if address.file is not None:
@@ -50,7 +53,7 @@ def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStor
         except store.PortInUseError:
             if number == 0:
                 raise
-            # two nodes on one machine: the other one was first, or the port is another program's
+            # with two nodes on one machine, the other node was first; or another program uses the port
             with contextlib.suppress(ConfigError):
                 return FoundStore(store.client(host, port, store.ANSWER_S, who), host, port)
             raise
@@ -64,15 +67,15 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
     may_own, must_own = launch_info.number in (0, None), launch_info.number == 0
     deadline = Deadline(timeout_s)
     incomplete = Deadline(INCOMPLETE_S)
-    stale_token, reason = None, f"make {path}"
+    stale_token, reason = None, f"create {path}"
     while True:
         content = address_file.read(path)
         if content is not None or not Path(path).exists():
             incomplete = Deadline(INCOMPLETE_S)
         elif may_own and incomplete.is_over:
             raise ConfigError(
-                f"cluster.address=file://{path} must be a new file, but holds something else. "
-                "Hint: another path; the file is left as it is."
+                f"cluster.address=file://{path} must be a new file, but the existing file has other content. "
+                "Hint: set another path. The existing file is left unchanged."
             )
         if content is None and not Path(path).exists() and may_own:
             if served := _serve(path, launch_info.job_id):
@@ -84,10 +87,10 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
                 _check_owner(path, content, launch_info.job_id, must_own)
                 found.store.set_timeout(timedelta(seconds=max(timeout_s, store.ANSWER_S)))
                 return found
-            reason = f"answer at {unreachable}" if unreachable else f"make {path} again"
+            reason = f"answer at {unreachable}" if unreachable else f"create {path} again"
             if must_own or not unreachable:
                 stale_token = content.token
-                action = "It is replaced" if may_own else "Waiting for a new one"
+                action = "The file is replaced" if may_own else "Waiting for a new file"
                 message = f"{path} is stale: its owner, {content.owner}, no longer answers. {action}."
                 print(message, file=sys.stderr, flush=True)
         if content is not None and content.token == stale_token and may_own:
@@ -96,13 +99,14 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
         if not deadline.pause(lambda seconds, waiting=waiting: f"{waiting}, {seconds:.0f} s.", store.POLL_S):
             raise ConfigError(
                 f"timed out after waiting {deadline.elapsed_s:.0f} s for rank 0 to {reason}. Missing: rank 0 (node 0). "
-                f"Hint: start its command; is {Path(path).parent} really the same disk on every node, and do the nodes "
-                "reach each other on all TCP ports? If its job was killed, remove the file."
+                f"Hint: start the command of rank 0, and make sure that {Path(path).parent} is the same disk on every "
+                "node and that the nodes reach each other on all TCP ports. If the job of rank 0 was killed, remove "
+                "the file."
             )
 
 
 def _serve(path: str, job_id: str | None) -> FoundStore | None:
-    """Return None if another process has created the file first."""
+    """Serve a store and create the file. Return None if another process has created the file first."""
     served = store.serve("127.0.0.1", 0)
     token = served.get(store.OWNER_KEY).decode() or secrets.token_hex(6)
     served.set(store.OWNER_KEY, token)
@@ -113,8 +117,10 @@ def _serve(path: str, job_id: str | None) -> FoundStore | None:
 
 
 def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | None, str]:
-    """Return (the store, ""), or (None, the addresses that do not answer): the owner may be alive although this machine
-    cannot reach it."""
+    """Connect to the owner's store. Return (the store, ""), or (None, the addresses that do not answer).
+
+    The owner may be alive although this machine cannot reach it.
+    """
     unreachable = []
     for host in content.reachable_addresses():
         try:
@@ -130,12 +136,11 @@ def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | Non
 def _check_owner(path: str, content: StoreAddress, job_id: str | None, must_own: bool) -> None:
     if content.job_id != job_id:
         raise ConfigError(
-            f"{path} belongs to another job, that of {content.host} (process {content.pid}, cluster.job_id="
-            f"{content.job_id}), which is alive; this one has cluster.job_id={job_id}. Hint: a file of its own for "
-            "each job."
+            f"{path} belongs to another job, which is running on {content.host} (process {content.pid}, cluster.job_id="
+            f"{content.job_id}), but this job has cluster.job_id={job_id}. Hint: use a separate file for each job."
         )
     if must_own:
         raise ConfigError(
-            f"this is rank 0 and must own {path}, but {content.owner} owns it and is alive. "
-            "Hint: a file of its own for each job; is rank 0 started twice?"
+            f"this is rank 0 and must own {path}, but {content.owner} owns the file and is running. "
+            "Hint: use a separate file for each job, and start rank 0 only once."
         )

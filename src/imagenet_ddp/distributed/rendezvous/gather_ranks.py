@@ -1,7 +1,8 @@
-"""Gather all ranks (or nodes) of a run, each once and with equal facts; or give all of them the same error.
+"""Gather all ranks (or nodes) of a run, each once and with equal facts, or raise the same error on all of them.
 
-Each arrives with a number (its rank, or its node rank; None if it is assigned here) and its facts. The leader (rank 0,
-or the node that serves the store) reads all arrivals and posts one decision for all.
+Each member arrives with its facts and a number, which is its rank or node rank; the number is None if this module
+assigns it. The leader (rank 0, or the node that serves the store) reads all arrivals and posts one decision for all
+members.
 """
 
 import json
@@ -21,22 +22,25 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 
 @dataclass
 class Roster:
-    """Who is expected, and who has arrived. label: formats a number, "rank 3 (node 1, local rank 1)"."""
+    """Members that are expected, and members that have arrived.
+
+    label: formats a number, for example as "rank 3 (node 1, local rank 1)". hint: hint for the error after a timeout.
+    """
 
     size: int
     noun: str  # rank or node
     label: Callable[[int], str]
     hint: str
     job_id: str | None = None
-    arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by arrival
-    refused: dict[int, dict[str, Any]] = field(default_factory=dict)  # by arrival: commands that will not take part
+    arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by order of arrival
+    refused: dict[int, dict[str, Any]] = field(default_factory=dict)  # commands that will not take part
 
     @property
     def is_complete(self) -> bool:
         return len(self.arrived) >= self.size
 
     def update(self, store: Store) -> None:
-        """Read the new arrivals."""
+        """Read the new arrivals from the store."""
         known = self.arrived.keys() | self.refused.keys()
         count = int(store.add("arrivals", 0))
         new = [n for n in range(count) if n not in known and store.check([f"arrival/{n}"])]
@@ -52,26 +56,26 @@ class Roster:
         numbers = {each["number"] for each in arrived}
         if None in numbers:
             more = count_noun(self.size - len(arrived), f"more {self.noun}")
-            return f"There: {_hosts(arrived)}. Missing: {more}."
+            return f"Joined: {_hosts(arrived)}. Missing: {more}."
         labels = [self.label(number) for number in range(self.size) if number not in numbers]
         return f"Missing: {shorten_list(labels, 10)}."
 
     def conflicts(self) -> list[str]:
-        """List errors that can be detected before everyone has arrived."""
+        """Return the errors that can be detected before all members have arrived."""
         found = []
         arrived = list(self.arrived.values())
         job_ids = sorted({str(each["job_id"]) for each in arrived})
         if len(job_ids) > 1:
             found.append(
-                f"two jobs meet at one address: cluster.job_id is {' and '.join(job_ids)} ({_hosts(arrived)}). "
-                "Hint: an address of its own for each job."
+                f"two jobs use the same address: cluster.job_id is {' and '.join(job_ids)} ({_hosts(arrived)}). "
+                "Hint: set a different address for each job."
             )
         sizes = sorted({each["size"] for each in arrived})
         if len(sizes) > 1:
-            whose = "; ".join(f"{size} by {_hosts([e for e in arrived if e['size'] == size])}" for size in sizes)
+            whose = "; ".join(f"{size} on {_hosts([e for e in arrived if e['size'] == size])}" for size in sizes)
             found.append(
-                f"the number of {self.noun}s must be the same on all, got {whose}. Hint: the same trainer.num_nodes "
-                "and trainer.devices on each."
+                f"the number of {self.noun}s must be the same in all commands, got {whose}. "
+                "Hint: set the same trainer.num_nodes and trainer.devices in each command."
             )
         for number in sorted({each["number"] for each in arrived if each["number"] is not None}):
             same = [each for each in arrived if each["number"] == number]
@@ -79,18 +83,21 @@ class Roster:
                 key = "cluster.node_rank or NODE_RANK" if self.noun == "node" else "RANK or cluster.rank"
                 found.append(
                     f"{self.noun} {number} must be unique, but is claimed by {_hosts(same, pids=True)}. "
-                    f"Hint: {key} must differ on each."
+                    f"Hint: set a different {key} in each command."
                 )
         if not found and len(arrived) > self.size:
             found.append(
                 f"{len(arrived)} {self.noun}s joined, but {self.size} are expected: {_hosts(arrived, pids=True)}. "
-                "Hint: start the command once on each, or set cluster.job_id where two jobs share an address."
+                f"Hint: start one command for each {self.noun}, or set cluster.job_id if two jobs share an address."
             )
         return found
 
     def refusals(self) -> list[str]:
-        """List the mistakes of refused commands that the others wait for. A refused command whose number has also
-        arrived is ignored: it was a mistake, or belongs to another job."""
+        """Return the mistakes of refused commands that the other members are waiting for.
+
+        A refused command whose number has also arrived is ignored, because it was started by mistake or belongs to
+        another job.
+        """
         numbers = {each["number"] for each in self.arrived.values()}
         return [
             text
@@ -115,10 +122,11 @@ def gather_ranks(
     find_mistakes: Callable[[list[dict[str, Any]]], list[str]] = lambda members: [],
     aborted: Callable[[], list[str]] = lambda: [],
 ) -> RankGroup:
-    """Wait until all have arrived, each number once, with equal facts. Raises the leader's ConfigError on all.
+    """Wait until all members have arrived, each number once and with equal facts.
 
-    details: shared with the others; need not be equal. find_mistakes: further checks of the members, by the leader.
-    aborted: returns the mistakes of others that will not come.
+    number: number of this member; None if the leader assigns it. details: values that are shared with the other members
+    and need not be equal. find_mistakes: further checks of the members, which the leader runs. aborted: returns the
+    mistakes of members that will not arrive. Raises the leader's errors on all members.
     """
     arrival = _arrive(
         store, number=number, size=roster.size, job_id=roster.job_id, facts=facts, details=dict(details or {})
@@ -172,7 +180,7 @@ def _arrive(store: Store, **content: Any) -> int:
 def _decide(
     roster: Roster, own_arrival: int, find_mistakes: Callable[[list[dict[str, Any]]], list[str]]
 ) -> dict[str, Any]:
-    """Assign the free numbers, the leader's first, and check all members."""
+    """Assign the free numbers, first to the leader, and check all members."""
     free = [n for n in range(roster.size) if n not in {each["number"] for each in roster.arrived.values()}]
     numbers: dict[int, int] = {}
     for arrival, each in sorted(roster.arrived.items(), key=lambda item: item[0] != own_arrival):
@@ -184,8 +192,10 @@ def _decide(
 
 
 def send_refusal(store: Store, number: int | None, noun: str, job_id: str | None, mistakes: list[str]) -> bool:
-    """Tell those who gather at this store that this command was refused; return whether they have received it. Ranks
-    that have already gathered without this one receive nothing."""
+    """Tell the members that gather at this store that this command was refused. Return whether they were reached.
+
+    Members that have already gathered without this command receive nothing.
+    """
     if store.check(["decision"]):
         return False
     _arrive(store, number=number, noun=noun, job_id=job_id, refused=mistakes)
@@ -201,7 +211,10 @@ def send_refusal(store: Store, number: int | None, noun: str, job_id: str | None
 def refuse_everyone(
     store: Store, number: int | None, noun: str, size: int, mistakes: list[str], timeout_s: float
 ) -> bool:
-    """Post the leader's own refusal, and wait for size - 1 others to read it; return whether any has."""
+    """Post the leader's own refusal, and wait up to timeout_s seconds for size - 1 other members to read it.
+
+    Return whether any member has read it.
+    """
     refusal = {**consistency.this_process(), "number": number, "noun": noun, "refused": mistakes}
     store.set("decision", json.dumps({"mistakes": _refusal_mistakes(refusal)}))
     rank_group.wait_for_readers(store, "decision", size - 1, timeout_s)
@@ -217,8 +230,8 @@ def _refusal_mistakes(refusal: Mapping[str, Any]) -> list[str]:
 def _too_late(roster: Roster, number: int | None, members: Sequence[Mapping[str, Any]]) -> str:
     whose = f"{roster.noun} {number}" if number is not None else f"one more {roster.noun}"
     return (
-        f"this is {whose}, but all {len(members)} {roster.noun}s of the job at this address are there already: "
-        f"{_hosts(members, pids=True)}. Hint: another address or port for another job, or cluster.job_id."
+        f"this is {whose}, but all {len(members)} {roster.noun}s of the job at this address have joined already: "
+        f"{_hosts(members, pids=True)}. Hint: set another address or port for another job, or set cluster.job_id."
     )
 
 

@@ -1,4 +1,4 @@
-"""Join the rendezvous of a run's commands: one per node, or one per rank. Afterwards all ranks are known to all."""
+"""Join the rendezvous of a run's commands, one per node or one per rank. Afterwards, each command knows all ranks."""
 
 import functools
 import time
@@ -17,19 +17,25 @@ from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_rank
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 from imagenet_ddp.errors import ConfigError
 
-ABORT_S = 2.0  # the store may not answer any more
+ABORT_S = 2.0  # longest wait for a store that may not answer any more
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """The group of commands, as seen by this one. world_info: of its process, or of the first worker it starts."""
+    """Group of commands, as seen by this command.
+
+    world_info: ranks of this process, or of the first worker that this command starts.
+    """
 
     rank_group: RankGroup
     world_info: WorldInfo
     starts_workers: bool
 
     def leave(self, timeout_s: float = 10.0) -> None:
-        """If this command serves the store, wait until all nodes have left, at most timeout_s."""
+        """Leave the group.
+
+        If this command serves the store, wait up to timeout_s seconds until all other nodes have left.
+        """
         group = self.rank_group
 
         def leave() -> None:
@@ -41,15 +47,15 @@ class Rendezvous:
             run_bounded(leave, timeout_s)
 
     def abort(self, reason: str) -> None:
-        """End the other nodes' workers, which may still be waiting for those of this node."""
+        """End the workers of the other nodes, which may still be waiting for the workers of this node."""
         run_bounded(lambda: self.rank_group.abort(ConfigError(reason)), ABORT_S)
 
 
 def join_rendezvous(launch_info: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Rendezvous:
-    """Wait for the other commands, and check that all agree.
+    """Wait for the other commands, and check that all commands agree.
 
-    config: resolved, as typed on this machine. num_local: number of workers this command starts if it is not itself a
-    rank. Raises ConfigError, the same on all commands once they have joined.
+    config: the resolved config, as typed on this machine. num_local: number of workers that this command starts if it
+    is not itself a rank. Raises ConfigError, with the same error on all commands once they have joined.
     """
     timeout_s, world_info = config["cluster"]["timeout_s"], launch_info.world_info
     number, size = launch_info.number, launch_info.size
@@ -94,12 +100,15 @@ def _label(world_info: WorldInfo | None) -> Callable[[int], str]:
 
 
 def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
-    """List the likely reasons for a missing rank."""
+    """Return a hint for the likely reasons of a missing rank."""
     address = launch_info.address
     if address is not None and address.file is not None:
-        reach = f"does that machine reach {host}:{port}, and is {address.file} on the same disk there?"
+        reach = f"Check that the missing machine reaches {host}:{port}, and has {address.file} on the same disk."
     elif launch_info.world_info is None and interfaces.is_loopback(host):
-        reach = f"{host} is this machine itself on every node: give the address of node 0 that the others see."
+        reach = f"On every node, {host} is the node itself, so set the address at which the others reach node 0."
     else:
-        reach = f"does that machine reach {host}:{port}?"
-    return f"start the command there too; look at its own message; {reach} cluster.timeout_s sets the longest wait."
+        reach = f"Check that the missing machine reaches {host}:{port}."
+    return (
+        "start the command on the missing machine, too, or read the message there. "
+        f"{reach} To wait longer, set cluster.timeout_s."
+    )

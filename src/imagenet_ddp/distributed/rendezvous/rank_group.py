@@ -1,4 +1,4 @@
-"""Let the ranks (or nodes) that have joined exchange values through their store: broadcast, compare, abort."""
+"""Let the ranks (or nodes) that have joined exchange values through their store: broadcast, compare and abort."""
 
 import contextlib
 import json
@@ -15,35 +15,40 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, shorten_list
 
 POLL_S = 0.05
-GRACE_S = 5.0  # the decision of number 0 may arrive this long after its own wait ends
+GRACE_S = 5.0  # number 0's decision may arrive this long after number 0's own wait has ended
 ABORTED = "aborted"
 
 
 class SharedError(ConfigError):
-    """Mistakes that every member receives in the same words, so that one process per machine can print them."""
+    """Error that every member receives in the same words, so that only one process per machine needs to print it."""
 
 
 def abort_mistakes(store: Store) -> list[str]:
-    """Return the mistakes of a member that aborted the group at this store; [] if none has."""
+    """Return the mistakes of a member that has aborted the group at this store; [] if no member has."""
     return json.loads(store.get(ABORTED)) if store.check([ABORTED]) else []
 
 
 @contextlib.contextmanager
 def explain_lost_store() -> Iterator[None]:
-    """Turn the error of a store that no longer answers into a ConfigError: its server has ended, and has printed
-    why."""
+    """Turn the error of a store that no longer answers into a ConfigError.
+
+    The process that served the store has ended, and has printed the reason.
+    """
     try:
         yield
     except DistError as error:
         raise ConfigError(
             f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, rank "
-            "0 or the launcher, has ended or cannot be reached. Hint: look at its own message."
+            "0 or the launcher, has ended or cannot be reached. Hint: read the message of that process."
         ) from error
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """The members that have joined. number: of this one; members: host, pid, machine, ... of each, by number."""
+    """Members that have joined.
+
+    number: number of this member. members: host, pid, machine, ... of each member, by number.
+    """
 
     store: Store
     number: int
@@ -60,8 +65,10 @@ class RankGroup:
 
     @explain_lost_store()
     def broadcast(self, key: str, value: Any | None = None, timeout_s: float | None = None) -> Any:
-        """Return the value of number 0 (plain JSON) on all members. Raises SharedError if number 0 called
-        broadcast_error."""
+        """Return the value of number 0 (plain JSON) on all members.
+
+        Raises SharedError if number 0 called broadcast_error.
+        """
         if self.number == 0:
             self.store.set(key, json.dumps({"value": value}))
             return value
@@ -74,18 +81,22 @@ class RankGroup:
 
     @explain_lost_store()
     def broadcast_error(self, key: str, error: ConfigError) -> None:
-        """Raise an error of number 0 in the broadcast of all others; return once they have read it."""
+        """Make the broadcast of all other members raise this error of number 0. Return once they have read it."""
         if self.number == 0 and self.size > 1:
             self.store.set(key, json.dumps({"mistakes": error.mistakes}))
             wait_for_readers(self.store, key, self.size - 1)
 
     @explain_lost_store()
     def abort(self, error: ConfigError) -> None:
-        """Raise this member's error in all waits of the others."""
+        """Make all waits of the other members raise this member's error."""
         self.store.set(ABORTED, json.dumps([f"{self.name(self.number)}: {text}" for text in error.mistakes]))
 
     def wait(self, done: Callable[[], bool], timeout_s: float, missing: Callable[[], Sequence[int]], what: str) -> None:
-        """Wait until done() is true. missing: returns the numbers waited for. Raises SharedError if a member aborts."""
+        """Wait until done() is true.
+
+        missing: returns the numbers of the members that this member is waiting for. what: purpose of the wait, for
+        messages. Raises SharedError if a member aborts, and ConfigError after timeout_s seconds.
+        """
 
         def names() -> str:
             return shorten_list([self.name(number) for number in missing()], 10)
@@ -99,11 +110,11 @@ class RankGroup:
             if not deadline.pause(lambda seconds: f"Waiting for {names()} ({what}), {seconds:.0f} s.", POLL_S):
                 raise ConfigError(
                     f"timed out after {deadline.elapsed_s:.0f} s waiting for {names()} ({what}). "
-                    "Hint: look at their own messages; are they still running?"
+                    "Hint: read their own messages, and check that they are still running."
                 )
 
     def check_equal(self, key: str, facts: Mapping[str, Any], timeout_s: float | None = None) -> None:
-        """Raise SharedError on all members unless all pass the same facts."""
+        """Raise SharedError on all members unless all members pass the same facts."""
         self.check_all(key, facts, lambda all_facts: consistency.differences(all_facts, self.noun), timeout_s)
 
     @explain_lost_store()
@@ -114,8 +125,11 @@ class RankGroup:
         find_mistakes: Callable[[list[Any]], list[str]],
         timeout_s: float | None = None,
     ) -> list[Any]:
-        """Let number 0 check the facts of all members; its mistakes are raised as SharedError on every member. Return
-        the facts on number 0, by number; [] on the others."""
+        """Let number 0 check the facts of all members.
+
+        Return the facts by number on number 0, and [] on the other members. If number 0 finds mistakes, raises them as
+        SharedError on every member.
+        """
         timeout_s, all_facts = timeout_s or self.timeout_s, list[Any]()
         store = PrefixStore(key, self.store)
         store.set(f"facts/{self.number}", json.dumps(facts))
@@ -126,7 +140,7 @@ class RankGroup:
                 self.wait(lambda: store.add("num_given", 0) >= self.size, timeout_s, missing, key)
                 all_facts = [json.loads(each) for each in get_all(store, [f"facts/{n}" for n in range(self.size)])]
                 mistakes = find_mistakes(all_facts)
-            except SharedError:  # a member has aborted, and all receive its error
+            except SharedError:  # a member has aborted, and all members receive its error
                 raise
             except ConfigError as error:
                 mistakes = error.mistakes
@@ -150,8 +164,10 @@ def get_all(store: Store, keys: list[str]) -> list[bytes]:
 
 
 def wait_for_readers(store: Store, key: str, count: int, timeout_s: float | None = None) -> None:
-    """Wait until `count` others have read the key, at most timeout_s (None: GRACE_S); after that, the process that
-    serves the store may end."""
+    """Wait until `count` other members have read the key. The process that serves the store may end after that.
+
+    timeout_s: longest wait in seconds; None means GRACE_S.
+    """
     end = time.monotonic() + (GRACE_S if timeout_s is None else timeout_s)
     while int(store.add(f"{key}/read", 0)) < count and time.monotonic() < end:
         time.sleep(POLL_S)

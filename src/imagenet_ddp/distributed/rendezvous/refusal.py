@@ -1,4 +1,4 @@
-"""Tell the other commands of a run that this one was refused, so that they do not wait for it."""
+"""Tell the other commands of a run that this command was refused, so that they do not wait for it."""
 
 import contextlib
 import os
@@ -14,19 +14,19 @@ from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
-FOREGROUND_S = 3.0  # a person waits for the prompt; commands that have already started check every 0.2 s
-BACKGROUND_S = 12.0  # by how much commands that are started together may differ, most of it torch's import
-SEND_S = 30.0  # torch's import, the looking for the others, and the sending
+FOREGROUND_S = 3.0  # limit if a person waits for the prompt; commands that have already started check every 0.2 s
+BACKGROUND_S = 12.0  # limit in other cases; commands that start together may need different times to import torch
+SEND_S = 30.0  # limit for importing torch, finding the other commands and sending
 MAX_MISTAKES = 5
 
 
 def refused_command(
     launch_info: LaunchInfo | None, config: Mapping[str, Any], environ: Mapping[str, str]
 ) -> LaunchInfo | None:
-    """Return how this command would have taken part; None if nobody waits for it, or another process of its node
-    reports.
+    """Return how this command would have taken part in the run.
 
-    launch_info: None if detect() refused config, whose numbers may be wrong. config: resolved.
+    Return None if no command waits for this one, or if another process of its node reports the refusal. launch_info:
+    None if detect() refused the config, whose numbers may be wrong. config: the resolved config.
     """
     if launch_info is None:
         return _from_options(config, environ)
@@ -35,13 +35,15 @@ def refused_command(
         return None
     follows = launch_info.world_info is not None and launch_info.world_info.local_rank > 0
     if not launch_info.manual and (launch_info.num_nodes == 1 or follows):
-        return None  # the launcher ends the others, or the node's first process reports
+        return None  # the launcher ends the other processes, or the first process of the node reports the refusal
     return launch_info
 
 
 def _from_options(config: Mapping[str, Any], environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Guess from numbers that a person has typed; those of a launcher are right. Without a rank of its own, the command
-    is one of several nodes."""
+    """Guess the launch info from numbers that a person has typed; None under a launcher, whose numbers are correct.
+
+    A command without a rank is one of several nodes.
+    """
     cluster, num_nodes = config["cluster"], config["trainer"].get("num_nodes")
     if ranks.launcher_name(environ, by_tasks=True) is not None:
         return None
@@ -64,8 +66,11 @@ def _number(option: Any, variable: str | None) -> int | None:
 
 
 def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
-    """End the others with the same mistakes, at the store where they meet; node 0 or rank 0 serves it just for that. If
-    nobody comes, this takes FOREGROUND_S or BACKGROUND_S, plus torch's import."""
+    """End the other commands of the run with the same mistakes, through the store at which they meet.
+
+    Node 0 or rank 0 serves the store only for this purpose. If no other command arrives, this takes FOREGROUND_S or
+    BACKGROUND_S seconds, plus the import of torch.
+    """
     timeout_s = FOREGROUND_S if _in_foreground() else BACKGROUND_S
     first_mistakes, number, noun = list(mistakes)[:MAX_MISTAKES], refused.number, refused.noun
     name = f"this {noun}" if number is None else f"{noun} {number}"
@@ -82,12 +87,12 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
             return gather_ranks.refuse_everyone(commands, number, noun, refused.size, first_mistakes, timeout_s)
         return gather_ranks.send_refusal(commands, number, noun, refused.job_id, first_mistakes)
 
-    if run_bounded(inform, SEND_S):  # at the port may be any program
-        console.print_message(f"The others at {refused.address} have been informed that {name} was refused.")
+    if run_bounded(inform, SEND_S):  # the time is limited, because any program may use the port
+        console.print_message(f"The other commands at {refused.address} have been informed that {name} was refused.")
 
 
 def _in_foreground() -> bool:
-    """Return whether a shell is waiting for this process to show its prompt."""
+    """Return whether a shell is waiting for the end of this process before it shows its prompt."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Send a file that only number 0 has to the others, through their store."""
+"""Send a file of number 0 to the other members, through their store."""
 
 import atexit
 import shutil
@@ -20,7 +20,10 @@ POLL_S = 0.002
 
 @explain_lost_store()
 def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
-    """Return number 0's file on all: the local one if its content is the same, else a copy. None: no file."""
+    """Return the path of number 0's file on all members; None if number 0 has no file.
+
+    The path is that of a local file with the same path and content, or else of a copy.
+    """
     store, number, timeout_s = rank_group.store, rank_group.number, rank_group.timeout_s
     if rank_group.size == 1:
         return path
@@ -34,7 +37,7 @@ def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
     store.set(f"file/of/{number}", "local" if is_local else "missing")
     if number == 0:
         pending = lambda: [n for n in range(rank_group.size) if not store.check([f"file/of/{n}"])]  # noqa: E731
-        rank_group.wait(lambda: not pending(), timeout_s, pending, f"whether they have {path}")
+        rank_group.wait(lambda: not pending(), timeout_s, pending, f"check for {path}")
         num_readers = sum(store.get(f"file/of/{n}") == b"missing" for n in range(rank_group.size))
         if num_readers:
             assert path is not None
@@ -49,12 +52,12 @@ def _is_local(description: Mapping[str, Any]) -> bool:
 
 
 def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
-    """Send chunk by chunk; delete each one when all have read it."""
+    """Send the file in chunks, and delete each chunk when all readers have read it."""
     with path.open("rb") as file:
         chunk = 0
         while content := file.read(CHUNK_BYTES):
             store.set(f"file/{chunk}", content)  # type: ignore[arg-type]  # accepts bytes, but its annotation does not
-            what = f"{path} could not be sent to all"
+            what = f"{path} has not been sent to all ranks"
             _wait(lambda n=chunk: int(store.add(f"file/{n}/read", 0)) >= num_readers, timeout_s, what)
             store.delete_key(f"file/{chunk}")
             chunk += 1
@@ -63,12 +66,12 @@ def _send(store: Store, path: Path, num_readers: int, timeout_s: float) -> None:
 def _receive(store: Store, description: Mapping[str, Any], timeout_s: float) -> Path:
     name = Path(description["path"]).name
     folder = tempfile.mkdtemp(prefix="imagenet_ddp_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # this process's workers are done with it by then
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # by then, this process's workers have read the file
     target = Path(folder) / name
     num_bytes = chunk = 0
     with target.open("wb") as file:
         while num_bytes < description["bytes"]:
-            what = f"{name} did not arrive from rank 0"
+            what = f"{name} has not arrived from rank 0"
             _wait(lambda n=chunk: store.check([f"file/{n}"]), timeout_s, what)
             content = store.get(f"file/{chunk}")
             store.add(f"file/{chunk}/read", 1)
@@ -76,7 +79,8 @@ def _receive(store: Store, description: Mapping[str, Any], timeout_s: float) -> 
             chunk += 1
     if sha256(target) != description["sha256"]:
         raise ConfigError(
-            f"{name} arrived from rank 0 with different content. Hint: is another program writing to it there?"
+            f"{name} arrived from rank 0 with different content. "
+            "Hint: make sure that no other program writes to the file on rank 0's machine."
         )
     return target
 
@@ -85,4 +89,4 @@ def _wait(done: Callable[[], bool], timeout_s: float, what: str) -> None:
     deadline = Deadline(timeout_s)
     while not done():
         if not deadline.pause(lambda seconds: f"{what} yet, {seconds:.0f} s.", POLL_S):
-            raise ConfigError(f"{what} within {timeout_s:g} s. Hint: a shared disk.")
+            raise ConfigError(f"{what} within {timeout_s:g} s. Hint: put the file on a shared disk.")

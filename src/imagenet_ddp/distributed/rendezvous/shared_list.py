@@ -1,4 +1,4 @@
-"""Share a list of bad images between ranks through the rendezvous store: without a collective, so no rank waits."""
+"""Share a list of bad images between ranks through the rendezvous store, without a collective, so no rank waits."""
 
 import hashlib
 import json
@@ -10,7 +10,10 @@ from torch.distributed import Store
 
 
 class SharedList:
-    """key: of this list in the store. store_client: opens a new connection, on first use."""
+    """List of bad images that all ranks share.
+
+    key: key of this list in the store. store_client: opens a new connection to the store; called on first use.
+    """
 
     def __init__(self, store_client: Callable[[], Store], key: str):
         self._store_client, self._key = store_client, key
@@ -20,10 +23,10 @@ class SharedList:
         return self._store_client()
 
     def post(self, images: list[tuple[str, str]]) -> int:
-        """Add (path, reason) of each image; return how many different paths all ranks have added so far."""
+        """Add images, each as (path, reason). Return the number of different paths that all ranks have added so far."""
         new = [each for each in images if self._store.add(f"{self._key}/seen/{_digest(each[0])}", 1) == 1]
         lines = "".join(json.dumps(each) + "\n" for each in new)
-        cast(Any, self._store).append(f"{self._key}/lines", lines)  # unknown to torch's stubs
+        cast(Any, self._store).append(f"{self._key}/lines", lines)  # torch's type stubs do not have append
         return self._store.add(f"{self._key}/count", len(new))
 
     def all(self) -> list[tuple[str, str]]:

@@ -1,11 +1,11 @@
-"""Open the TCP connections between ranks. No torch."""
+"""Open the TCP connections between ranks. Does not import torch."""
 
 import contextlib
 import socket
 
 from imagenet_ddp.errors import ConfigError
 
-PROBE_S, NUM_PROBES = 2, 3  # of keep-alive
+PROBE_S, NUM_PROBES = 2, 3  # interval and number of keep-alive probes
 
 
 def listen() -> socket.socket:
@@ -29,14 +29,14 @@ def connect(hosts: list[str], port: int, timeout_s: float) -> socket.socket:
         keep_alive(connection)
         return connection
     raise ConfigError(
-        f"rank 0's machine is reached at the rendezvous port, but not at another one ({'; '.join(reasons)}). "
-        "Hint: the cloud's security group, and each machine's firewall, must let the nodes talk to each other at all "
-        "TCP ports: training uses ones that the system chooses."
+        f"rank 0's machine can be reached at the rendezvous port, but not at another port ({'; '.join(reasons)}). "
+        "Hint: allow all TCP ports between the nodes in the cloud's security group and in each machine's firewall, "
+        "because training uses ports that the system chooses."
     )
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel detect within about 8 s that the peer's machine is gone."""
+    """Configure keep-alive probes, with which the kernel detects within about 8 s that the peer's machine is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     milliseconds = 1000 * PROBE_S * (NUM_PROBES + 1)

@@ -19,11 +19,11 @@ from imagenet_ddp.distributed.rendezvous.deadline import Deadline, run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
-OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process: distinguishes our store from another program's port
+OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process, to distinguish its store from other programs
 COMMANDS = "commands"
 POLL_S = 0.2
-ANSWER_S = 5.0  # of one attempt to connect, and of a store that has accepted a connection
-NAME_LOOKUP_S = 30.0  # torch resolves each address to a name: as long as three name servers may stay silent, by default
+ANSWER_S = 5.0  # longest wait for one attempt to connect, and for the answer of a store that accepted a connection
+NAME_LOOKUP_S = 30.0  # torch looks up a name for each address, which takes this long if three name servers are silent
 SERVER_TIMEOUT = timedelta(seconds=30)
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 
@@ -31,20 +31,20 @@ NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 class PortInUseError(ConfigError):
     def __init__(self, port: int):
         super().__init__(
-            f"port {port} of this machine is in use by another program, or by another run. Hint: another port, the "
-            "same on every node: in cluster.address=HOST:PORT, or by MASTER_PORT."
+            f"port {port} of this machine is in use by another program, or by another run. Hint: set another port on "
+            "every node, with cluster.address=HOST:PORT or MASTER_PORT."
         )
 
 
 def commands_prefix(attempt: int) -> str:
-    """Return the prefix of the keys used by commands; connect() uses another prefix for all other keys."""
+    """Return the prefix of the keys that commands use. connect() uses another prefix for all other keys."""
     return f"imagenet_ddp/{attempt}/{COMMANDS}"
 
 
 def connect(world_info: WorldInfo, timeout_s: float) -> Store:
-    """Open a new connection that sees only the keys of this attempt: a launcher may restart failed workers.
+    """Open a new connection that sees only the keys of this attempt, because a launcher may restart failed workers.
 
-    A waiting client blocks its other users, so each user needs a connection of its own.
+    A client that waits blocks all of its users, so each user needs its own connection.
     """
     assert world_info.address and world_info.port
     who = f"rank {world_info.rank} of {world_info.world_size}"
@@ -54,29 +54,32 @@ def connect(world_info: WorldInfo, timeout_s: float) -> Store:
 
 @functools.cache
 def serve(host: str, port: int) -> TCPStore:
-    """Serve a store until this process ends. port 0: any free one."""
+    """Serve a store until this process ends.
+
+    port: 0 means any free port. Raises ConfigError if the store cannot be served, and PortInUseError for a port in use.
+    """
     number = resolve(host)
     if not interfaces.is_local(number):
         ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
         raise ConfigError(
-            f"{host} must be an address of this machine, where node 0 and rank 0 are, but its interfaces "
-            f"have: {ours}. Hint: give the private address of node 0 on every node, or start node 0's command there."
+            f"{host} must be an address of this machine, because node 0 and rank 0 run here, but this machine has: "
+            f"{ours}. Hint: set the private address of node 0 on every node, or start the command of node 0 on {host}."
         )
     try:
         store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT)
-    except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, by the cause
+    except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, depending on the cause
         if _is_listening(number, port):
             raise PortInUseError(port) from error
         raise ConfigError(
             f"this machine cannot serve the rendezvous store at {host}:{port}: {first_line(error)} "
-            "Hint: another port, the same on every node."
+            "Hint: set another port on every node."
         ) from error
     store.set(OWNER_KEY, "")
     return store
 
 
 def serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
-    """Serve a store at the first free port, marked with its owner."""
+    """Serve a store at the first free port, and mark the store with its owner."""
     for port in ports:
         with contextlib.suppress(PortInUseError):
             store = serve(host, port)
@@ -84,7 +87,7 @@ def serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
             return store
     raise ConfigError(
         f"ports {', '.join(map(str, ports))} of {host} are all in use by other programs. "
-        "Hint: export MASTER_PORT=PORT in the batch script, one that is free."
+        "Hint: export MASTER_PORT=PORT in the batch script, with a free port."
     )
 
 
@@ -98,11 +101,11 @@ def client(
     more_ports: Sequence[int] = (),
     owner: str | None = None,
 ) -> TCPStore:
-    """Connect to the store, waiting up to timeout_s for its server to start. who: names this process in messages.
+    """Connect to the store, and wait up to timeout_s seconds for its server to start.
 
-    ours: served by `serve`, not by a launcher. owner, more_ports: the store is at one of these ports, marked with its
-    owner; stores of others are skipped. Raises ConfigError for an unknown name, no route, no answer, or another
-    program.
+    who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. more_ports:
+    further ports at which the store may be. owner: the mark of the store's owner; stores of other owners are skipped.
+    Raises ConfigError for an unknown host name, if there is no route or no answer, or if another program answers.
     """
     deadline, ports = Deadline(timeout_s), (port, *more_ports)
     num_timeouts, reason = 0, ""
@@ -120,33 +123,36 @@ def client(
                 if num_timeouts == 2:
                     raise ConfigError(
                         f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
-                        "Hint: a firewall, or the cloud's security group, must let this machine through to that port; "
-                        "is the address right, and the machine up?"
+                        "Hint: check that the address is correct and that the machine is running, and open the port to "
+                        "this machine in the firewall and in the cloud's security group."
                     ) from error
             except OSError as error:
                 reason = str(error.strerror or error)
                 if error.errno in NO_ROUTE:
                     raise ConfigError(
                         f"{who} cannot reach {host}:{port}: {reason}. "
-                        "Hint: is the address right, and in a network this machine is in?"
+                        "Hint: check that the address is correct, and that this machine is in the same network."
                     ) from error
         where = f"{host}:{', '.join(map(str, ports))}"
         line = f"{who}: waiting for rank 0 at {where}: {reason}"
         if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", POLL_S):
             raise ConfigError(
                 f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {where}, but {reason}. "
-                "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address; look at its "
-                "own message; cluster.timeout_s sets the longest wait."
+                "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address, or read its "
+                "own message. To wait longer, set cluster.timeout_s."
             )
 
 
 def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
-    """Connect at once. Return None if the store belongs to another owner. Raises OSError if nobody answers or the store
-    is too busy to, and ConfigError if another program answers and no owner is given."""
+    """Connect without waiting for the server to start. Return None if the store belongs to another owner.
+
+    Raises OSError if nothing answers or the store is too busy to answer, and ConfigError if another program answers and
+    no owner is given.
+    """
     number = resolve(host)
     with socket.create_connection((number, port), timeout=ANSWER_S):
         pass
-    # twice: a name server that does not answer delays torch's first connection beyond its time, and no later one
+    # tried twice, because a silent name server delays torch's first connection beyond its time limit, but no later one
     result: _OpenStore | Exception | None = None
     for _ in range(2):
         result = _bounded_client(number, port, ours)
@@ -160,27 +166,30 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
         return None
     raise ConfigError(
         f"{who} needs the rendezvous store at {host}:{port}, but another program answers there"
-        f"{_describe_failure(result)}. Hint: another port, the same on every node."
+        f"{_describe_failure(result)}. Hint: set another port on every node."
     )
 
 
 def _describe_failure(error: Exception | None) -> str:
-    """Quote torch's error, without the numbers of its protocol."""
+    """Return torch's error in brackets, without the numbers of torch's protocol."""
     if error is None:
-        return " (it accepts connections and stays silent)"
+        return " (it accepts connections, but sends nothing)"
     line = first_line(error)
-    return " (what it sends is not a store's)" if line.startswith("Ping failed") else f" ({line.rstrip('.')})"
+    return " (its answer is not that of a store)" if line.startswith("Ping failed") else f" ({line.rstrip('.')})"
 
 
 class _OpenStore(NamedTuple):
     store: TCPStore
-    owner: str | None  # None if the store is a launcher's
+    owner: str | None  # None if a launcher serves the store
 
 
 def _bounded_client(number: str, port: int, ours: bool) -> _OpenStore | Exception | None:
-    """Return the store with its owner, or the error: OSError if the store has an owner but does not answer in ANSWER_S,
-    as on an overloaded machine. Return None after NAME_LOOKUP_S: torch would wait forever for a port that
-    accepts connections and never sends anything."""
+    """Return the store with its owner, or the error, or None after NAME_LOOKUP_S seconds.
+
+    The error is an OSError if the store has an owner but does not answer within ANSWER_S seconds, as on an overloaded
+    machine. Without the limit NAME_LOOKUP_S, torch would wait forever for a program that accepts connections but sends
+    nothing.
+    """
 
     def connect() -> _OpenStore | Exception:
         try:
@@ -197,12 +206,15 @@ def _bounded_client(number: str, port: int, ours: bool) -> _OpenStore | Exceptio
                 return OSError(errno.ETIME, f"its store does not answer within {ANSWER_S:.0f} s")
             return DistStoreError(str(error))
 
-    with _without_stderr:  # torch prints a C++ stack if the program is no store; the error is raised by the caller
+    with _without_stderr:  # torch prints a C++ stack if the program is not a store, and the caller raises the error
         return run_bounded(connect, NAME_LOOKUP_S)
 
 
 def _has_owner(store: TCPStore) -> bool:
-    """Distinguish a slow store of ours from another program's: check() does not wait for a missing key."""
+    """Return whether this is a store of this project that answers slowly, and not the port of another program.
+
+    check() does not wait for a missing key.
+    """
     try:
         return store.check([OWNER_KEY])
     except Exception:
@@ -210,8 +222,10 @@ def _has_owner(store: TCPStore) -> bool:
 
 
 class _WithoutStderr:
-    """Discard what the process writes to stderr, including C++ code that bypasses sys.stderr. Several threads may enter
-    at once."""
+    """Discard everything that the process writes to stderr, even by C++ code that bypasses sys.stderr.
+
+    Several threads may enter this context at once.
+    """
 
     def __init__(self) -> None:
         self._lock, self._num_users, self._saved = threading.Lock(), 0, -1
@@ -221,7 +235,7 @@ class _WithoutStderr:
             self._num_users += 1
             if self._num_users == 1:
                 sys.stderr.flush()
-                with contextlib.suppress(OSError):  # closed, by whoever started this
+                with contextlib.suppress(OSError):  # the program that started this process may have closed stderr
                     self._saved = os.dup(2)
                     devnull = os.open(os.devnull, os.O_WRONLY)
                     os.dup2(devnull, 2)
@@ -241,13 +255,13 @@ _without_stderr = _WithoutStderr()
 
 
 def resolve(host: str) -> str:
-    """Return one numeric address of a host name or address. Raises ConfigError."""
+    """Return one numeric address of a host name or address. Raises ConfigError if the name cannot be resolved."""
     try:
         return interfaces.resolve(host)
     except OSError as error:
         raise ConfigError(
             f"the name {host} cannot be resolved on this machine: {error.strerror}. "
-            "Hint: give the numeric address of node 0, or add the name to /etc/hosts."
+            "Hint: set the numeric address of node 0, or add the name to /etc/hosts."
         ) from error
 
 

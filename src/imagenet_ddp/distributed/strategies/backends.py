@@ -1,5 +1,7 @@
-"""Check that this torch and this kind of device support the requested process group. Imports torch, but not Lightning:
-the command calls this before it starts workers."""
+"""Check that this torch and this kind of device support the requested process group.
+
+This module imports torch but not Lightning, because the command calls it before it starts workers.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,33 +11,34 @@ from torch import distributed
 
 
 def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
-    """Return why several processes cannot train this way; [] if they can.
+    """Return an error if several processes cannot train with these options; [] if they can.
 
     strategy: the resolved strategy.* keys. kind: cpu, cuda or mps.
     """
     key, backend = "strategy.process_group_backend", strategy["process_group_backend"]
     if kind == "mps":
         return [
-            "Several processes need CPUs or CUDA devices, but trainer.accelerator is mps: Lightning has no "
-            "DistributedDataParallel there. Hint: trainer.devices=1 trainer.num_nodes=1, or trainer.accelerator=cpu."
+            "Several processes need CPUs or CUDA devices, but trainer.accelerator is mps, for which Lightning has no "
+            "DistributedDataParallel. Hint: set trainer.devices=1 and trainer.num_nodes=1, or set "
+            "trainer.accelerator=cpu."
         ]
     if backend == "nccl" and kind == "cpu":
-        return [f"{key}=nccl is for GPUs, but this runs on CPUs. Hint: {key}=null."]
+        return [f"{key}=nccl is for GPUs, but this run uses CPUs. Hint: set {key}=null."]
     name = backend or ("nccl" if kind == "cuda" else "gloo")
     is_available = {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}
     if not is_available[name]():
         hint = {
-            "nccl": f"{key}=gloo (slower), or a torch for Linux with CUDA or ROCm.",
-            "gloo": f"{key}=nccl on GPUs, or torch from its own wheels.",
+            "nccl": f"set {key}=gloo (slower), or install a torch build for Linux with CUDA or ROCm.",
+            "gloo": f"set {key}=nccl on GPUs, or install torch from its official wheels.",
         }[name]
         by_default = "" if backend else f" (the default for {kind})"
         return [
-            f"{key}={name}{by_default} needs a torch that was built with {name.upper()}, but this one was not "
+            f"{key}={name}{by_default} needs a torch that was built with {name.upper()}, but this torch was not "
             f"(torch.distributed.is_{name}_available() is False). Hint: {hint}"
         ]
     if strategy["comm_hook"] == "powersgd" and kind == "cpu" and torch.cuda.is_available():
         return [
-            "strategy.comm_hook=powersgd on CPUs works only where no CUDA device is visible: torch's hook waits for "
-            "one in any case. Hint: CUDA_VISIBLE_DEVICES= before the command hides them."
+            "strategy.comm_hook=powersgd works on CPUs only if no CUDA device is visible, because torch's hook always "
+            "waits for a visible CUDA device. Hint: put CUDA_VISIBLE_DEVICES= before the command to hide all of them."
         ]
     return []

@@ -1,8 +1,9 @@
-"""Split a batch over the devices of one process, for strategy=dp and strategy=balanced_dp. No torch.
+"""Split a batch over the devices of one process, for strategy=dp and strategy=balanced_dp. Does not import torch.
 
-data.batch_size is per device, as everywhere. One forward of the whole process takes `images_per_forward()` images; this
-number is fixed before anything runs, because learning rate, steps per epoch and checkpoints depend on it.
-strategy.first_device_batch changes it: 2 with data.batch_size=3 on three devices gives 2 + 3 + 3 = 8 images.
+data.batch_size is the number of images per device, as with every other strategy. One forward pass of the whole process
+has `images_per_forward()` images. This number is fixed before the run starts, because the learning rate, the steps per
+epoch and the checkpoints depend on it. strategy.first_device_batch changes the number: with data.batch_size=3 on three
+devices, strategy.first_device_batch=2 results in 2 + 3 + 3 = 8 images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.errors import ConfigError
 
 DATA_PARALLEL = ("dp", "balanced_dp")
-_OWN_KEYS = {"name", "first_device_batch"}  # the other keys of strategy.* are ddp's
+_OWN_KEYS = {"name", "first_device_batch"}  # the other strategy.* keys are for ddp
 
 
 def num_processes(strategy: Mapping[str, Any], num_devices: int) -> int:
@@ -23,9 +24,9 @@ def num_processes(strategy: Mapping[str, Any], num_devices: int) -> int:
 
 
 def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int:
-    """Return the images per forward of a process: batch_size if each device has its own process.
+    """Return the images per forward pass of a process, which is batch_size if each device has its own process.
 
-    Raises ConfigError if there are none.
+    Raises ConfigError if the number is 0.
     """
     if strategy["name"] not in DATA_PARALLEL:
         return batch_size
@@ -39,27 +40,31 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
 def split_update(
     config: Mapping[str, Any], num_devices: int, world_size: int, wanted: int | None, whose: str = ""
 ) -> tuple[int, int, str]:
-    """Return (images per device and forward, forwards per update of the weights, why).
+    """Return (images per device and forward pass, forward passes per update of the weights, reason).
 
-    num_devices: of each process. wanted: images per update, to be reached with the largest batch up to data.batch_size
-    that divides them; if none does, or wanted is None, both numbers stay as set. whose: the wanted number, in words.
+    num_devices: number of devices of each process. wanted: number of images per update, which is reached with the
+    largest batch up to data.batch_size that divides it. If no batch divides it, or wanted is None, both numbers stay as
+    set. whose: words that follow "images per step" in the reason.
     """
     strategy, most = config["strategy"], config["data"]["batch_size"]
     times = config["trainer"]["accumulate_grad_batches"]
     if wanted in (None, images_per_forward(strategy, most, num_devices) * world_size * times):
         return most, times, "as set"
-    # neither torch's static graph nor Lightning's schedule of accumulation goes with one of the Trainer
+    # neither torch's static graph nor Lightning's GradientAccumulationScheduler works with accumulate_grad_batches > 1
     one_forward = strategy["static_graph"] or "GradientAccumulationScheduler" in str(config["callbacks"])
     for size in range(most, 0, -1):
         forwards, rest = divmod(wanted, images_per_forward(strategy, size, num_devices) * world_size)
         if not rest and (forwards == 1 or not one_forward):
             return size, forwards, f"it keeps the {wanted} images per step {whose}"
-    return most, times, f"{wanted} do not divide among these devices" + " without accumulation" * one_forward
+    reason = f"{wanted} images cannot be split evenly among these devices" + " without accumulation" * one_forward
+    return most, times, reason
 
 
 def with_accumulation(trainer: Mapping[str, Any], forwards: int) -> dict[str, Any]:
-    """Return trainer.* with so many forwards per update of the weights. Options that count forwards are scaled, so that
-    they stand for as many updates, and so images, as before."""
+    """Return the trainer.* keys with this number of forward passes per update of the weights.
+
+    Options that count forward passes are scaled so that they mean the same number of updates and images as before.
+    """
     times, counted = trainer["accumulate_grad_batches"], ("limit_train_batches", "val_check_interval")
     given = {key: trainer[key] for key in counted if integer(1).accepts(trainer[key])}
     return {
@@ -70,9 +75,9 @@ def with_accumulation(trainer: Mapping[str, Any], forwards: int) -> dict[str, An
 
 
 def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
-    """Return the first device's images in a full forward; None for dp, which splits evenly.
+    """Return the number of images on the first device in a full forward pass; None for dp, which splits evenly.
 
-    Half of batch_size if strategy.first_device_batch is null and there are other devices.
+    The number is half of batch_size if strategy.first_device_batch is null and there are other devices.
     """
     if strategy["name"] != "balanced_dp":
         return None
@@ -82,12 +87,12 @@ def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_device
 
 
 def split_batch(num_images: int, num_devices: int, first: int | None, full: int) -> list[int]:
-    """Return the number of images of each device; devices with 0 are not called.
+    """Return the number of images for each device. Devices with 0 images are not called.
 
-    first: None for dp, which splits as nn.DataParallel does (torch.chunk): equal parts, rounded up, until nothing is
-    left, so 5 images on 4 devices are 2 + 2 + 1 + 0. Otherwise, the first device's images in a forward of `full`
-    images: of any other number it takes the same proportion, to the nearest image, and the shares of the other devices
-    differ by at most 1.
+    first: None for dp, which splits as nn.DataParallel does (torch.chunk), into equal parts that are rounded up, until
+    no image is left. For example, 5 images on 4 devices are split into 2 + 2 + 1 + 0. Otherwise, `first` is the number
+    of images on the first device in a forward pass of `full` images. With any other number of images, the first device
+    receives the same proportion, rounded to the nearest image, and the shares of the other devices differ by at most 1.
     """
     if num_devices == 1:
         return [num_images]
@@ -100,20 +105,20 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
 
 
 def split_sentence(sizes: Sequence[int], accumulate: int = 1) -> str:
-    """Format the sum of a full forward. sizes: per device."""
+    """Return the log line for the split of a full forward pass. sizes: number of images per device."""
     if len(sizes) == 1:
-        return "Split: none, one device."
-    text = f"Split: {_sum(sizes)} images per forward"
+        return "Split: none for one device."
+    text = f"Split: {_sum(sizes)} images per forward pass"
     if accumulate > 1:
-        times = {2: "twice"}.get(accumulate, f"{accumulate} times")
-        text += f"; with accumulation {accumulate} {times} that: {_sum([accumulate * size for size in sizes])} per step"
+        per_step = _sum([accumulate * size for size in sizes])
+        text += f" and, with {accumulate} passes per step, {per_step} images per step"
     return text + "."
 
 
 def describe(
     strategy: Mapping[str, Any], batch_size: int, num_devices: int, accumulate: int, on_cpu: bool
 ) -> list[str]:
-    """Return the log lines of a run with dp or balanced_dp; none for other strategies."""
+    """Return the log lines of a run with dp or balanced_dp; [] for other strategies."""
     if strategy["name"] not in DATA_PARALLEL:
         return []
     full = images_per_forward(strategy, batch_size, num_devices)
@@ -122,13 +127,13 @@ def describe(
     if num_devices == 1:
         return lines
     lines.append(
-        f"strategy={strategy['name']}: strategy=ddp is usually faster. Here every forward copies the weights to all"
-        " devices, one Python process drives them all, and the first device gathers the outputs and alone computes"
-        " the loss and the step. Its advantages: one process, so one copy of the data and one loader, no"
-        " process group and no ports, and it works in a notebook."
+        f"strategy=ddp is usually faster than strategy={strategy['name']}. With strategy={strategy['name']}, every"
+        " forward pass copies the weights to all devices, one Python process drives all devices, and only the first"
+        " device gathers the outputs and computes the loss and the step. The advantages are a single process with one"
+        " copy of the data and one data loader, no process group, no ports, and use in notebooks."
     )
     if on_cpu:
-        lines.append("On a CPU the replicas are threads over the same memory: a rehearsal, not a gain in speed.")
+        lines.append("On a CPU, the replicas are threads on the same memory, which is useful for tests but not faster.")
     return lines
 
 
@@ -137,16 +142,16 @@ def validate(
     trainer: Mapping[str, Any],
     num_devices: int | None = None,
 ) -> list[str]:
-    """Return errors in those strategy.* keys that dp and balanced_dp read or cannot honour.
+    """Return the errors in options that dp and balanced_dp use or do not support.
 
-    num_devices: None if only torch can tell; `images_per_forward()` checks again.
+    num_devices: None if only torch knows the number; `images_per_forward()` then checks it later.
     """
     name, first = strategy["name"], strategy["first_device_batch"]
     errors: list[str] = []
     if name != "balanced_dp" and integer(0).accepts(first):
         errors.append(
             f"strategy.first_device_batch={first} is for strategy=balanced_dp, but the strategy is {name}."
-            " Hint: strategy=balanced_dp, or leave it out."
+            " Hint: set strategy=balanced_dp, or leave strategy.first_device_batch out."
         )
     if name not in DATA_PARALLEL:
         return errors
@@ -156,28 +161,28 @@ def validate(
     if integer(2).accepts(num_nodes):
         errors.append(
             f"strategy={name} runs in one process, but trainer.num_nodes is {num_nodes}."
-            " Hint: strategy=ddp, or trainer.num_nodes=1."
+            " Hint: set strategy=ddp, or set trainer.num_nodes=1."
         )
     if trainer.get("sync_batchnorm") is True:
         errors.append(
-            f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}: of its batch-norm"
-            " statistics, those of the first replica count. Hint: trainer.sync_batchnorm=false, or strategy=ddp."
+            f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the"
+            " batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."
         )
     defaults = {field.name: field.default for field in fields(StrategyConfig) if field.name not in _OWN_KEYS}
     typed = [f"strategy.{key}={shown(strategy[key])}" for key in defaults if strategy[key] != defaults[key]]
     if typed:
-        is_for, it = ("is", "it") if len(typed) == 1 else ("are", "them")
+        is_for, these = ("is", "this key") if len(typed) == 1 else ("are", "these keys")
         errors.append(
             f"{', '.join(typed)} {is_for} for strategy=ddp, but the strategy is {name}, which has no process group."
-            f" Hint: leave {it} out, or strategy=ddp."
+            f" Hint: leave {these} out, or set strategy=ddp."
         )
     return errors
 
 
 def _needs_two_devices(num_devices: int) -> str:
     return (
-        "strategy.first_device_batch=0 keeps the first device for gathering, which needs two devices or more, and"
-        f" there is {num_devices}. Hint: trainer.devices=2, or leave strategy.first_device_batch out."
+        "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more, but"
+        f" there is {num_devices}. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
     )
 
 

@@ -1,14 +1,16 @@
-"""Train in one process with the batch split over its devices, as nn.DataParallel did: strategy=dp and
-strategy=balanced_dp. Lightning 2 has no such strategy.
+"""Train in one process with the batch split over its devices, as with nn.DataParallel.
+
+This module implements strategy=dp and strategy=balanced_dp, because Lightning 2 has no such strategy.
 
 Only the net runs in parallel. Loss and metrics are computed once, on the gathered outputs, so gradient, top-1 and top-5
-equal those of one device on the whole batch. The replicas are kept outside the module registry: a checkpoint has the
+equal those of one device on the whole batch. The replicas are kept outside the module registry, so a checkpoint has the
 same keys as with every other strategy.
 
-Each forward works as in nn.DataParallel: parameters and buffers are copied to every device that has images, one thread
-per device calls its replica, and the outputs are gathered on the first device. Batch norm normalises each device's part
-separately; the running statistics of the first replica called are kept (that of the first device, unless its share is
-0), the updates of the others are dropped. On a CPU the replicas are threads over the same parameters.
+Each forward pass works as in nn.DataParallel: parameters and buffers are copied to every device that has images, one
+thread per device calls its replica, and the outputs are gathered on the first device. Batch norm normalises each
+device's part separately. The running statistics of the first replica that is called are kept, and the updates of the
+other replicas are dropped. That replica is on the first device, unless the share of the first device is 0. On a CPU,
+the replicas are threads that use the same parameters.
 """
 
 import copy
@@ -26,12 +28,13 @@ from imagenet_ddp.distributed.strategies import batch_split
 
 
 class DataParallelStrategy(SingleDeviceStrategy):
-    """The strategy of one process on one device, the first, whose net is called on all devices.
+    """Strategy for one process that has its module on the first device and calls the net on all devices.
 
-    For a LightningModule that has its net as `net` and calls it as `self.call_net(images)`: images along the first
-    dimension, one tensor as output.
+    The LightningModule must have its net as `net` and call it as `self.call_net(images)`, with the images along the
+    first dimension and one tensor as output.
 
-    first: images of the first device in a forward of full_batch images; None splits as nn.DataParallel does.
+    first: number of images on the first device in a forward pass of full_batch images; None splits as nn.DataParallel
+    does.
     """
 
     def __init__(self, devices: list[torch.device], first: int | None, full_batch: int, **kwargs: Any):
@@ -40,13 +43,13 @@ class DataParallelStrategy(SingleDeviceStrategy):
         self.replicas: Replicas | None = None
 
     def model_to_device(self) -> None:
-        """Replicate the net once it has its final type and is on the first device."""
+        """Replicate the net, after it has its final dtype and is on the first device."""
         super().model_to_device()
         model = self.model
         if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
             raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
         self.replicas = Replicas(model.net, self.devices, self._first, self._full_batch)  # type: ignore[arg-type]
-        vars(model)["call_net"] = self.replicas  # not a module: it adds no keys
+        vars(model)["call_net"] = self.replicas  # this is not a module, so it adds no keys to a checkpoint
 
     def teardown(self) -> None:
         if self.lightning_module is not None:
@@ -56,20 +59,21 @@ class DataParallelStrategy(SingleDeviceStrategy):
 
 
 class Replicas:
-    """Calls the net on all devices at once.
+    """Call the net on all devices at once.
 
-    Randomness (dropout): each GPU has its own generator, seeded in each forward from the CPU's, so that a resumed run
-    draws the same. CPU threads share one generator and would draw in whatever order they happen to run, so the first
-    forward, and each forward that follows one that drew random numbers, calls the replicas one after the other.
+    Random numbers (dropout): each GPU has its own generator, which each forward pass seeds from the CPU's generator, so
+    that a resumed run draws the same numbers. CPU threads share one generator, and the order in which they draw is not
+    fixed. Therefore, the first forward pass calls the replicas one after the other, and so does each forward pass that
+    follows a forward pass in which random numbers were drawn.
     """
 
     def __init__(self, net: nn.Module, devices: list[torch.device], first: int | None = None, full: int = 1):
-        """first, full: as in `split_batch`."""
+        """Prepare to call the net on these devices. first, full: as in `split_batch`."""
         self.net, self.devices, self._first, self._full = net, devices, first, full
-        self._draws = {True: True, False: True}  # training or not -> whether a forward draws random numbers
+        self._draws = {True: True, False: True}  # in training mode or not -> whether a pass draws random numbers
 
     def sizes(self, num_images: int) -> list[int]:
-        """Return the images per device."""
+        """Return the number of images per device."""
         return batch_split.split_batch(num_images, len(self.devices), self._first, self._full)
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -96,11 +100,13 @@ class Replicas:
         return torch.cat([output.to(root, non_blocking=True) for output in outputs])
 
     def _replicate(self, called: list[int]) -> list[nn.Module]:
-        """Return the replicas for these devices; the first device uses the net itself or, on GPUs, a copy over the same
-        memory."""
+        """Return the replicas for these devices.
+
+        The first device uses the net itself or, on GPUs, a copy that shares the memory of the net.
+        """
         if self.devices[0].type == "cpu":
             return [self.net if device == 0 else _twin(self.net) for device in called]
-        numbers = [0, *(device for device in called if device)]  # copies are made from the first device's
+        numbers = [0, *(device for device in called if device)]  # replicate() copies from the first device
         copies = replicate(self.net, [self.devices[number] for number in numbers], detach=not torch.is_grad_enabled())
         return copies if called[0] == 0 else copies[1:]
 
@@ -123,8 +129,8 @@ class Replicas:
                 error.add_note(f"In replica {called[number]} of {len(self.devices)}, on {contexts[number].device}.")
                 errors[number] = error
 
-        # new threads each time, also where they take turns: autograd orders operations by a counter per thread, so that
-        # gradients are summed over the replicas in an order that does not depend on earlier forwards
+        # create new threads each time, even if they take turns: autograd orders operations by a counter per thread, so
+        # gradients are summed over the replicas in an order that does not depend on earlier forward passes
         threads = [threading.Thread(target=work, args=(number,)) for number in range(len(called))]
         for thread in threads:
             thread.start()
@@ -138,9 +144,9 @@ class Replicas:
 
 
 class _Context:
-    """Carries torch's thread state to another thread: gradients, inference mode, autocast and its type, device, stream.
+    """Carry torch's thread state to another thread: gradient and inference mode, autocast, device and stream.
 
-    torch's own parallel_apply loses the autocast type: its replicas compute in float16 even if bfloat16 is set.
+    torch's own parallel_apply loses the autocast dtype: its replicas compute in float16 even if bfloat16 is set.
     """
 
     def __init__(self, device: torch.device):
@@ -149,7 +155,7 @@ class _Context:
         self._autocast = {
             "dtype": torch.get_autocast_dtype(device.type),
             "enabled": torch.is_autocast_enabled(device.type),
-            # threads would share the cache of converted weights, and sum gradients in its type, as it happens
+            # threads would share the cache of converted weights, and sum gradients in the cache's dtype in any order
             "cache_enabled": False,
         }
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
@@ -172,9 +178,10 @@ def _twin(net: nn.Module) -> nn.Module:
 def make_data_parallel(
     strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int
 ) -> DataParallelStrategy | str:
-    """Return the strategy; for one device Lightning's plain single device ("auto"), because there is nothing to split.
+    """Return the strategy, or "auto" (Lightning's strategy for a single device) if there is nothing to split.
 
-    strategy: the resolved strategy.* keys, of dp or balanced_dp. kind: cpu, cuda or mps. devices: how many, or which.
+    strategy: the resolved strategy.* keys, for dp or balanced_dp. kind: cpu, cuda or mps. devices: number of devices,
+    or a list of device numbers.
     """
     numbers = devices if isinstance(devices, list) else list(range(devices))
     if len(numbers) == 1:

@@ -1,4 +1,4 @@
-"""Make Lightning's DDPStrategy from the strategy.* keys."""
+"""Create Lightning's DDPStrategy from the strategy.* keys."""
 
 import inspect
 import warnings
@@ -32,13 +32,13 @@ class StoreDDPStrategy(DDPStrategy):
     def __init__(self, store: Store, options: Mapping[str, Any]):
         super().__init__(process_group_backend=options["process_group_backend"])
         self._store, self._options = store, options
-        # averages weights in place of gradients; all ranks have the same wherever they are validated or stored
+        # averages weights instead of gradients; at each validation and checkpoint, all ranks have the same weights
         self._local_sgd: LocalSGD | None = None
         if options["comm_hook"] == "post_local_sgd":
             self._local_sgd = LocalSGD(options["local_sgd_start_step"], options["local_sgd_every"])
 
     def setup_distributed(self) -> None:
-        """Make the process group; Lightning keeps one that exists."""
+        """Create the process group. Lightning keeps a process group that exists already."""
         if not distributed.is_initialized():
             store = PrefixStore("process_group", self._store)
             assert self.cluster_environment is not None
@@ -48,7 +48,10 @@ class StoreDDPStrategy(DDPStrategy):
         super().setup_distributed()
 
     def configure_ddp(self) -> None:
-        """Register the communication hook on every device: Lightning silently skips it without CUDA."""
+        """Wrap the model in DistributedDataParallel, and register the communication hook on every kind of device.
+
+        Lightning silently skips the hook without CUDA.
+        """
         assert self.model is not None
         self._ddp_kwargs = ddp_arguments(self._options, self.model)
         super().configure_ddp()
@@ -56,7 +59,7 @@ class StoreDDPStrategy(DDPStrategy):
         if (hook := comm_hook(self._options)) is not None:
             self.model.register_comm_hook(*hook)
         if self._options["init_sync"] and self._ddp_kwargs.get("broadcast_buffers") is False:
-            _send_buffers(self.model)  # which DistributedDataParallel then leaves out
+            _send_buffers(self.model)  # in this case, DistributedDataParallel does not broadcast the buffers
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
         if self._local_sgd is None:
@@ -75,8 +78,10 @@ class StoreDDPStrategy(DDPStrategy):
             self._local_sgd.average(self.model, self.optimizers)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the state of the net for a checkpoint. Called on all ranks, before the state of the optimizers is
-        read."""
+        """Return the state of the net for a checkpoint.
+
+        Lightning calls this on all ranks, before it reads the state of the optimizers.
+        """
         self._average()
         return super().lightning_module_state_dict()
 
@@ -85,14 +90,16 @@ class StoreDDPStrategy(DDPStrategy):
         super().on_train_end()
 
     def on_validation_start(self) -> None:
-        """Broadcast rank 0's batch-norm statistics once per validation: these are the ones in the checkpoint."""
+        """Broadcast rank 0's batch-norm statistics once per validation, because checkpoints contain those of rank 0."""
         self._average()
         if isinstance(self.model, DistributedDataParallel):
             _send_buffers(self.model)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module without DistributedDataParallel, whose forward would broadcast those statistics for every
-        batch and make the ranks wait for each other."""
+        """Call the module without DistributedDataParallel.
+
+        Its forward would broadcast the batch-norm statistics for every batch and make the ranks wait for each other.
+        """
         assert self.lightning_module is not None
         with self.precision_plugin.val_step_context():
             return self.lightning_module.validation_step(*args, **kwargs)
@@ -104,10 +111,10 @@ def _send_buffers(model: nn.Module) -> None:
 
 
 def make_strategy(strategy: Mapping[str, Any], world_size: int, store: Store | None, kind: str) -> Strategy | str:
-    """Return the strategy; for one process Lightning's plain single device ("auto"), because it needs no process group.
+    """Return the strategy, or "auto" (Lightning's strategy for a single device) for a single process.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps; raises ConfigError if that device does not support
-    the strategy.* keys.
+    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps. Raises ConfigError if this kind of device does not
+    support the strategy.* keys.
     """
     if world_size == 1:
         return "auto"
@@ -115,16 +122,20 @@ def make_strategy(strategy: Mapping[str, Any], world_size: int, store: Store | N
     if errors := backends.validate(strategy, kind):
         raise ConfigError(errors)
     if kind == "cpu" and world_size > 2 and not strategy["comm_hook"]:
-        # DistributedDataParallel otherwise rebuilds its buckets after a process's first step, and from three ranks on,
-        # Gloo adds in an order that depends on the place in a bucket: a resumed run would differ in the last bit.
+        # Otherwise, DistributedDataParallel rebuilds its buckets after the first step of a process. With three or more
+        # ranks, Gloo adds in an order that depends on the position in a bucket, so a resumed run would differ in the
+        # last bit.
         strategy = {**strategy, "find_unused_parameters": True}
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return StoreDDPStrategy(store, strategy)
 
 
 def training_reads_buffers(model: nn.Module) -> bool:
-    """Return whether the model has buffers that a step may change and a later step reads. Training only writes batch
-    norm's running statistics; buffers that are in no checkpoint count as constants."""
+    """Return whether the model has buffers that a training step may change and a later step reads.
+
+    Batch norm's running statistics do not count, because training only writes them. Buffers that are not part of a
+    checkpoint count as constants.
+    """
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     only_written = {id(buffer) for module in norms for buffer in module.buffers(recurse=False)}
     stored = {id(value) for value in model.state_dict(keep_vars=True).values()}
@@ -132,25 +143,29 @@ def training_reads_buffers(model: nn.Module) -> bool:
 
 
 def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collection[str] = KNOWN) -> dict[str, Any]:
-    """Translate strategy.* into arguments of DistributedDataParallel for this model. known: the names of its
-    parameters."""
+    """Translate the strategy.* keys into arguments of DistributedDataParallel for this model.
+
+    known: names of the parameters of DistributedDataParallel.
+    """
     arguments = {name: strategy[name] for name in ("static_graph", "gradient_as_bucket_view", "init_sync")}
-    # a static graph finds them by itself, and torch warns where both are set
+    # a static graph finds unused parameters by itself, and torch warns if both options are set
     arguments["find_unused_parameters"] = strategy["find_unused_parameters"] and not strategy["static_graph"]
     if strategy["bucket_cap_mb"] != DDP_DEFAULT_BUCKET_CAP_MB:
-        # the default is more than this number: it also makes a first bucket of 1 MiB, which is sent early
+        # torch's default is more than this number, because it also creates a first bucket of 1 MiB, which is sent early
         arguments["bucket_cap_mb"] = strategy["bucket_cap_mb"]
     sync_buffers = strategy["forward_sync_buffers"]
     if not (training_reads_buffers(model) if sync_buffers == "auto" else sync_buffers):
-        # torch 2.13 renamed it, and deprecates the old name
+        # torch 2.13 renamed broadcast_buffers to forward_sync_buffers, and deprecated the old name
         name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         arguments[name] = False
     return arguments
 
 
 def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
-    """Return (state, hook) for register_comm_hook, as selected by strategy.comm_hook; None without one, and for
-    post_local_sgd."""
+    """Return (state, hook) for register_comm_hook, according to strategy.comm_hook.
+
+    Return None if no hook is set, and for post_local_sgd.
+    """
     match strategy["comm_hook"]:
         case "fp16":
             return None, fp16_compress_hook
@@ -162,7 +177,7 @@ def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
                 None,
                 matrix_approximation_rank=rank,
                 start_powerSGD_iter=start,
-                # without it, a gradient of zeros or of lower rank is divided by the norm of a zero column
+                # without this value, a gradient of zeros or of lower rank is divided by the norm of a zero column
                 orthogonalization_epsilon=1e-8,  # type: ignore[arg-type]
             )
             return state, powersgd_in_order
@@ -172,9 +187,9 @@ def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
 def powersgd_in_order(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Call powerSGD_hook for one bucket after the other.
 
-    Each bucket takes three all-reduces, each started when the previous one has ended. NCCL starts them in program
-    order; Gloo's threads start them in an order that differs between ranks, and two buckets at a time crash the process
-    with "Received data size doesn't match expected size".
+    Each bucket needs three all-reduces, each of which starts when the previous one has ended. NCCL starts the
+    all-reduces in program order. Gloo's threads start them in an order that differs between ranks, and two buckets at
+    the same time crash the process with "Received data size doesn't match expected size".
     """
     compresses = state.iter >= state.start_powerSGD_iter
     future = powerSGD_hook(state, bucket)
@@ -187,22 +202,22 @@ def notes(strategy: Mapping[str, Any], world_size: int, kind: str) -> list[str]:
     """Return log lines about settings that change speed or results."""
     hook = strategy["comm_hook"]
     if world_size == 1:
-        return [f"strategy.comm_hook={hook} has no effect: one process sends no gradients."] if hook else []
+        return [f"strategy.comm_hook={hook} has no effect, because one process sends no gradients."] if hook else []
     lines = []
     if hook == "powersgd":
         lines.append(
-            f"Gradients: whole for {strategy['powersgd_start_step']} steps, then PowerSGD of rank "
-            f"{strategy['powersgd_rank']} (strategy.comm_hook=powersgd); its state is not in checkpoints: a resumed "
-            "run starts with whole gradients again."
+            f"Gradients are sent uncompressed for {strategy['powersgd_start_step']} steps, then with PowerSGD of rank "
+            f"{strategy['powersgd_rank']} (strategy.comm_hook=powersgd). Checkpoints do not contain the state of "
+            "PowerSGD, so a resumed run starts with uncompressed gradients again."
         )
     elif hook == "post_local_sgd":
         lines.append(
-            f"Gradients are averaged for {strategy['local_sgd_start_step']} steps; from then on each process steps by "
-            f"its own, and weights are averaged every {strategy['local_sgd_every']} steps, and before each validation "
-            "and checkpoint (strategy.comm_hook=post_local_sgd)."
+            f"Gradients are averaged for {strategy['local_sgd_start_step']} steps. After that, each process uses only "
+            f"its own gradients, and weights are averaged every {strategy['local_sgd_every']} steps and before each "
+            "validation and checkpoint (strategy.comm_hook=post_local_sgd)."
         )
     elif hook:
-        lines.append(f"Gradients are sent as {hook}, half of fp32's bytes (strategy.comm_hook={hook}).")
+        lines.append(f"Gradients are sent as {hook}, with half the bytes of fp32 (strategy.comm_hook={hook}).")
     if strategy["process_group_backend"] == "gloo" and kind == "cuda":
-        lines.append("Process group: gloo sends the gradients of GPUs through the CPUs; nccl is faster.")
+        lines.append("Process group: gloo sends the gradients of GPUs through the CPUs. nccl is faster.")
     return lines

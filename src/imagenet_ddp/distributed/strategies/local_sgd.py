@@ -1,7 +1,8 @@
-"""Post-local SGD (Lin et al. 2020, arXiv:1808.07217): average gradients at first, later only weights, every few steps.
+"""Implement post-local SGD (Lin et al. 2020, arXiv:1808.07217).
 
-torch's PostLocalSGDOptimizer wraps another optimizer, which Lightning would wrap again, and its averager replaces the
-memory of the parameters. Neither is needed: DistributedDataParallel without synchronisation is just the net.
+The ranks average gradients at first, and later only the weights, every few steps. torch's PostLocalSGDOptimizer wraps
+another optimizer, which Lightning would wrap again, and its averager replaces the memory of the parameters. Neither
+class is needed, because DistributedDataParallel without synchronisation only calls the net.
 """
 
 from collections import defaultdict
@@ -14,10 +15,9 @@ from torch.optim import Optimizer
 
 
 class LocalSGD:
-    """Decides by the number of optimizer steps when ranks step on their own, and averages what then differs between
-    them.
+    """Choose by the number of optimizer steps when ranks stop averaging gradients, and then average their weights.
 
-    start_step: number of steps on averaged gradients. every: steps between two averages of the weights.
+    start_step: number of steps with averaged gradients. every: number of steps between two averages of the weights.
     """
 
     def __init__(self, start_step: int, every: int):
@@ -25,19 +25,27 @@ class LocalSGD:
         self._weights_differ = self._states_differ = False
 
     def before_step(self, model: DistributedDataParallel, steps: int) -> None:
-        """Set whether the next backward pass averages gradients. steps: optimizer steps of the whole run so far."""
+        """Set whether the next backward pass averages gradients.
+
+        steps: number of optimizer steps of the whole run so far.
+        """
         model.require_backward_grad_sync = steps < self.start_step
 
     def after_step(self, model: torch.nn.Module, steps: int) -> None:
-        """Average the weights if this step is due for it. steps: including the one just done."""
+        """Average the weights if they are due after this step.
+
+        steps: number of optimizer steps of the whole run, including this step.
+        """
         if steps > self.start_step:
             self._weights_differ = self._states_differ = True
             if (steps - self.start_step) % self.every == 0:
                 self.average(model, ())
 
     def average(self, model: torch.nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        """Give all ranks the same weights, batch-norm statistics, and state of the given optimizers, if any of these
-        may differ. A collective: ranks with equal numbers of steps make the same calls."""
+        """Give all ranks the mean of weights, batch-norm statistics and states of the optimizers, if these may differ.
+
+        This is a collective operation. Ranks with equal numbers of steps make the same calls.
+        """
         tensors: list[Tensor] = []
         if self._weights_differ:
             tensors += [*model.parameters(), *model.buffers()]
@@ -49,8 +57,10 @@ class LocalSGD:
 
 
 def _state(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield the tensors of the optimizer's state in the order of the parameters, without the step counters, which are
-    equal."""
+    """Yield the tensors of the optimizer's state in the order of the parameters.
+
+    The step counters are left out, because they are equal on all ranks.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
@@ -59,7 +69,7 @@ def _state(optimizer: Optimizer) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def average(tensors: Sequence[Tensor]) -> None:
-    """Replace each tensor by its mean over the ranks, with one all-reduce per type. Keeps memory formats."""
+    """Replace each tensor by its mean over the ranks, with one all-reduce per dtype, and keep memory formats."""
     kinds: dict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         kinds[tensor.dtype].append(tensor)

@@ -1,4 +1,4 @@
-"""Make torch's default process group on a store that is already connected, through the port that is already open."""
+"""Create torch's default process group on a store that is already connected, so that no other port is needed."""
 
 import atexit
 from datetime import timedelta
@@ -10,9 +10,10 @@ from torch import distributed
 def init_process_group(
     rank: int, world_size: int, store: distributed.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> None:
-    """Join the process group. backend None: nccl on GPUs, gloo on CPUs. timeout_s: per collective.
+    """Join the process group.
 
-    store: with keys that no other group uses.
+    store: a store with keys that no other process group uses. backend: None means nccl on GPUs and gloo on CPUs.
+    timeout_s: longest wait in seconds in one collective.
     """
     backend = backend or ("nccl" if device.type == "cuda" else "gloo")
     on_gpu = device.type == "cuda"
@@ -27,7 +28,7 @@ def init_process_group(
         device_id=device if on_gpu else None,
     )
     if backend == "nccl":
-        atexit.register(destroy_process_group)  # else torch warns at the end of the process
+        atexit.register(destroy_process_group)  # otherwise torch warns at the end of the process
 
 
 def destroy_process_group() -> None:

@@ -12,34 +12,37 @@ from imagenet_ddp.errors import ConfigError
 
 
 class SyncBatchNorm(TorchSyncBatchNorm):
-    """Converts each batch norm for a kind of device: cpu, cuda or mps. Raises ConfigError for a subclass on CPUs."""
+    """Convert each batch norm to a synchronised batch norm for a kind of device: cpu, cuda or mps.
+
+    Raises ConfigError for subclasses of torch's layers on CPUs.
+    """
 
     def __init__(self, kind: str):
-        self._kind = kind  # Lightning converts them before the net is on its device
+        self._kind = kind  # must be given, because Lightning converts the layers before the net is on its device
 
     def apply(self, model: nn.Module) -> nn.Module:
         layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
         if self._kind != "cpu":
             if any(type(layer).__module__.startswith("timm.") for layer in layers):
-                from timm.layers import convert_sync_batchnorm  # torch's leaves out the activations within these
+                from timm.layers import convert_sync_batchnorm  # torch's would drop the activations in timm's layers
 
                 return convert_sync_batchnorm(model)
             return super().apply(model)
         for layer in layers:
             if type(layer) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
                 raise ConfigError(
-                    f"trainer.sync_batchnorm=true on CPUs is for torch's own layers, got {type(layer).__name__}. "
-                    "Hint: trainer.sync_batchnorm=false, or another model."
+                    f"trainer.sync_batchnorm=true on CPUs needs torch's own layers, got {type(layer).__name__}. "
+                    "Hint: set trainer.sync_batchnorm=false, or choose another model."
                 )
             layer.__class__ = _CPUSyncBatchNorm
         return model
 
 
 class _CPUSyncBatchNorm(_BatchNorm):
-    """Batch norm with the mean and variance over the batches of all ranks, by two collectives in the forward pass and
-    two in the backward pass.
+    """Batch norm with the mean and variance over the batches of all ranks.
 
-    Not a torch.nn.SyncBatchNorm, which DistributedDataParallel refuses on CPUs.
+    It needs two collectives in the forward pass and two in the backward pass. The class does not inherit from
+    torch.nn.SyncBatchNorm, which DistributedDataParallel refuses on CPUs.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -71,7 +74,7 @@ class _CPUSyncBatchNorm(_BatchNorm):
 
 
 class _Sum(torch.autograd.Function):
-    """Sum over all ranks, in forward and backward."""
+    """Sum a tensor over all ranks in the forward pass, and its gradient in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Check DistributedDataParallel's options before torch is imported: values, and combinations that do not work."""
+"""Check the values and combinations of DistributedDataParallel's options before torch is imported."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import integer
 
-HALF = ("16-mixed", "16", 16)  # with a GradScaler, which skips steps
+HALF = ("16-mixed", "16", 16)  # precisions with a GradScaler, which skips steps
 
 
 def validate(config: Mapping[str, Any]) -> list[str]:
@@ -18,9 +18,9 @@ def validate(config: Mapping[str, Any]) -> list[str]:
     if strategy["static_graph"] and integer(2).accepts(trainer.get("accumulate_grad_batches")):
         found.append(
             f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches="
-            f"{trainer['accumulate_grad_batches']}: torch's DistributedDataParallel stops in the first step "
-            "(expect_autograd_hooks_ INTERNAL ASSERT FAILED, pytorch issue 143580). "
-            "Hint: strategy.static_graph=false, with strategy.find_unused_parameters=true where it is needed."
+            f"{trainer['accumulate_grad_batches']}, because torch's DistributedDataParallel stops in the first step "
+            "(expect_autograd_hooks_ INTERNAL ASSERT FAILED, pytorch issue 143580). Hint: set "
+            "strategy.static_graph=false, with strategy.find_unused_parameters=true if there are unused parameters."
         )
     on_nan = ((config.get("callbacks") or {}).get("nonfinite_loss") or {}).get("on_nan")
     if strategy["comm_hook"] == "powersgd":
@@ -30,12 +30,12 @@ def validate(config: Mapping[str, Any]) -> list[str]:
         ):
             if is_set:
                 found.append(
-                    f"strategy.comm_hook=powersgd does not work with {key}: a step whose gradients are not finite is "
-                    "skipped, but the hook stores them, and adds them to every later gradient. "
-                    f"Hint: {other}, or strategy.comm_hook=fp16."
+                    f"strategy.comm_hook=powersgd does not work with {key}, because a step whose gradients are not "
+                    "finite is skipped, but the hook stores these gradients and adds them to every later gradient. "
+                    f"Hint: set {other}, or set strategy.comm_hook=fp16."
                 )
     if strategy["comm_hook"] == "post_local_sgd":
-        # each process would have its own exponential average, its own parameters with state, its own skipped steps
+        # otherwise, each process would have its own exponential average, parameters with state and skipped steps
         for key, got, works, needed in (
             ("strategy.static_graph", strategy["static_graph"], [False], "false"),
             ("strategy.find_unused_parameters", strategy["find_unused_parameters"], [False], "false"),
@@ -45,8 +45,8 @@ def validate(config: Mapping[str, Any]) -> list[str]:
         ):
             if got not in works:
                 found.append(
-                    f"strategy.comm_hook=post_local_sgd needs {key}={needed}, got {str(got).lower()}: between two "
-                    "averages the weights of the processes differ. "
-                    f"Hint: {key}={needed}, or strategy.comm_hook=bf16."
+                    f"strategy.comm_hook=post_local_sgd needs {key}={needed}, got {str(got).lower()}, because the "
+                    "weights of the processes differ between two averages. "
+                    f"Hint: set {key}={needed}, or set strategy.comm_hook=bf16."
                 )
     return found
