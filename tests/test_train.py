@@ -81,7 +81,7 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
     result = succeeded(run("train", *options, PYTHONPATH=PROBES))
     assert {
         1: "Warm-up: none, because the learning rate is not scaled up (schedule.warmup_epochs=auto).\n",
-        3: "Warm-up: 0.2 epochs, because the learning rate is scaled up 3 times; a tenth of trainer.max_epochs,",
+        3: "Warm-up: 0.2 epochs, because the learning rate is scaled up by a factor of 3; a tenth of",
     }[ranks] in result.stdout
     epochs = seen(tmp_path / "seen")
     assert {epoch: sorted(images) for epoch, images in epochs.items()} == {0: list(range(29)), 1: list(range(29))}

@@ -106,8 +106,8 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
 
 @pytest.mark.parametrize(("content", "words"), [
     (b"no file of weights", "cannot be read as one"),
-    ({"epoch": 3}, "holds no tensors by name"),
-    ([1, 2], "holds no tensors"),
+    ({"epoch": 3}, "holds no named tensors"),
+    ([1, 2], "holds no named tensors"),
 ])  # fmt: skip
 def test_files_without_weights_are_refused(tmp_path: Path, content: Any, words: str):
     path = tmp_path / "x.pt"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ClassSubset(nn.Module):
-    """A net whose logits are -inf for all classes except those at these positions."""
+    """A wrapped net whose logits are -inf for every class that is not at one of `positions`."""
 
     def __init__(self, net: nn.Module, positions: Sequence[int], num_classes: int):
         super().__init__()
