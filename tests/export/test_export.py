@@ -252,7 +252,7 @@ def test_the_card_of_the_other_formats(
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
     options = [f"out={tmp_path / 'm.safetensors'}", "format=safetensors", "num_images=1", "overwrite=true"]
     (tmp_path / "README.md").write_text("# My thesis\n")
-    assert "none, because" in run_export(checkpoint, *options)[-1]
+    assert "not written, because" in run_export(checkpoint, *options)[-1]
     assert (tmp_path / "README.md").read_text() == "# My thesis\n"
     (tmp_path / "README.md").unlink()
     run_export(checkpoint, *options)
