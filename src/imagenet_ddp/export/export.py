@@ -77,7 +77,10 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     with disk_errors_as_run_error(path):
         if path.exists():
             if not card.is_card(path):
-                return f"Model card: not written, because {path} is no model card. Hint: set out=FILE in another folder."
+                return (
+                    f"Model card: not written, because {path} exists and is not a model card. "
+                    "Hint: set out= to a file in another folder."
+                )
             if not overwrite:
                 return f"Model card: {path} of an earlier export is kept. Hint: set overwrite=true to replace it."
         atomic_write(path, text)
