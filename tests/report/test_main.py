@@ -122,7 +122,7 @@ def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
     assert done.stdout.splitlines() == [
         "resnet18 on shapes", "best top-1 80.00 % (epoch 2)", "top-5 95.00 % (epoch 2)",
         "training time 0:15 (2 of 5 epochs)",
-        "There is no checkpoints/best.ckpt that could be evaluated image by image.", "", "Written to mine: report.html",
+        "There is no checkpoints/best.ckpt to evaluate image by image.", "", "Written to mine: report.html",
     ]  # fmt: skip
     assert reports(tmp_path / "mine") == ["report.html"]
     (tmp_path / "other").mkdir()

@@ -57,15 +57,15 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
         elif word.startswith("-") or (equals and "/" not in key):
             close = closest(key.lstrip("-"), EXAMPLES)
             examples = ", ".join(EXAMPLES.values())
-            hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else f"type an option such as {examples}."
+            hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else f"use an option such as {examples}."
             mistakes.append(f"{word} is neither an option nor a folder. Hint: {hint}")
         else:
             num_folders += 1
             mistakes.append(
-                f"{word} must be a folder that exists. Hint: type runs/<name>/<time>, or any folder above it."
+                f"{word} must be a folder that exists. Hint: pass runs/<name>/<time>, or any folder above it."
             )
     if not num_folders:
-        mistakes.insert(0, "a folder must be given. Hint: type `python -m imagenet_ddp.report runs`.")
+        mistakes.insert(0, "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`.")
     elif options.watch == "true" and num_folders > 1:
-        mistakes.append(f"watch=true needs a single run folder, got {num_folders} folders. Hint: type one run folder.")
+        mistakes.append(f"watch=true needs a single run folder, got {num_folders} folders. Hint: pass one run folder.")
     return options, mistakes

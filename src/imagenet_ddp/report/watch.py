@@ -23,7 +23,7 @@ def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> No
     also shows sparklines and the last line of the run's log. poll_s: seconds between two looks at the folder. log: None
     prints to the standard output."""
     if not (folder / "logs").is_dir():
-        raise ConfigError(f"watch=true needs a run folder, got {folder}. Hint: type runs/<name>/<time> watch=true.")
+        raise ConfigError(f"watch=true needs a run folder, got {folder}. Hint: pass runs/<name>/<time> watch=true.")
     log = log or Log(None, 0)
     shown, is_waiting = 0, False
     while True:

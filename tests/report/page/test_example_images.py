@@ -41,7 +41,7 @@ def test_no_image_under_the_name_of_another(tmp_path: Path):
     assert not pictures.thumbnails
     assert pictures.reason == (
         f"the data must be that of the evaluation in {folder}, but image 1 is no longer {paths[1]}. "
-        f"Hint: rm -r {folder}, then run report again: it evaluates the run."
+        f"Hint: run `rm -r {folder}`, then run report again to evaluate the run."
     )
 
 

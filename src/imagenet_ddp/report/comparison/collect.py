@@ -75,5 +75,5 @@ def _no_run(top: Path, found: Sequence[Path], left_out: dict[Path, str]) -> str:
     return (
         f"{printable(str(top))} must be or contain a run folder, but no folder in it has the files of a training, "
         f"{', '.join(sorted(RUN_FILES))}{f' ({shorten_list(reasons)})' if reasons else ''}. "
-        "Hint: type runs/<name>/<time>, or a folder above it."
+        "Hint: pass runs/<name>/<time>, or a folder above it."
     )
