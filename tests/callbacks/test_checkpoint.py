@@ -153,7 +153,7 @@ WHOLE[KEY] |= {"format": FORMAT}
     [
         (None, "there is no such file"),
         (b"", "(it was not written by torch.save)"),
-        (b"PK\x03\x04 broken zip", "cannot be read as one"),
+        (b"PK\x03\x04 broken zip", "must be a checkpoint, but cannot be read"),
         ({"state_dict": {}}, "got a file of another program"),
         ([1, 2], "got a file of another program"),
         ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 2, got 1"),

@@ -265,7 +265,7 @@ def test_an_optimizer_of_ones_own(whole: bool):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((), (True, "torch has one kernel for it on CPUs")),
+        ((), (True, "torch has one kernel for the step on CPUs")),
         (("optim=adamw", "trainer.precision=32-true", "trainer.gradient_clip_val=1"), (True, "one kernel")),
         (("optim=adamw", "trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1"), (False, "does not clip")),
         (("optim=adam", "trainer.precision=16-mixed"), (False, "unscale the gradients")),

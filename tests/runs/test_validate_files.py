@@ -24,8 +24,8 @@ def test_the_file_is_in_the_run_folder():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"format": "safetensors", "batch_size": 8}, "batch_size applies to a computation"),
-        ({"format": "safetensors", "preprocessing": "inside"}, "preprocessing applies to a computation"),
+        ({"format": "safetensors", "batch_size": 8}, "batch_size needs a format with a graph"),
+        ({"format": "safetensors", "preprocessing": "inside"}, "preprocessing needs a format with a graph"),
         ({"format": "torch_export", "int8": True}, "int8=true needs format=onnx, got format=torch_export"),
         ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: set out=model.onnx."),
         ({"out": "gone/model.onnx"}, "the folder gone .* does not exist"),

@@ -35,7 +35,7 @@ def checkpoint_activations(net: nn.Module) -> bool:
     Parameter names, outputs and gradients do not change. Returns False if the net has no repeated blocks."""
     blocks = repeated_blocks(net)
     for block in blocks:
-        # changes the class, not a method of the instance, because copies of the net then keep the change
+        # replaces the class, not a method of the instance, because copies of the net keep the class
         block.__class__ = _checkpointed(type(block))
     return bool(blocks)
 

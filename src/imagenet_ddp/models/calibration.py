@@ -42,7 +42,7 @@ def calibrate(
     nodes = slice(first, first + 4)
     centre = LOG_TEMPERATURES[best]
     tried = np.linspace(LOG_TEMPERATURES[max(best - 1, 0)], LOG_TEMPERATURES[min(best + 1, 40)], 2001)
-    # The cubic polynomial through the values at four neighbouring temperatures is a sum of these values with weights.
+    # these weights combine the values at four neighbouring temperatures to the cubic polynomial through them
     weights = np.linalg.solve(np.vander(LOG_TEMPERATURES[nodes] - centre, 4).T, np.vander(tried - centre, 4).T)
     nlls = means[nodes] @ weights + gap / np.exp(tried)
     found = int(nlls.argmin())

@@ -21,7 +21,8 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
     its last layer with at least 4 rows and columns. Raises ConfigError if the net has no such layer, as with a
     transformer over a sequence of patches, or a ResNet and images below about 100 pixels.
     """
-    found: list[Tensor] = []  # output of the last layer with enough rows; cleared after a layer that outputs a sequence
+    # the output of the last layer with enough rows and columns; cleared when a later layer outputs a sequence
+    found: list[Tensor] = []
 
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
         if not isinstance(output, Tensor):
@@ -41,7 +42,7 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
                 raise ConfigError(
                     f"class activation maps need a net with a layer of {LEAST_SIDE} or more rows and columns, "
                     f"but {type(net).__name__} has none at this image size. Hint: "
-                    "set maps=false for report, or leave explain out for predict."
+                    "set maps=false with report, or leave explain out with predict."
                 )
             (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
     finally:

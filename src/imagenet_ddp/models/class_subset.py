@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ClassSubset(nn.Module):
-    """A wrapped net whose logits are -inf for every class that is not at one of `positions`."""
+    """A wrapper that sets the logits of a net to -inf, except those of the classes at `positions`."""
 
     def __init__(self, net: nn.Module, positions: Sequence[int], num_classes: int):
         super().__init__()

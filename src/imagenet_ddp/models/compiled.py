@@ -121,7 +121,7 @@ class CompiledCalls:
 
 def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool) -> None:
     """Make the module call its net compiled, unless mode is off. The arguments are those of CompiledCalls."""
-    if mode != "off":  # replaced as strategy=dp replaces it; this is no nn.Module, so it adds no keys to checkpoints
+    if mode != "off":  # replaced as by strategy=dp; this is not an nn.Module, so it adds no keys to checkpoints
         vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images, regions)
 
 

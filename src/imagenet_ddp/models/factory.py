@@ -53,7 +53,7 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
 def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
     name, arguments = model["name"], dict(model["args"])
     if name in ("googlenet", "inception_v3"):
-        # by default they also return auxiliary outputs, and take half a minute to initialise
+        # by default, these nets also return auxiliary outputs, and take half a minute to initialise
         arguments = {"aux_logits": False, "init_weights": False, **arguments}
         # torchvision's builders set this for their own weights, which were trained with another normalisation
         of_library = model["weights"] is not None and not is_file(model["weights"])

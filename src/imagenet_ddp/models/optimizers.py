@@ -52,7 +52,7 @@ def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[
     unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
     if name == "sgd" and unused:
         return False, "fused SGD fails if only some weights have a momentum yet"
-    return True, f"torch has one kernel for it on {'CPUs' if kind == 'cpu' else 'CUDA'}"
+    return True, f"torch has one kernel for the step on {'CPUs' if kind == 'cpu' else 'CUDA'}"
 
 
 def make_optimizer(

@@ -85,7 +85,7 @@ def load_weights_into(
     if broken := nonfinite_names(net, loaded):
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
-            f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint of it."
+            f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint."
         )
     net.load_state_dict(loaded, strict=False)
     unused = [name for name in found if name not in own]
@@ -142,7 +142,7 @@ def _read_file(key: str, path: Path) -> Weights:
         ) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise ConfigError(
-            f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read as one "
+            f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read "
             f"({load_error(error)}). Hint: set {key}=DEFAULT to load the weights of the library."
         ) from error
     contents = stored.get("imagenet_ddp", {}) if isinstance(stored, dict) else {}
@@ -193,9 +193,9 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
     try:
         with _one_at_a_time(target):
             tensors = entry.get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum a RuntimeError
+    except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum raises RuntimeError
         raise ConfigError(
-            f"{key}={weights} must be downloaded from {entry.url}, but cannot be ({first_line(error).rstrip('.')}). "
+            f"{key}={weights} could not be downloaded from {entry.url} ({first_line(error).rstrip('.')}). "
             f"Hint: put that file at {target}, or set {key}=PATH to another file."
         ) from error
     return Weights(dict(tensors), f"torchvision's {name} {entry.name}")
@@ -221,7 +221,7 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
         hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
         where = hub if config.hf_hub_id else config.url
         raise ConfigError(
-            f"{key}={weights} must be downloaded from {where}, but cannot be ({first_line(error).rstrip('.')}). "
+            f"{key}={weights} could not be downloaded from {where} ({first_line(error).rstrip('.')}). "
             f"Hint: download that file and set {key}=PATH."
         ) from error
     return Weights(net.state_dict(), f"timm's {full_name}")

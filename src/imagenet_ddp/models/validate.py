@@ -106,7 +106,7 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
     averaging, precision = config["averaging"], config["trainer"].get("precision")
     if averaging["name"] != "none" and precision in ("bf16-true", "16-true"):
         found.append(
-            f"averaging.name={averaging['name']} needs 32-bit weights, because 16 bits lose small changes, but "
+            f"averaging.name={averaging['name']} needs 32-bit weights, because 16-bit weights lose small changes, but "
             f"trainer.precision is {precision}. Hint: set trainer.precision={precision.replace('true', 'mixed')}."
         )
     if averaging["name"] != "none" and not endless and (averaging["start_epoch"] or 0) >= (max_epochs or 1):

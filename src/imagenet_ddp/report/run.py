@@ -152,7 +152,7 @@ def _world(options: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int 
 
 
 def _resolve_auto(options: dict[str, Any], num_devices: int | None, num_nodes: int | None) -> None:
-    """Replace auto by the value that was used, so that one device by choice and one by default are no difference."""
+    """Replace auto by the value that was used, so that one device by choice and one by default do not differ."""
     if options.get("trainer.num_nodes") == "auto":
         options["trainer.num_nodes"] = num_nodes or UNKNOWN
     if options.get("trainer.devices") in ("auto", -1):

@@ -222,7 +222,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} must be a checkpoint, but there is no such file. {hint}") from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         reason = load_error(error)
-        raise ConfigError(f"{path} must be a checkpoint, but cannot be read as one ({reason}). {hint}") from error
+        raise ConfigError(f"{path} must be a checkpoint, but cannot be read ({reason}). {hint}") from error
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
         raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, got a file of another program. {hint}")
     if not isinstance(checkpoint[KEY], dict):

@@ -50,13 +50,13 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
         return Resume(folder, checkpoint, finished, f"{damaged}Resuming from {checkpoint} (as set by resume=).")
     if run_dir is not None:
         if not has_checkpoint(run_dir):
-            return Resume(None, None, None, f"resume=auto: starting anew, because {run_dir} has no checkpoint yet.")
+            return Resume(None, None, None, f"resume=auto: starting a new run, because {run_dir} has no checkpoint.")
         return _continue(run_dir, "resume=auto: continuing from", " (hydra.run.dir).")
     candidates = [path for path in (runs.iterdir() if runs.is_dir() else ()) if has_checkpoint(path)]
     unfinished = [path for path in candidates if finished_epochs(path) is None]
     if not unfinished:
         why = "that has a checkpoint is unfinished" if candidates else "has a checkpoint"
-        return Resume(None, None, None, f"resume=auto: starting anew, because no run in {runs} {why}.")
+        return Resume(None, None, None, f"resume=auto: starting a new run, because no run in {runs} {why}.")
     newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in _checkpoints(path)))
     return _continue(newest, "resume=auto: continuing from", f", the newest unfinished run in {runs}.")
 

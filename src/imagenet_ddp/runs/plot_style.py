@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which can be told apart with every kind of colour vision, without its yellow, which is too
-# light for lines.
+# Okabe and Ito's palette, whose colours can be told apart with every kind of colour vision, without its yellow, which
+# is too light for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 
 

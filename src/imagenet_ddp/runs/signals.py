@@ -67,9 +67,9 @@ class Signals:
 
 @contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """Raise SignalExit on SIGTERM and SIGINT, and at once if Signals has already recorded one of them. This is for the
-    phase in which a run has nothing to save, so that it ends even while it waits for a disk or for other ranks. SIGUSR2
-    requests a restart, which is useful only after a training step, so it stays recorded until then."""
+    """Raise SignalExit on SIGTERM and SIGINT, and at once if Signals has already recorded one of them. Use it while a
+    run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. SIGUSR2 requests a
+    restart, which is useful only after a training step, so it stays recorded until then."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     recorders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
 
@@ -92,7 +92,7 @@ def raise_on_signal() -> Iterator[None]:
 
 def exit_on_signal(message: str = "") -> None:
     """Make a stop signal end the process with exit code 128 + signal number and without a traceback, after printing the
-    message to stderr. This is for commands that have nothing to save."""
+    message to stderr. Meant for commands that have nothing to save."""
 
     def leave(number: int, frame: object) -> None:
         if message:

@@ -44,7 +44,7 @@ def validate_export(config: Mapping[str, Any]) -> list[str]:
     found = _packages(f"format={kind}", kind, *_PACKAGES.get(kind, ()))
     if kind == "safetensors":
         found += [
-            f"{key} applies to a computation, but format=safetensors stores weights only. Hint: leave {key} out."
+            f"{key} needs a format with a graph, but format=safetensors stores weights only. Hint: leave {key} out."
             for key in ("preprocessing", "batch_size")
             if config[key] is not None
         ]

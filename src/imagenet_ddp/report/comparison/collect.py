@@ -73,7 +73,7 @@ def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
 def _no_run(top: Path, found: Sequence[Path], left_out: dict[Path, str]) -> str:
     reasons = [f"{printable(str(folder))}: {left_out[folder]}" for folder in found if folder in left_out]
     return (
-        f"{printable(str(top))} must be or contain a run folder, but no folder in it has the files of a training, "
-        f"{', '.join(sorted(RUN_FILES))}{f' ({shorten_list(reasons)})' if reasons else ''}. "
+        f"{printable(str(top))} must be or contain a run folder, but no folder in it has any of the files "
+        f"{', '.join(sorted(RUN_FILES))} of a training{f' ({shorten_list(reasons)})' if reasons else ''}. "
         "Hint: pass runs/<name>/<time>, or a folder above it."
     )

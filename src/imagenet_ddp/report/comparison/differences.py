@@ -27,7 +27,7 @@ _LAST = ("name", "data.root", "seed")
 @dataclass(frozen=True)
 class Differences:
     keys: list[str] = field(default_factory=list)  # most important first, seed last
-    derived: list[str] = field(default_factory=list)  # keys whose values data.name, nccl.name, ... determine
+    derived: list[str] = field(default_factory=list)  # keys whose values follow from data.name, nccl.name, ...
 
     def title(self, key: str) -> str:
         """Return the last part of the key if it is unambiguous, else the key."""

@@ -93,7 +93,7 @@ def group_classes(counts: np.ndarray, at_most: int = MOST_GROUPS) -> list[np.nda
     """
     affinity = (counts + counts.T).astype(np.float64)
     np.fill_diagonal(affinity, 0)
-    affinity += 1e-3  # keeps classes connected that are never confused
+    affinity += 1e-3  # keeps classes that are never confused connected
     groups = [np.arange(len(counts))]
     while len(groups) < at_most:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))

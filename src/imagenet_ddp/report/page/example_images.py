@@ -130,7 +130,7 @@ def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
     because a folder may come from anyone."""
     config = config_of(folder)
     if refused_targets(config[group], []):
-        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}, which is not run.")
+        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}; it is not run.")
     return config
 
 
