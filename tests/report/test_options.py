@@ -27,7 +27,7 @@ def test_folders_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.Mo
         (["a", "by=seed"], "by must be run, recipe or fold, got seed. Hint: set by=recipe."),
         (["a", "format="], "format= has no value. Hint: set format=markdown."),
         (["a", "formt=csv"], "formt=csv is neither an option nor a folder. Hint: did you mean format=csv?"),
-        (["a", "colour=red"], "nor a folder. Hint: use an option such as format=markdown, out=FOLDER, "),
+        (["a", "colour=red"], "colour=red is neither an option nor a folder. Hint: use an option such as "),
         (["a", "--out=b"], "--out=b is neither an option nor a folder. Hint: did you mean out=b?"),
         (["a", "-v"], "-v is neither an option nor a folder. Hint: use an option such as format=markdown, out=FOLDER"),
         (["a", "file"], "file must be a folder that exists. Hint: pass runs/<name>/<time>, or any folder above it."),

@@ -133,7 +133,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for make in (make_new, make_given):
-        with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. Hint: hydra\.run\.dir=FOLDER"):
+        with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. Hint: set hydra\.run\.dir=FOLDER"):
             make(tmp_path / "file/below/run")
 
 
