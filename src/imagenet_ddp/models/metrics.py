@@ -38,7 +38,7 @@ class TopKAccuracy(tm.MulticlassAccuracy):
 
 class MeanLoss(Metric):
     """Mean over all values of all ranks. The sum has double precision even if the module is cast to another type: with
-    trainer.precision=bf16-true, the sum in torchmetrics' MeanMetric stops growing after some hundred values."""
+    trainer.precision=bf16-true, the sum in torchmetrics' MeanMetric stops growing after a few hundred values."""
 
     full_state_update = False
     higher_is_better = False
