@@ -314,7 +314,7 @@ def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
     result = run("train", *options, "hydra.run.dir=r", "averaging=ema")
     assert result.returncode == 0, result.stdout + result.stderr
     said = run_export(tmp_path / "r/checkpoints/last.ckpt", f"out={tmp_path / 'vit.onnx'}", "num_images=4")
-    assert "same top-1 in 4" in said[0]
+    assert "same top-1 class for 4" in said[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"no model"])
