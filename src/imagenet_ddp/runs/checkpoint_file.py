@@ -184,7 +184,7 @@ def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
 
 
 def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
-    """Return the size of a checkpoint in bytes, accurate to a few KiB. of_optimizer: number of values that the optimizer
+    """Return the size of a checkpoint in bytes, to within a few KiB. of_optimizer: number of values that the optimizer
     stores per weight."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
