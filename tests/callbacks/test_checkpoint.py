@@ -39,7 +39,7 @@ def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(torch, "save", full)
     io.save_checkpoint({"step": 2}, path)
-    with pytest.raises(RunError, match=f"{path} cannot be written: no space left on device. What was saved before"):
+    with pytest.raises(RunError, match=f"{path} cannot be written: no space left on device. Files saved earlier"):
         io.wait()
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"], "nothing half-written stays"
@@ -153,16 +153,16 @@ WHOLE[KEY] |= {"format": FORMAT}
     [
         (None, "there is no such file"),
         (b"", "(it was not written by torch.save)"),
-        (b"PK\x03\x04 broken zip", "cannot be read as one"),
-        ({"state_dict": {}}, "another program's"),
-        ([1, 2], "another program's"),
+        (b"PK\x03\x04 broken zip", "must be a checkpoint, but cannot be read"),
+        ({"state_dict": {}}, "got a file of another program"),
+        ([1, 2], "got a file of another program"),
         ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 2, got 1"),
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it contains posix.system, which could run code of its author"),
-        (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes is"),
-        (WHOLE | {"state_dict": []}, "but state_dict is of another type"),
-        (WHOLE | {"state_dict": {"net.x": "1"}}, "but state_dict.net.x is of another type"),
-        (WHOLE | {KEY: WHOLE[KEY] | {"labels": ["a"]}}, "but imagenet_ddp.labels is of another type"),
+        (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes. H"),
+        (WHOLE | {"state_dict": []}, "but has values of the wrong type: state_dict"),
+        (WHOLE | {"state_dict": {"net.x": "1"}}, "but has values of the wrong type: state_dict.net.x"),
+        (WHOLE | {KEY: WHOLE[KEY] | {"labels": ["a"]}}, "but has values of the wrong type: imagenet_ddp.labels"),
     ],
 )
 def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: str) -> None:

@@ -53,7 +53,7 @@ def test_equal_within_the_tolerance_of_the_documentation(runs: tuple[Path, dict[
     # the validation has the same graph: each rank's part of 11 images is no full batch, which would have one of its own
     assert summary["compiled"]["graphs"] == 1 and summary["compiled"]["graph_breaks"] == 0
     assert re.search(r"Compiled 1 graph in [\d.]+ s, with 0 graph breaks\.", text)
-    assert "Optimizer step: fused, torch has one kernel for it on CPUs." in text
+    assert "Optimizer step: fused, torch has one kernel for the step on CPUs." in text
     kept = f"{folder}/cache/imagenet_ddp/inductor"
     assert f"Net: channels_last, compiled as a whole (mode default, as set), kept in {kept}." in text
     assert "Net: contiguous, not compiled (as set)." in printed["plain"]

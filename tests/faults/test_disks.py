@@ -34,7 +34,7 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, t
     make_room = breakages.fill_the_disk(Scene(running, disk / "r", tree))
     ended = end(running)
     assert ended.code == 1
-    told(ended, "cannot be written: no space left on device. What was saved before is whole. Hint: make room there")
+    told(ended, "cannot be written: no space left on device. Files saved earlier are intact. Hint: make room there")
     refused = command("train", *options, *QUIET, "hydra.run.dir=d/r", folder=tmp_path)
     assert (refused.returncode, "must have room for 2 checkpoints" in " ".join(refused.stderr.split())) == (2, True)
     make_room()
@@ -51,12 +51,12 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
     try:
         ended = end(running)
         assert ended.code == 1
-        told(ended, "cannot be written: read-only file system. What was saved before is whole. Hint: fix that, then")
+        told(ended, "cannot be written: read-only file system. Files saved earlier are intact. Hint: fix that problem")
         new = [option for option in options if option != "resume=auto"]
         for where, sentence in (
             (
                 "resume=d/r",
-                "d/r must be a folder that can be written in, but is not: read-only file system. Hint: fix that",
+                "d/r must be a writable folder, but is not: read-only file system. Hint: make it writable, then",
             ),
             ("hydra.run.dir=d/new", f"{disk} is not writable. Hint: set hydra.run.dir=FOLDER."),
         ):
@@ -76,7 +76,7 @@ def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told
     shutil.rmtree(tmp_path / "logged")
     ended = end(running)
     assert ended.code == 1
-    told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: fix that, then run the same")
+    told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: fix that problem, then run the")
     running = begin(tmp_path, *short(tree, "logger=none"))
     wait_for((tmp_path / "r/checkpoints/last.ckpt").exists, running)  # not while it is being written
     shutil.rmtree(tmp_path / "r")

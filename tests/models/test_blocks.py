@@ -74,4 +74,4 @@ def test_a_net_without_blocks_is_refused():
     keys = {**asdict(ModelConfig(name="vgg11")), "activation_checkpointing": True}
     with pytest.raises(ConfigError, match="needs a net with blocks of the same class") as caught:
         create_model(keys, 2, image_size=32)
-    assert "Hint: model.activation_checkpointing=false." in str(caught.value)
+    assert "Hint: set model.activation_checkpointing=false." in str(caught.value)

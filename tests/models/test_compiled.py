@@ -25,12 +25,12 @@ OPTIONS = {"name": "default", "regions": False}
 def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert missing_compiler("cpu", {"CXX": "no-such-compiler"}) == (
         "torch.compile needs a C++ compiler on CPUs, but there is no no-such-compiler. "
-        "Hint: install g++, put CXX=PROGRAM before the command, or compile=off."
+        "Hint: install g++, put CXX=PROGRAM before the command, or set compile=off."
     )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     assert missing_compiler("cuda", {"CC": "no-such-compiler"}) == (
         "torch.compile needs a C compiler on GPUs, but there is no no-such-compiler. "
-        "Hint: install gcc, put CC=PROGRAM before the command, or compile=off."
+        "Hint: install gcc, put CC=PROGRAM before the command, or set compile=off."
     )
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="there is no no-such-compiler"):

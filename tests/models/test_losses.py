@@ -86,7 +86,7 @@ def test_weights_as_a_list(batch: Any, name: str):
     made, plain = loss(name=name, class_weights=weights.tolist()), loss(name=name)
     torch.testing.assert_close(made(logits, target), plain(logits, target) * weights[target])
     torch.testing.assert_close(made(logits, target, soft), plain(logits, target, soft) * (soft @ weights))
-    with pytest.raises(ConfigError, match="one number per class, 4, got 3"):
+    with pytest.raises(ConfigError, match="one number for each of 4 classes, got 3"):
         loss(class_weights=[1, 2, 3])
     assert not dict(made.named_buffers(recurse=False))["weights"].requires_grad
     assert not made.state_dict()  # checkpoints stay as they are

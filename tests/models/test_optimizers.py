@@ -150,7 +150,7 @@ def test_a_number_of_warm_up_epochs_is_taken_as_it_is(asked: float):
 def test_one_cycle_rises_once():
     schedule = {**asdict(ScheduleConfig()), "name": "one_cycle"}
     epochs, reason = choose_warmup_epochs(schedule, optim(reference_batch=256), 2048, 90)
-    assert (epochs, reason) == (0, "one_cycle begins with a rise of its own")
+    assert (epochs, reason) == (0, "one_cycle includes a warm-up")
 
 
 def test_sgd_gets_its_arguments():
@@ -265,10 +265,10 @@ def test_an_optimizer_of_ones_own(whole: bool):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ((), (True, "torch has one kernel for it on CPUs")),
+        ((), (True, "torch has one kernel for the step on CPUs")),
         (("optim=adamw", "trainer.precision=32-true", "trainer.gradient_clip_val=1"), (True, "one kernel")),
         (("optim=adamw", "trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1"), (False, "does not clip")),
-        (("optim=adam", "trainer.precision=16-mixed"), (False, "the scaling of the loss")),
+        (("optim=adam", "trainer.precision=16-mixed"), (False, "unscale the gradients")),
         (("optim=rmsprop",), (False, "no fused rmsprop")),
         (("+optim.args.fused=false",), (False, "as set")),
         (("strategy.find_unused_parameters=true", "strategy=ddp"), (False, "only some weights have a momentum")),

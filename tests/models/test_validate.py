@@ -71,11 +71,11 @@ def test_well(typed: dict[str, Any]):
     ("typed", "said"),
     [
         ({"model__name": "resnet19"}, "got resnet19. Hint: did you mean model.name=resnet18 or "),
-        ({"model__name": "xyzzy"}, "Hint: model.name=resnet18."),
+        ({"model__name": "xyzzy"}, "Hint: set model.name=resnet18."),
         ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
-        ({"model__freeze": "backbone"}, "model.freeze=backbone needs trained layers"),
+        ({"model__freeze": "backbone"}, "model.freeze=backbone needs pretrained layers"),
         ({"model__unfreeze_epoch": 2}, "needs frozen layers, but model.freeze is null"),
-        ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but there is no gone.pt"),
+        ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but gone.pt does not exist"),
         ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
         ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),
         ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
@@ -97,16 +97,16 @@ def test_well(typed: dict[str, Any]):
         ({"schedule__warmup_epochs": "five"}, "got five. Hint: set schedule.warmup_epochs=auto."),
         ({"schedule__warmup_epochs": None}, "got null."),
         ({"schedule__final_fraction": 1.5}, "schedule.final_fraction must be "),
-        ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine needs to know the last epoch"),
+        ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the number of"),
         ({"schedule__name": "one_cycle", "schedule__warmup_epochs": 2.0}, "the rate would rise twice"),
         ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
-        ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but that is 0"),
-        ({"optim__args": {"lr": 0.5}}, "optim.args.lr is optim.lr, got 0.5. Hint: set optim.lr=0.5 in its place."),
-        ({"optim__args": {"weight_decay": 0.1}}, "optim.args.weight_decay is optim.weight_decay, got 0.1."),
-        ({"optim___target_": "torch.optim.Adagrad", "optim__args": {"lr": 0.5}}, "optim.args.lr is optim.lr"),
-        ({"loss__name": "bce", "loss__bce_threshold": 0.0, "loss__label_smoothing": 0.1}, "would be of all classes"),
+        ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but schedule.warm"),
+        ({"optim__args": {"lr": 0.5}}, "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5."),
+        ({"optim__args": {"weight_decay": 0.1}}, "optim.args.weight_decay must be set as optim.weight_decay, got"),
+        ({"optim___target_": "torch.optim.Adagrad", "optim__args": {"lr": 0.5}}, "must be set as optim.lr"),
+        ({"loss__name": "bce", "loss__bce_threshold": 0.0, "loss__label_smoothing": 0.1}, "would belong to all"),
         ({"loss__name": "mse"}, "loss.name must be cross_entropy, bce or focal"),
-        ({"loss__class_weights": "balanced", "data__sampling": "balanced"}, "together count rare classes twice"),
+        ({"loss__class_weights": "balanced", "data__sampling": "balanced"}, "together they compensate twice"),
         ({"loss__label_smoothing": 1.0}, "loss.label_smoothing must be "),
     ],
 )
@@ -119,3 +119,10 @@ def test_one_mistake(typed: dict[str, Any], said: str):
 def test_keys_that_hang_together_wait_for_the_checkpoint():
     typed = config(schedule__warmup_epochs=91.0, optim__lr=-1.0)
     assert [text.split()[0] for text in validate(typed, {}, partial=True)] == ["optim.lr"]
+
+
+def test_a_missing_timm_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (text,) = validate(config(model__library="timm"), {})
+    assert text.startswith("model.library=timm needs timm, which is not installed. Hint: run `")
+    assert text.endswith("pip install 'timm'`.")

@@ -99,7 +99,7 @@ def test_recipes_over_seeds(run: Run, tmp_path: Path):
     assert "| lr=0.2 | 3 | 71.00 |" in (tmp_path / "r/report.md").read_text()
     wrong = run("report", "r", "against=r/none")
     assert wrong.returncode == 2
-    assert "one of the recipes lr=0.2, lr=0.1, or one of their run folders, got r/none. Hint: against=lr=0.2." in (
+    assert "one of the recipes lr=0.2, lr=0.1, or one of their run folders, got r/none. Hint: set against=lr=0.2." in (
         wrong.stderr.replace("\n", " ").replace("    ", "")
     )
     make_run(tmp_path / "stopped/0", epochs=1, finished=False)
@@ -122,7 +122,7 @@ def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
     assert done.stdout.splitlines() == [
         "resnet18 on shapes", "best top-1 80.00 % (epoch 2)", "top-5 95.00 % (epoch 2)",
         "training time 0:15 (2 of 5 epochs)",
-        "There is no checkpoints/best.ckpt that could be evaluated image by image.", "", "Written to mine: report.html",
+        "There is no checkpoints/best.ckpt to evaluate image by image.", "", "Written to mine: report.html",
     ]  # fmt: skip
     assert reports(tmp_path / "mine") == ["report.html"]
     (tmp_path / "other").mkdir()
@@ -160,7 +160,7 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     assert done.stderr.startswith(
         "imagenet_ddp.report: 5 mistakes, nothing was started\n\n 1. nowhere must be a folder"
     )
-    for message in ("formt=csv is neither an option", "format must be text,", "empty must be a run folder",
+    for message in ("formt=csv is neither an option", "format must be text,", "empty must be or contain a run",
                  "sort must be one of top1, top5,", "Hint: did you mean format=csv?"):  # fmt: skip
         assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -181,9 +181,8 @@ def test_a_folder_that_cannot_be_written_in(run: Run, tmp_path: Path):
     (folder / "report.md").write_text("my notes")
     done = run("report", "s")
     assert done.returncode == 0
-    assert (
-        "Not replaced, because this command did not write them: report.md, report.csv. Hint: out=FOLDER." in done.stdout
-    )
+    foreign = "Not replaced, because this command did not write them: report.md, report.csv. Hint: set out=FOLDER."
+    assert foreign in done.stdout
     assert (folder / "report.md").read_text() == "my notes"
     if os.getuid() == 0:  # to whom modes are nothing, unless these rights are laid down
         if shutil.which("setpriv") is None:
@@ -205,7 +204,7 @@ def test_a_folder_that_cannot_be_written_in(run: Run, tmp_path: Path):
     folder.chmod(0o755)
     assert done.returncode == 0, done.stderr
     assert "3 runs, all finished" in done.stdout
-    assert done.stderr == "s could not be written: Permission denied. Hint: out=FOLDER.\n"
+    assert done.stderr == "s could not be written: Permission denied. Hint: set out=FOLDER.\n"
 
 
 def test_a_reader_that_closes_the_pipe(run: Run, tmp_path: Path):

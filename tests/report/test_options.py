@@ -22,16 +22,16 @@ def test_folders_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "a folder must be given. Hint: python -m imagenet_ddp.report runs"),
+        ([], "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`."),
         (["a", "format=pdf"], "format must be text, markdown or csv, got pdf. Hint: set format=markdown."),
         (["a", "by=seed"], "by must be run, recipe or fold, got seed. Hint: set by=recipe."),
-        (["a", "format="], "format= has no value. Hint: format=markdown."),
+        (["a", "format="], "format= has no value. Hint: set format=markdown."),
         (["a", "formt=csv"], "formt=csv is neither an option nor a folder. Hint: did you mean format=csv?"),
-        (["a", "colour=red"], "colour=red is neither an option nor a folder. Hint: format=markdown, out=FOLDER, "),
+        (["a", "colour=red"], "colour=red is neither an option nor a folder. Hint: use an option such as "),
         (["a", "--out=b"], "--out=b is neither an option nor a folder. Hint: did you mean out=b?"),
-        (["a", "-v"], "-v is neither an option nor a folder. Hint: format=markdown, out=FOLDER, sort=top1, by="),
-        (["a", "file"], "file must be a folder that exists. Hint: runs/<name>/<time>, or any folder above."),
-        (["a", "out=file/b"], "out must be a folder that can be made or written in, but "),
+        (["a", "-v"], "-v is neither an option nor a folder. Hint: use an option such as format=markdown, out=FOLDER"),
+        (["a", "file"], "file must be a folder that exists. Hint: pass runs/<name>/<time>, or any folder above it."),
+        (["a", "out=file/b"], "out must be a writable folder, but "),
         (["runs/x=1"], "runs/x=1 must be a folder that exists. "),
     ],
 )

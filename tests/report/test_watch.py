@@ -33,7 +33,7 @@ def test_each_epoch_is_printed_once_until_the_run_ends(tmp_path: Path, monkeypat
     lines = stream.getvalue().splitlines()
     assert lines[0].split()[0] == "epoch"
     assert [line.split()[0] for line in lines[1:-1]] == [f"{epoch}/5" for epoch in range(1, 6)]
-    assert lines[-1] == "The run is finished. best top-1 80.00 % (epoch 5)"
+    assert lines[-1] == "The run is finished. Best top-1: 80.00 % (epoch 5)."
 
 
 def test_a_run_that_writes_nothing_any_more_is_over(tmp_path: Path):

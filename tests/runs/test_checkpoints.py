@@ -28,7 +28,7 @@ def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
     runs = tmp_path / "runs/n"
     assert "no run in" in find_resume("auto", None, runs).sentence
     done = finished(runs / "a", 1, 3)
-    assert "is unfinished, a fresh start" in find_resume("auto", None, runs).sentence
+    assert "that has a checkpoint is unfinished" in find_resume("auto", None, runs).sentence
     finished(runs / "b", 30, None)
     newer = finished(runs / "c", 20, None)
     found = find_resume("auto", None, runs)
@@ -117,10 +117,10 @@ def test_both_damaged_is_refused(tmp_path: Path) -> None:
     previous = with_weights(previous_checkpoint(last), 1)
     for path in (last, previous):
         spoil(path)
-    with pytest.raises(ConfigError, match="must have a whole checkpoint, but these are damaged") as caught:
+    with pytest.raises(ConfigError, match="must have an undamaged checkpoint, but these are damaged") as caught:
         find_resume("auto", None, tmp_path)
     assert all(f"{path} (its part " in str(caught.value) for path in (last, previous))
-    assert str(caught.value).endswith("Hint: start again without resume= in another folder.")
+    assert str(caught.value).endswith("Hint: start the training again in another folder, without resume=.")
 
 
 @pytest.mark.parametrize("how", ["damaged", "not written yet"])
@@ -140,10 +140,10 @@ def test_a_named_file_is_refused_and_the_whole_one_beside_it_named(tmp_path: Pat
     last = with_weights(tmp_path / "r/checkpoints/last.ckpt", 2)
     spoil(last)
     with pytest.raises(
-        ConfigError, match=f"{last} must be a whole checkpoint, but is damaged: its part .* another chec"
+        ConfigError, match=f"{last} must be an undamaged checkpoint, but is damaged: its part .* another chec"
     ):
         find_resume(str(last), None, tmp_path)
     best = with_weights(last.with_name("best.ckpt"), 1)
-    with pytest.raises(ConfigError, match=f"Hint: checkpoint={best}"):
+    with pytest.raises(ConfigError, match=f"Hint: set checkpoint={best}"):
         require_whole(last, "checkpoint")
     require_whole(best, "checkpoint")

@@ -27,7 +27,7 @@ def test_a_named_folder_is_not_shared_with_an_earlier_run(tmp_path: Path) -> Non
     (tmp_path / "mine/notes.txt").touch()
     assert make_given(tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "mine/config.yaml").touch()
-    with pytest.raises(ConfigError, match=r"holds a run\. Hint: resume=auto"):
+    with pytest.raises(ConfigError, match=r"holds a run\. Hint: set resume=auto"):
         make_given(tmp_path / "mine")
 
 
@@ -99,10 +99,10 @@ def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
         (
             errno.ENOSPC,
             True,
-            "no space left on device. What was saved before is whole. Hint: make room there, then resume=",
+            "no space left on device. Files saved earlier are intact. Hint: make room there, then set resume=",
         ),
         (errno.ENOSPC, False, "no space left on device. Hint: make room there, then run the same command again."),
-        (errno.EISDIR, False, "is a directory. Hint: fix that, then run the same command again."),
+        (errno.EISDIR, False, "is a directory. Hint: fix that problem, then run the same command again."),
     ],
 )
 @pytest.mark.parametrize("name", ["metrics.csv", "checkpoints/last.ckpt"])
@@ -125,7 +125,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
         remove_refused(tmp_path, caught.value)
         assert is_locked(tmp_path), "the folder of the process that trains there stays, also before it has written"
     assert not is_locked(tmp_path)
-    with pytest.raises(ConfigError, match="must be a folder that can be written in, but is not: no such file"):
+    with pytest.raises(ConfigError, match="must be a writable folder, but is not: no such file"):
         lock(tmp_path / "gone")
     lock(tmp_path).close()
 
@@ -133,7 +133,7 @@ def test_one_training_at_a_time_in_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for make in (make_new, make_given):
-        with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. Hint: hydra\.run\.dir=FOLDER"):
+        with pytest.raises(ConfigError, match=r"cannot be made: Not a directory\. Hint: set hydra\.run\.dir=FOLDER"):
             make(tmp_path / "file/below/run")
 
 

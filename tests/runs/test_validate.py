@@ -77,33 +77,33 @@ def test_well(typed: dict[str, Any]):
             "callbacks.n.on_nan must be raise or skip, got warn.",
         ),
         ({"callbacks": saving(mode="most")}, "callbacks.c.mode must be max or min, got most."),
-        ({"callbacks": saving(monitor="val/acc")}, "Hint: ++callbacks.c.monitor=val/top1."),
+        ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
         ({"val_log_every_n_steps": 0}, "val_log_every_n_steps must be "),
-        ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class by _target_"),
-        ({"logger": {"a": 3}}, "Hint: ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
-        ({"callbacks": monitoring("val/acc")}, "val/loss, got val/acc. Hint: ++callbacks.m.monitor=val/top1."),
-        ({"callbacks": monitoring("train_loss")}, "Hint: ++callbacks.m.monitor=train/loss."),
+        ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class in _target_"),
+        ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
+        ({"callbacks": monitoring("val/acc")}, "val/loss, got val/acc. Hint: set ++callbacks.m.monitor=val/top1."),
+        ({"callbacks": monitoring("train_loss")}, "Hint: set ++callbacks.m.monitor=train/loss."),
         ({"callbacks": monitoring("step")}, "callbacks.m.monitor must be one of train/top1, "),
         ({"callbacks": monitoring("lr-SGD")}, "callbacks.m.monitor must be one of train/top1, "),
         (
             {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
-            "data_wait_frac, got val/top1. Hint: ++callbacks.m.monitor=train/top1.",
+            "data_wait_frac, got val/top1. Hint: set ++callbacks.m.monitor=train/top1.",
         ),
         ({"sweep": {"job": -1}}, "sweep.job must be "),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
-        ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: resume=runs/"),
+        ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: set resume=runs/"),
         (
             {"resume": "empty"},
-            "without checkpoints/last.ckpt. Hint: resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto.",
+            "without checkpoints/last.ckpt. Hint: set resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto.",
         ),
-        ({"resume": "~/x.ckpt"}, "Hint: resume=/home/ann/x.ckpt."),
+        ({"resume": "~/x.ckpt"}, "Hint: set resume=/home/ann/x.ckpt."),
         (
             {"callbacks": saving() | {"d": saving()["c"]}},
-            "callbacks must have one ResumeCheckpoint, got c and d. Hint: ++callbacks.d._target_=lightning.pytorch",
+            "callbacks must have one ResumeCheckpoint, got c and d. Hint: set ++callbacks.d._target_=lightning",
         ),
         (
             {"callbacks": saving() | saving_last()},
-            "callbacks.l.save_last must be false, because callbacks.c writes last.ckpt, got link. Hint: ++callbacks.l",
+            "callbacks.l.save_last must be false, because callbacks.c writes last.ckpt, got link. Hint: set ++callb",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
     assert validate(keys, {}, verb="evaluate") == []
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)
     (text,) = validate(keys, {}, verb="evaluate")
-    assert "pip install 'imagenet_ddp[parquet]'`, or predictions=csv." in text
+    assert "pip install 'imagenet_ddp[parquet]'`, or set predictions=csv." in text
 
 
 def test_what_predict_writes_may_be_new():
@@ -144,7 +144,7 @@ def test_what_predict_writes_may_be_new():
 def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str, package: str):
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)
     (text,) = validate(NODES | {"logger": {"m": {"_target_": f"{package}.{name}Logger"}}}, {})
-    assert f"pip install 'imagenet_ddp[{extra}]'`, or logger.m=null." in text
+    assert f"pip install 'imagenet_ddp[{extra}]'`, or set logger.m=null." in text
 
 
 @pytest.mark.parametrize(

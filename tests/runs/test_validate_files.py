@@ -24,12 +24,12 @@ def test_the_file_is_in_the_run_folder():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"format": "safetensors", "batch_size": 8}, "batch_size is for a file that computes"),
-        ({"format": "safetensors", "preprocessing": "inside"}, "preprocessing is for a file that computes"),
-        ({"format": "torch_export", "int8": True}, "int8 is for format=onnx, got format=torch_export"),
-        ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: out=model.onnx."),
+        ({"format": "safetensors", "batch_size": 8}, "batch_size needs a format with a graph"),
+        ({"format": "safetensors", "preprocessing": "inside"}, "preprocessing needs a format with a graph"),
+        ({"format": "torch_export", "int8": True}, "int8=true needs format=onnx, got format=torch_export"),
+        ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: set out=model.onnx."),
         ({"out": "gone/model.onnx"}, "the folder gone .* does not exist"),
-        ({"out": "there.onnx"}, "there.onnx .* exists. Hint: overwrite=true"),
+        ({"out": "there.onnx"}, "there.onnx .* exists. Hint: set overwrite=true"),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -43,7 +43,7 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypat
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
     found = {"onnxruntime", "safetensors"}
     monkeypatch.setattr(validate_files, "find_spec", lambda name: None if name in found else name)
-    assert "format=onnx needs onnxruntime, not installed here. Hint:" in validate_export(OPTIONS)[0]
+    assert "format=onnx needs packages that are not installed: onnxruntime. Hint:" in validate_export(OPTIONS)[0]
     assert "imagenet_ddp[onnx]" in validate_export(OPTIONS)[0]
     assert "safetensors" in validate_export(OPTIONS | {"format": "safetensors"})[0]
     assert validate_export(OPTIONS | {"format": "torch_export"}) == []

@@ -1,7 +1,7 @@
-"""python -m imagenet_ddp.export checkpoint=PATH: write a model file for other programs, and compare it with the
-checkpoint.
+"""Write a model file for other programs, and compare it with the checkpoint: python -m imagenet_ddp.export
+checkpoint=PATH.
 
-Exit codes: 0 done; 1 the file differs too much from the checkpoint, or cannot be made; 2 refused.
+Exit codes: 0 success; 1 the file differs too much from the checkpoint, or cannot be written; 2 refused.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Write a model card with the YAML header that huggingface_hub reads. It contains only facts of the run."""
+"""Write a model card, which contains only facts about the run, with the YAML header that huggingface_hub reads."""
 
 from collections.abc import Mapping
 from html import escape
@@ -11,21 +11,21 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
-_PROGRAM = "| Program | imagenet_ddp "  # and the version; the row by which a card is known
+_PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row identifies a file as a model card
 _IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": ["safetensors", "torch"]}
 
 
 def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> str:
-    """Return the model card, from the template card.md. config, contents: of the checkpoint; metadata: of the exported
-    file; file: its name."""
+    """Return the model card, rendered from the template card.md. config: the resolved options. contents: this project's
+    part of the checkpoint. metadata: the metadata of the exported file. file: name of that file."""
     evaluation, model, seen = _evaluation(config, metadata), config["model"], metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
     title, root = f"{model['name']} ({Path(file).stem})", config["data"]["root"]
-    data = Path(root).name if root else config["data"]["name"]  # only the folder's name: its path is private
+    data = Path(root).name if root else config["data"]["name"]  # the folder's name only, because its path is private
     inputs = {
-        "inside": "uint8 (batch, 3, height, width), RGB, of any size; resized, cropped and normalised inside",
-        "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; normalised inside",
+        "inside": "uint8 (batch, 3, height, width), RGB, of any size; the model resizes, crops and normalises it",
+        "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; the model normalises it",
     }
     outside = f"float32 (batch, 3, {size}, {size}), RGB, normalised"
     net, libraries = "", list(_IMPORTS[config["format"]])
@@ -49,7 +49,7 @@ def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mappi
 
 
 def is_card(path: Path) -> bool:
-    """Return whether the file was written by export."""
+    """Return whether the file is a model card that export wrote."""
     try:
         return f"\n{_PROGRAM}" in path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -57,8 +57,8 @@ def is_card(path: Path) -> bool:
 
 
 def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of this checkpoint: those of `evaluate` in the run folder, else those of its training. An int8
-    file only has its own."""
+    """Return the metrics of this checkpoint: from the evaluation in the run folder if there is one, else from its
+    training. For an int8 file, return only the metrics that were measured with the file itself."""
     if config["int8"]:
         found = metadata["comparison"]["int8"]
         return {"val/top1": found["top1"][1], "num_val_images": found["num_images"]} if found["top1"] else {}

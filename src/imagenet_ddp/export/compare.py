@@ -18,21 +18,22 @@ from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import percent
 
-_CHUNK = 4  # images in their own size take much memory
+_CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16
 
 
 @dataclass(frozen=True)
 class Samples:
-    """read: position -> uint8 (3, H, W); targets: int64 (N,) in the checkpoint's classes; None: unknown."""
+    """Images on which predictors are compared. read: maps a position to uint8 (3, H, W). targets: int64 (N,), positions
+    in the checkpoint's classes; None if unknown."""
 
-    what: str  # "validation images"
+    what: str  # such as "validation images"
     num_images: int
     read: Callable[[int], Tensor]
     targets: np.ndarray | None = None
 
     def chunks(self) -> Iterator[dict[int, Tensor]]:
-        """Yield the readable images by their positions."""
+        """Yield a few images at a time, as position -> image. Unreadable images are left out."""
         for start in range(0, self.num_images, _CHUNK):
             found: dict[int, Tensor] = {}
             for position in range(start, min(start + _CHUNK, self.num_images)):
@@ -44,9 +45,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of several predictors; differences and agreement are relative to the first."""
+    """Results with one value per predictor. Differences and agreement are relative to the first predictor."""
 
-    images: str  # what they are
+    images: str  # kind of images, such as "validation images"
     num_images: int
     max_difference: list[float]
     num_same_top1: list[int]
@@ -55,13 +56,13 @@ class Comparison:
     def sentence(self, name: str) -> str:
         top1 = "" if self.top1 is None else f"; top-1 {percent(self.top1[1])} and {percent(self.top1[0])}"
         return (
-            f"{name} and the checkpoint on {self.num_images} {self.images}: largest difference of a probability "
-            f"{self.max_difference[1]:.1e}, same top-1 in {self.num_same_top1[1]}{top1}."
+            f"{name} and the checkpoint on {self.num_images} {self.images}: probabilities differ by at most "
+            f"{self.max_difference[1]:.1e}, same top-1 class for {self.num_same_top1[1]}{top1}."
         )
 
 
 def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
-    """Compare the probabilities of two predictors. Raises ConfigError if no image can be read."""
+    """Compare the probabilities of several predictors. Raises ConfigError if no image can be read."""
     differences, same, correct = (np.zeros(len(predictors)) for _ in range(3))
     num_images = 0
     for pictures in samples.chunks():
@@ -74,7 +75,7 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
         correct += 0 if samples.targets is None else (tops == samples.targets[[*pictures]]).sum(axis=1)
         num_images += len(pictures)
     if not num_images:
-        raise ConfigError(f"the {samples.what} must be readable, but none is. Hint: images=FOLDER.")
+        raise ConfigError(f"the {samples.what} must be readable, but none of them is. Hint: set images=FOLDER.")
     top1 = None if samples.targets is None else (correct / num_images).tolist()
     return Comparison(samples.what, num_images, differences.tolist(), same.astype(int).tolist(), top1)
 
@@ -82,8 +83,8 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
 def find_samples(
     config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], is_data_typed: bool
 ) -> tuple[Samples, str]:
-    """Return images to compare on, and why they are random; "" if they are not. is_data_typed: refuse data that cannot
-    be opened, as for int8."""
+    """Return (the images to compare on, why they are random). The reason is "" if they are not random. is_data_typed:
+    options of the data were typed, so data that cannot be opened raise ConfigError, as they do for int8."""
     if config["images"] is not None:
         return _files(config), ""
     mistakes = data_validate.validate(config, environ, verb="evaluate")
@@ -95,7 +96,7 @@ def find_samples(
 
 
 def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], split: str) -> Samples:
-    """Take config.num_images evenly spaced images of a data set. split: training or validation."""
+    """Return config["num_images"] evenly spaced images of a data set. split: training or validation."""
     source = open_source(config["data"], config["seed"], environ, need_train=split == "training")
     images = source.train if split == "training" else source.val
     assert images is not None
@@ -105,7 +106,8 @@ def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[st
 
 
 def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str]) -> Samples:
-    """Open the training images, else the validation images. Raises ConfigError if there are neither."""
+    """Return training images for the calibration, or validation images if there are no training images. Raises
+    ConfigError if there are neither."""
     if not data_validate.validate(config, environ):
         return of_source(config, classes, environ, "training")
     if mistakes := data_validate.validate(config, environ, verb="evaluate"):

@@ -25,22 +25,23 @@ from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
 
 def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
-    """Write the file, yielding a sentence on each thing done. Raises RunError if the file differs too much; it is then
-    removed."""
+    """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
+    checkpoint; it is then removed."""
     kind, path = config["format"], export_path(config)
     stored = read(Path(config["checkpoint"]))
     contents = stored[KEY]
     samples, why_random = compare.find_samples(config, contents["classes"], environ, is_data_typed)
     if why_random:
-        yield f"Compared on random images, because the validation images are not there: {why_random}"
+        yield f"Comparing on random images, because the validation images are not available: {why_random}"
     metadata = _metadata(config, contents)
     net = load_net(config, contents, stored["state_dict"])
     transform = EvalTransform.from_options(contents["eval_transform"])
     graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()
     reference = make_predictor(config, contents, net, torch.device("cpu"))
-    writer = import_module(f"imagenet_ddp.export.{kind}_format")  # imports what only this format needs
+    writer = import_module(f"imagenet_ddp.export.{kind}_format")  # imports packages that only this format needs
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")  # readers go by the suffix
+    # keeps the suffix, by which readers recognise the format
+    draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
     with disk_errors_as_run_error(path), atomic_path(path, draft):
         built = writer.build(graph, config["batch_size"])
         writer.save(built, draft, json.dumps(metadata))
@@ -50,7 +51,8 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
         if comparison.max_difference[1] > config["max_difference"]:
             raise RunError(
                 f"the probabilities of {path.name} must be within {config['max_difference']:g} of the checkpoint's, "
-                f"but differ by {comparison.max_difference[1]:.1e}. Hint: max_difference=0.01, or another format."
+                f"but differ by {comparison.max_difference[1]:.1e}. "
+                "Hint: set max_difference=0.01, or choose another format."
             )
         metadata["comparison"] = {"float32": asdict(comparison)}
         if config["int8"]:
@@ -70,20 +72,23 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
 
 
 def _write_card(path: Path, text: str, overwrite: bool) -> str:
-    """Write the model card, but never over a README.md that is not a card, nor over a card without overwrite. Return a
-    line."""
+    """Write the model card, and return a line about it. A README.md that is not a model card is never replaced, and a
+    model card is replaced only with overwrite."""
     with disk_errors_as_run_error(path):
         if path.exists():
             if not card.is_card(path):
-                return f"Model card: none, because {path} is not a model card. Hint: out=FILE in another folder."
+                return (
+                    f"Model card: not written, because {path} exists and is not a model card. "
+                    "Hint: set out= to a file in another folder."
+                )
             if not overwrite:
-                return f"Model card: {path} of an earlier export is kept. Hint: overwrite=true replaces it."
+                return f"Model card: {path} of an earlier export is kept. Hint: set overwrite=true to replace it."
         atomic_write(path, text)
     return f"Model card: {path}"
 
 
 def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any]) -> Predictor:
-    """Return a predictor that reads the written file as its users will."""
+    """Return a predictor that reads the written file in the same way as its users."""
     if kind != "safetensors":
         return exported.make_predictor(draft, config["data"]["decoder"])
     from safetensors.torch import load_file
@@ -99,7 +104,7 @@ def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) ->
 
 
 def _metadata(config: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a program needs if it has only the file."""
+    """Return the metadata that a program needs if it has only the exported file."""
     of_best = contents["monitor"] == "val/top1" and contents["best_epoch"] == contents["epoch"] + 1
     model = config["model"]
     return {

@@ -1,4 +1,4 @@
-"""Make one graph of the net and the operations around it: resize, crop, normalisation, mean with the mirror image,
+"""Combine the net and the operations around it into one graph: resize, crop, normalisation, mean with the mirror image,
 softmax."""
 
 from typing import Any
@@ -13,12 +13,13 @@ from imagenet_ddp.system.text import first_line
 
 
 class Classifier(nn.Module):
-    """preprocessing: inside: uint8 (B, 3, H, W) of any size -> probabilities (B, num_classes); normalise: the same of
-    image_size; outside: float32 (B, 3, image_size, image_size), normalised -> logits."""
+    """The net with the operations around it. With preprocessing "inside", it maps uint8 (B, 3, H, W) of any size to
+    probabilities (B, num_classes). With "normalise", it does the same for images of image_size pixels. With "outside",
+    it maps normalised float32 (B, 3, image_size, image_size) to logits (B, num_classes)."""
 
     def __init__(self, net: nn.Module, transform: EvalTransform, preprocessing: str):
         super().__init__()
-        # contiguous, because torch.export.save warns of weights in another order
+        # contiguous, because torch.export.save warns about weights in another memory format
         self.net = net.to(memory_format=torch.contiguous_format)
         self.transform, self.preprocessing = transform, preprocessing
         std, mean = torch.tensor(transform.std), torch.tensor(transform.mean)
@@ -30,7 +31,7 @@ class Classifier(nn.Module):
             images = _resize_and_crop(images, self.transform)
         if self.preprocessing != "outside":
             images = images.float() * self.get_buffer("scale") + self.get_buffer("shift")
-        if self.transform.mirror:  # in one batch, so that the graph has each layer, and int8 each weight, once
+        if self.transform.mirror:  # in one batch, so that the graph holds each layer once, and int8 each weight once
             logits = self.net(torch.cat([images, images.flip(3)])).unflatten(0, (2, -1)).mean(0)
         else:
             logits = self.net(images)
@@ -42,7 +43,7 @@ class Classifier(nn.Module):
         return "images", "logits" if self.preprocessing == "outside" else "probabilities"
 
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
-        """Trace the net. batch_size: None means any. Raises RunError if that fails."""
+        """Trace the graph. batch_size: None for any size. Raises RunError if the net cannot be traced."""
         size, any_size = self.transform.image_size, self.preprocessing == "inside"
         height, width = (size + 37, size + 64) if any_size else (size, size)
         kind = torch.float32 if self.preprocessing == "outside" else torch.uint8
@@ -52,24 +53,25 @@ class Classifier(nn.Module):
         try:
             with torch.no_grad():
                 return torch.export.export(self, (example,), dynamic_shapes=(shapes,))
-        except Exception as error:  # of many kinds, by what the net does
+        except Exception as error:  # the type depends on the net
             raise RunError(
                 f"torch.export must be able to trace this net, but cannot ({first_line(error).rstrip('.')}). "
-                f"Hint: {'format=safetensors' if batch_size else 'batch_size=1'}."
+                f"Hint: set {'format=safetensors' if batch_size else 'batch_size=1'}."
             ) from error
 
 
 def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
-    """Do what EvalTransform does, in arithmetic that torch.export can trace for any size: no branches, no floats."""
+    """Resize and crop as EvalTransform does, but without branches and floats, so that torch.export can trace it for any
+    size."""
     height, width = images.shape[2:]
     short = torch.sym_min(height, width)
     tall, wide = transform.resize * height // short, transform.resize * width // short
-    size: Any = (tall, wide)  # symbolic integers, while torch.export traces
+    size: Any = (tall, wide)  # these are symbolic integers while torch.export traces
     resized = F.interpolate(images, size, mode=transform.interpolation, antialias=True)
     positions = torch.arange(transform.image_size, device=images.device)
     for axis, length in ((2, tall), (3, wide)):
         spare = length - transform.image_size
-        start: Any = (spare + spare % 4 // 3) // 2  # round(spare / 2), which rounds a half to even
-        # a slice would have to be specialised on whether it covers the whole axis
+        start: Any = (spare + spare % 4 // 3) // 2  # equals round(spare / 2), which rounds halves to even
+        # not a slice, which torch.export would specialise on whether it covers the whole axis
         resized = resized.index_select(axis, start + positions)
     return resized

@@ -11,7 +11,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor
 
-# Where a Conv or Gemm of 8 bits hands its result on without a detour through floats.
+# Operators that pass on the 8-bit result of a Conv or Gemm without a conversion to floats in between.
 _OPERATORS = ["Conv", "Gemm", "MatMul", "Add", "Relu", "MaxPool", "GlobalAveragePool", "ReduceMean"]
 
 
@@ -24,11 +24,12 @@ class _Reader(CalibrationDataReader):
 
 
 def quantise(path: Path, batches: Iterable[Tensor]) -> onnx.ModelProto:
-    """Return the file's model in 8 bits: QDQ, one scale per output channel. batches: inputs for calibration."""
+    """Return the model of an ONNX file quantised to 8 bits, in QDQ format with one scale per output channel. batches:
+    inputs for the calibration."""
     name = onnx.load(path).graph.input[0].name
     root = logging.getLogger()
     level = root.level
-    root.setLevel(logging.ERROR)  # it advises pre-processing, which is done here
+    root.setLevel(logging.ERROR)  # hides the advice to pre-process the model, which is done here
     try:
         with TemporaryDirectory(dir=path.parent) as folder:
             folded, quantised = Path(folder) / "folded.onnx", Path(folder) / "int8.onnx"
@@ -39,8 +40,8 @@ def quantise(path: Path, batches: Iterable[Tensor]) -> onnx.ModelProto:
                 _Reader(name, batches),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
-                # Weights of 7 bits: a CPU with AVX2 or AVX-512 but no VNNI adds two products of bytes in 16 bits. With
-                # weights of 8 bits that sum overflows, and the answers are wrong.
+                # 7-bit weights, because a CPU with AVX2 or AVX-512 but no VNNI adds two products of bytes in 16 bits.
+                # With 8-bit weights, that sum overflows, and the results are wrong.
                 reduce_range=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,

@@ -1,4 +1,4 @@
-"""Write ONNX: one file that includes the weights."""
+"""Write a single ONNX file that includes the weights."""
 
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,20 @@ from imagenet_ddp.export.graph import Classifier
 from imagenet_ddp.runs.checkpoint_file import KEY
 from imagenet_ddp.system.text import first_line
 
-_MAX_BYTES = 2**31 - 2**20  # of one protobuf message, with room for the graph
+_MAX_BYTES = 2**31 - 2**20  # the limit of a protobuf message, less room for the graph
 
 
 def build(graph: Classifier, batch_size: int | None) -> onnx.ModelProto:
     if sum(tensor.nbytes for tensor in graph.state_dict().values()) > _MAX_BYTES:
-        raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: format=torch_export.")
+        raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: set format=torch_export.")
     inputs, outputs = [[name] for name in graph.names]
     exported = graph.export(batch_size)
     try:
         program: Any = torch.onnx.export(exported, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
-    except Exception as error:  # of many kinds, by the operators of the net
+    except Exception as error:  # the type depends on the operators of the net
         raise RunError(
             f"torch.onnx must support every operator of this net, but does not ({first_line(error).rstrip('.')}). "
-            "Hint: format=torch_export."
+            "Hint: set format=torch_export."
         ) from error
     model = program.model_proto
     if not batch_size:

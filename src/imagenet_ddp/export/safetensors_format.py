@@ -15,5 +15,5 @@ def build(graph: Classifier, batch_size: int | None) -> dict[str, Tensor]:
 
 
 def save(weights: dict[str, Tensor], path: Path, metadata: str) -> None:
-    # save_file would make it readable only by its owner
+    # save_file would make the file readable only by its owner
     path.write_bytes(safetensors.torch.save(weights, {"format": "pt", KEY: metadata}))

@@ -14,8 +14,8 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def repeated_blocks(net: nn.Module) -> list[nn.Module]:
-    """Return the outermost modules that have layers of their own and whose class occurs more than once: a ResNet's
-    residual blocks, a transformer's layers. [] if no class does."""
+    """Return the outermost modules that have submodules and whose class occurs more than once, such as the residual
+    blocks of a ResNet or the layers of a transformer. Returns [] if the net has none."""
     counts = Counter(
         type(module) for module in net.modules() if type(module) not in CONTAINERS and next(module.children(), None)
     )
@@ -31,17 +31,19 @@ def repeated_blocks(net: nn.Module) -> list[nn.Module]:
 
 
 def checkpoint_activations(net: nn.Module) -> bool:
-    """Make each repeated block keep only its input in training, and recompute the rest in the backward pass. Names,
-    outputs and gradients do not change. Return False if the net has no such blocks."""
+    """Make each repeated block keep only its input in training, and recompute its activations in the backward pass.
+    Parameter names, outputs and gradients do not change. Returns False if the net has no repeated blocks."""
     blocks = repeated_blocks(net)
     for block in blocks:
-        block.__class__ = _checkpointed(type(block))  # instead of a method of the instance: copies of the net keep it
+        # replaces the class, not a method of the instance, because copies of the net keep the class
+        block.__class__ = _checkpointed(type(block))
     return bool(blocks)
 
 
 @functools.cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return one subclass for all blocks of a class, so that they still count as repeated blocks."""
+    """Return the checkpointing subclass of a block's class. All blocks of one class share it, so repeated_blocks still
+    finds them."""
     return type(kind.__name__, (_Checkpointed, kind), {"__module__": kind.__module__})
 
 
@@ -59,7 +61,8 @@ class _Checkpointed(nn.Module):
 
 @contextlib.contextmanager
 def _with_copied_buffers(block: nn.Module) -> Iterator[None]:
-    """Make the second forward pass update copies, so that batch norm's statistics count each batch once."""
+    """Replace the buffers by copies while the forward pass is recomputed, so that the running statistics of batch norm
+    count each batch once."""
     own = [(module, name, buffer) for module in block.modules() for name, buffer in module.named_buffers(recurse=False)]
     for module, name, buffer in own:
         setattr(module, name, buffer.clone())

@@ -1,10 +1,11 @@
-"""Blur before striding, so that a small shift of the image changes the result less (Zhang 2019, arXiv:1904.11486)."""
+"""Blur before strided convolutions, which makes a net less sensitive to small shifts of the image (Zhang 2019,
+arXiv:1904.11486)."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MIN_CHANNELS = 16  # as in FFCV's ImageNet recipes: the first convolution, of 3 channels, stays as it is
+MIN_CHANNELS = 16  # as in FFCV's ImageNet recipes, which leave the first convolution (3 channels) unchanged
 
 
 class BlurConv2d(nn.Conv2d):
@@ -15,7 +16,7 @@ class BlurConv2d(nn.Conv2d):
 
     @classmethod
     def of(cls, conv: nn.Conv2d) -> "BlurConv2d":
-        """Return a module with conv's own parameters."""
+        """Return a blurred convolution that shares the parameters of `conv`."""
         shape = (conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
         with torch.device("meta"):  # no random numbers are drawn for weights that are replaced
             made = cls(*shape, groups=conv.groups, bias=conv.bias is not None, padding_mode=conv.padding_mode)  # type: ignore[arg-type]
@@ -30,7 +31,8 @@ class BlurConv2d(nn.Conv2d):
 
 
 def add_blur_pool(net: nn.Module) -> int:
-    """Blur before each strided convolution with at least 16 input channels; return how many there are."""
+    """Replace each strided convolution with at least 16 input channels by a BlurConv2d. Return the number of replaced
+    convolutions."""
     count = 0
     for module in list(net.modules()):
         for name, child in module.named_children():

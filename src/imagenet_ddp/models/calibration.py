@@ -5,14 +5,15 @@ import torch
 from torch import Tensor
 
 NUM_BINS = 15  # Guo et al. 2017, arXiv:1706.04599, section 5
-LOG_TEMPERATURES = np.linspace(np.log(0.1), np.log(10.0), 41)  # the temperature is searched between 0.1 and 10
+LOG_TEMPERATURES = np.linspace(np.log(0.1), np.log(10.0), 41)  # the search range is 0.1 to 10
 
 
 def log_sums(logits: Tensor) -> Tensor:
-    """Return float32 (B, 41), for logits (B, C) and each of 41 temperatures T: log(sum(exp((logits - their maximum) /
-    T))).
+    """Return log(sum(exp((logits - maximum) / T))) for each image and each of 41 temperatures T, float32 (B, 41).
+    logits: (B, C).
 
-    These suffice to compute loss and confidence at any temperature in between, so no logits need to be kept.
+    These sums suffice to compute the loss and the confidence at any temperature in between, so the logits need not be
+    kept.
     """
     below = logits - logits.amax(1, keepdim=True)
     sums = [(below / float(np.exp(each))).exp().sum(1).log() for each in LOG_TEMPERATURES]
@@ -21,7 +22,7 @@ def log_sums(logits: Tensor) -> Tensor:
 
 def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
     """Return the expected calibration error over 15 bins of equal width. confidence: float (N,) in 0..1; is_right: bool
-    (N,). Unlike torchmetrics' CalibrationError, which counts a confidence of exactly 1 in a 16th bin."""
+    (N,). torchmetrics' CalibrationError differs: it puts a confidence of exactly 1 into a 16th bin."""
     bins = np.minimum((np.nan_to_num(confidence) * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     gaps = np.bincount(bins, weights=is_right - confidence.astype(np.float64), minlength=NUM_BINS)
     return float(np.abs(gaps).sum() / len(confidence))
@@ -30,9 +31,10 @@ def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
 def calibrate(
     confidence: np.ndarray, is_right: np.ndarray, losses: np.ndarray, sums: np.ndarray, gaps: np.ndarray
 ) -> dict[str, float]:
-    """Return ece, temperature, ece_at_temperature, nll and nll_at_temperature of N > 0 images.
+    """Return ece, temperature, ece_at_temperature, nll and nll_at_temperature for N > 0 images.
 
-    sums: of log_sums, (N, 41). gaps: (N,), the greatest logit minus that of the true class.
+    confidence, is_right, losses: (N,). sums: the output of log_sums, (N, 41). gaps: (N,), the largest logit minus the
+    logit of the true class.
     """
     means, gap = sums.mean(0, dtype=np.float64), gaps.mean(dtype=np.float64)
     best = int((means + gap / np.exp(LOG_TEMPERATURES)).argmin())
@@ -40,7 +42,7 @@ def calibrate(
     nodes = slice(first, first + 4)
     centre = LOG_TEMPERATURES[best]
     tried = np.linspace(LOG_TEMPERATURES[max(best - 1, 0)], LOG_TEMPERATURES[min(best + 1, 40)], 2001)
-    # weights of the values at four neighbouring temperatures in the cubic polynomial through them
+    # these weights combine the values at four neighbouring temperatures to the cubic polynomial through them
     weights = np.linalg.solve(np.vander(LOG_TEMPERATURES[nodes] - centre, 4).T, np.vander(tried - centre, 4).T)
     nlls = means[nodes] @ weights + gap / np.exp(tried)
     found = int(nlls.argmin())

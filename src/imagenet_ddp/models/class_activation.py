@@ -1,5 +1,5 @@
-"""Show where in an image a net finds a class: LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) and Grad-CAM (Selvaraju
-et al. 2017, arXiv:1610.02391)."""
+"""Show where in an image a net finds a class, with LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) or Grad-CAM
+(Selvaraju et al. 2017, arXiv:1610.02391)."""
 
 from typing import Any
 
@@ -9,19 +9,20 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 
-LEAST_SIDE = 4  # rows and columns: a 2 × 2 layer, as for 32-pixel images, shows little and favours a corner
-STRENGTH = 0.55  # of the colours over the image, where the map is 1
+LEAST_SIDE = 4  # rows and columns; a 2 × 2 layer, as with 32-pixel images, shows little and favours a corner
+STRENGTH = 0.55  # opacity of the colours over the image where the map is 1
 
 
 def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, method: str = "layercam") -> Tensor:
-    """Return float (B, H, W) in 0..1; the maximum of each map is 1 unless it is 0 everywhere.
+    """Return one map per image, float (B, H, W) in 0..1. The maximum of each map is 1 unless the map is 0 everywhere.
 
-    images: (B, 3, H, W), normalised; classes: int64 (B,), one per image. method: layercam weights each position by its
-    own gradient, gradcam each channel by its mean gradient. Calls the net once, in eval mode, and uses its last layer
-    with a spatial extent. Raises ConfigError if there is none, as in a transformer over a sequence of patches, or in a
-    ResNet below about 100 pixels.
+    images: (B, 3, H, W), normalised. classes: int64 (B,), one per image. method: "layercam" weights each position by
+    its own gradient, "gradcam" weights each channel by its mean gradient. Calls the net once, in eval mode, and uses
+    its last layer with at least 4 rows and columns. Raises ConfigError if the net has no such layer, as with a
+    transformer over a sequence of patches, or a ResNet and images below about 100 pixels.
     """
-    found: list[Tensor] = []  # the output of the last such layer; emptied after a layer that outputs a sequence
+    # the output of the last layer with enough rows and columns; cleared when a later layer outputs a sequence
+    found: list[Tensor] = []
 
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
         if not isinstance(output, Tensor):
@@ -41,14 +42,14 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
                 raise ConfigError(
                     f"class activation maps need a net with a layer of {LEAST_SIDE} or more rows and columns, "
                     f"but {type(net).__name__} has none at this image size. Hint: "
-                    "maps=false (report), or leave explain out (predict)."
+                    "set maps=false with report, or leave explain out with predict."
                 )
             (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
     finally:
         for hook in hooks:
             hook.remove()
         net.train(was_training)
-    # The channels are last where the first two of three equal sides are rows and columns: Swin's are.
+    # Dimensions 1 and 2 are rows and columns, and the channels are last, if only these two are equal, as in Swin.
     side_by_side = found[0].shape[1] == found[0].shape[2] != found[0].shape[3]
     channels = 3 if side_by_side else 1
     places = (1, 2) if side_by_side else (2, 3)
@@ -60,12 +61,13 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
 
 
 def _has_extent(shape: torch.Size) -> bool:
-    """Return whether rows and columns, which are in the middle where the channels are last, are enough."""
+    """Return whether a layer's output has at least LEAST_SIDE rows and columns. shape: (B, C, H, W), or (B, H, W, C) if
+    the channels are last."""
     return shape[2] >= LEAST_SIDE and (shape[3] >= LEAST_SIDE if shape[2] == shape[3] else shape[1] == shape[2])
 
 
 def overlay(image: Tensor, activation: Tensor) -> Tensor:
-    """Return the image with the map's colours on top: uint8 (3, H, W). image: the same; activation: (H, W) in 0..1."""
+    """Draw the colours of a map over an image. image, and the result: uint8 (3, H, W). activation: (H, W) in 0..1."""
     from matplotlib import colormaps
 
     colours = torch.from_numpy(colormaps["turbo"](activation.cpu().numpy())[..., :3]).permute(2, 0, 1)

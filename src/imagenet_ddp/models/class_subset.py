@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ClassSubset(nn.Module):
-    """A net whose logits are -inf for all classes except those at these positions."""
+    """A wrapper that sets the logits of a net to -inf, except those of the classes at `positions`."""
 
     def __init__(self, net: nn.Module, positions: Sequence[int], num_classes: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Compile a net with torch.compile: its requirements, the batches it is used for, and its cost."""
+"""Compile a net with torch.compile: check the requirements, choose the compiled batches, and report the cost."""
 
 import importlib.util
 import os
@@ -17,19 +17,19 @@ from imagenet_ddp.models.blocks import repeated_blocks
 from imagenet_ddp.system.paths import cache_dir
 from imagenet_ddp.system.text import count_noun
 
-CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # as torch chooses
-# Graphs per code object, beyond which torch computes eagerly without an error; its default of 8 is less than the sizes
-# of progressive training, or the kinds of blocks of a ResNet-50 in training and validation.
+CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch's default compilers
+# Maximum number of graphs per code object. Above it, torch runs eagerly without an error. Its default of 8 is too low
+# for the image sizes of progressive training, and for the kinds of blocks of a ResNet-50 in training and validation.
 RECOMPILE_LIMIT = 64
 
 
 def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return what torch.compile lacks on this machine for cpu, cuda or mps, with a hint; "" if it lacks nothing."""
+    """Return a message with a hint if torch.compile cannot be used on this machine, else "". kind: cpu, cuda or mps."""
     if kind == "mps":
-        return "torch.compile for Apple GPUs is unfinished. Hint: compile=off."
+        return "torch.compile for Apple GPUs is unfinished. Hint: set compile=off."
     if kind == "cuda" and importlib.util.find_spec("triton") is None:
-        return "torch.compile needs the package triton on GPUs, which is not installed. Hint: compile=off."
-    # triton builds the functions that start its kernels in C
+        return "torch.compile on GPUs needs the package triton, which is not installed. Hint: set compile=off."
+    # triton compiles the C functions that launch its kernels
     name, variable, where = ("C", "CC", "GPUs") if kind == "cuda" else ("C++", "CXX", "CPUs")
     compiler = "gcc" if kind == "cuda" else "g++"
     known = ["gcc", "clang"] if kind == "cuda" else [CXX]
@@ -37,24 +37,24 @@ def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
     if not any(map(shutil.which, programs)):
         return (
             f"torch.compile needs a {name} compiler on {where}, but there is no {' or '.join(programs)}. "
-            f"Hint: install {compiler}, put {variable}=PROGRAM before the command, or compile=off."
+            f"Hint: install {compiler}, put {variable}=PROGRAM before the command, or set compile=off."
         )
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         return (
             "torch.compile needs Python's header files, but there is no Python.h. "
-            "Hint: install python3-dev (python3-devel), or compile=off."
+            "Hint: install python3-dev (or python3-devel), or set compile=off."
         )
     return ""
 
 
 def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) -> tuple[str, str]:
-    """Return (the mode of torch.compile, off or auto, the reason). auto: to be decided by a measurement. kind: cpu,
-    cuda or mps. Raises ConfigError if this machine cannot compile; auto becomes off instead."""
+    """Return (mode, reason). mode: a mode of torch.compile, off, or auto if a measurement is still to decide. kind:
+    cpu, cuda or mps. Raises ConfigError if this machine cannot compile, except for auto, which then becomes off."""
     name = options["name"]
     if name == "off":
         return name, "as set"
     if num_own_devices > 1:
-        lacking = f"compile={name} needs a process per device, but strategy=dp has threads. Hint: strategy=ddp."
+        lacking = f"compile={name} needs a process per device, but strategy=dp uses threads. Hint: set strategy=ddp."
     else:
         lacking = missing_compiler(kind)
     if lacking and name == "auto":
@@ -65,8 +65,8 @@ def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) 
 
 
 def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
-    """Keep compiled code between runs, unless TORCHINDUCTOR_CACHE_DIR is set: torch's own folder is below /tmp. Return
-    the folder."""
+    """Set TORCHINDUCTOR_CACHE_DIR, unless it is set already, to a folder that keeps compiled code between runs, because
+    torch's default folder is below /tmp. Return the folder."""
     if not environ.get("TORCHINDUCTOR_CACHE_DIR"):
         try:
             environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir(environ) / "inductor")
@@ -76,29 +76,30 @@ def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
 
 
 def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
-    """Compile the net when it is first called. mode: of torch.compile. regions: compile each repeated block separately,
-    which is faster for a deep net because equal blocks are compiled once."""
+    """Make torch compile the net on its first call. mode: a mode of torch.compile. regions: compile each repeated block
+    separately, which is faster for a deep net, because equal blocks are compiled once. Raises ConfigError if regions is
+    set and the net has no repeated blocks."""
     parts = repeated_blocks(net) if regions else [net]
     if not parts:
         raise ConfigError(
             "compile.regions=true needs a net with blocks of the same class, but this one has none. "
-            "Hint: compile.regions=false."
+            "Hint: set compile.regions=false."
         )
     keep_cache()
     for part in parts:
-        # in place: the names in checkpoints stay
+        # in place, so that the names in checkpoints do not change
         part.compile(mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT)
 
 
 class CompiledCalls:
-    """Replaces `module.call_net`: calls `module.net` compiled for full batches, and eagerly for others, because each
-    further size would need a compilation.
+    """A replacement for `module.call_net` that runs `module.net` compiled on full batches and eagerly on all others,
+    because each further batch size would need another compilation.
 
-    mode, regions: of compile_net. train_images, val_images: number of images in a full batch.
+    mode, regions: as for compile_net. train_images, val_images: number of images in a full batch.
     """
 
     def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool = False):
-        self._module = module  # not its net: an evaluation of few classes wraps that
+        self._module = module  # not module.net, which an evaluation of few classes replaces by a wrapper
         self._sizes = {True: train_images, False: val_images}
         self._before = _counts()
         compile_net(module.net, mode, regions=regions)  # type: ignore[arg-type]
@@ -111,16 +112,16 @@ class CompiledCalls:
             return net(images)
 
     def statistics(self) -> dict[str, Any]:
-        """Return {"graphs", "graph_breaks", "seconds"} so far in this process. graphs: number of compiled graphs, one
-        per resolution in training and in validation; with regions, also one per kind of block."""
+        """Return {"graphs", "graph_breaks", "seconds"} for this process so far. graphs: number of compiled graphs.
+        Training and validation need one per resolution, or, with regions, one per resolution and kind of block."""
         now = _counts()
         graphs, breaks, seconds = (after - before for after, before in zip(now, self._before, strict=True))
         return {"graphs": int(graphs), "graph_breaks": int(breaks), "seconds": round(seconds, 1)}
 
 
 def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool) -> None:
-    """Make the module call its net compiled, unless mode is off. Arguments as for CompiledCalls."""
-    if mode != "off":  # as strategy=dp does: not a module, so it adds no keys
+    """Make the module call its net compiled, unless mode is off. The arguments are those of CompiledCalls."""
+    if mode != "off":  # replaced as by strategy=dp; this is not an nn.Module, so it adds no keys to checkpoints
         vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images, regions)
 
 
@@ -131,7 +132,7 @@ def compile_statistics(module: nn.Module) -> dict[str, Any] | None:
 
 
 def compile_lines(module: nn.Module) -> list[str]:
-    """Report the cost of compiling this module's net; nothing if it is not compiled."""
+    """Return a log line on the cost of compiling this module's net; [] if it is not compiled."""
     if (found := compile_statistics(module)) is None:
         return []
     graphs, breaks = count_noun(found["graphs"], "graph"), count_noun(found["graph_breaks"], "graph break")
@@ -139,7 +140,7 @@ def compile_lines(module: nn.Module) -> list[str]:
 
 
 def _counts() -> tuple[float, float, float]:
-    import torch._dynamo.utils  # takes a second, which only a compiled net should cost
+    import torch._dynamo.utils  # the import takes a second, so it is done for compiled nets only
 
     counters = torch._dynamo.utils.counters
     seconds = torch._dynamo.utils.calculate_time_spent().get("total_wall_time", 0.0)

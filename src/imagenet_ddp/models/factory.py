@@ -1,4 +1,4 @@
-"""Create a net by name, with a head of the right width."""
+"""Create a net by name, with one output per class."""
 
 import copy
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from imagenet_ddp.system.text import first_line, install
 
 
 def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
-    """Return the net; the same seed gives the same initial weights in every process. model.weights is not read here
-    (see pretrained.py).
+    """Return the net. The same seed yields the same initial weights in every process. model.weights is not read here;
+    pretrained.py does that.
 
-    model: a name of torchvision.models, or the resolved model.* keys. image_size: pixels of height and width; raises
-    ConfigError if the net does not accept them.
+    model: a name in torchvision.models, or the resolved model.* keys. image_size: height and width in pixels. Raises
+    ConfigError if the net does not accept images of this size, or does not support one of the model.* keys.
     """
     if isinstance(model, str):
         model = asdict(ModelConfig(name=model))
@@ -37,13 +37,13 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
             net = _from_torchvision(model, num_classes, image_size)
     if model["blur_pool"] and not add_blur_pool(net):
         raise ConfigError(
-            f"model.blur_pool needs a strided convolution of 16 or more input channels, but model.name={model['name']} "
-            "has none. Hint: model.blur_pool=false."
+            "model.blur_pool needs a strided convolution with 16 or more input channels, but "
+            f"model.name={model['name']} has none. Hint: set model.blur_pool=false."
         )
     if model["activation_checkpointing"] and not checkpoint_activations(net):
         raise ConfigError(
             "model.activation_checkpointing needs a net with blocks of the same class, but this one has none. "
-            "Hint: model.activation_checkpointing=false."
+            "Hint: set model.activation_checkpointing=false."
         )
     if not model["_target_"]:
         require_image_size(net, model["name"], "data.image_size", image_size)
@@ -53,9 +53,9 @@ def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0
 def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
     name, arguments = model["name"], dict(model["args"])
     if name in ("googlenet", "inception_v3"):
-        # by default they also return auxiliary outputs, and take half a minute to initialise
+        # by default, these nets also return auxiliary outputs, and take half a minute to initialise
         arguments = {"aux_logits": False, "init_weights": False, **arguments}
-        # as torchvision's builders do for their own weights, which were trained on images normalised otherwise
+        # torchvision's builders set this for their own weights, which were trained with another normalisation
         of_library = model["weights"] is not None and not is_file(model["weights"])
         arguments = {"transform_input": of_library, **arguments}
     if name.startswith("vit_"):
@@ -83,11 +83,11 @@ def _from_timm(model: Mapping[str, Any], num_classes: int, image_size: int) -> n
         return timm.create_model(name, pretrained=False, num_classes=num_classes, **arguments)
     except TypeError as error:
         raise _refused(name, arguments, error) from error
-    except RuntimeError as error:  # timm's own error for an unknown name
+    except RuntimeError as error:  # timm raises it for an unknown name
         close = ", ".join(timm.list_models(f"{name[:5]}*")[:3]) or "resnet18"
         raise ConfigError(
             f"model.name must be a model of timm, got {name} ({first_line(error).rstrip('.')}). "
-            f"Hint: a name such as {close}."
+            f"Hint: set model.name to a name such as {close}."
         ) from error
 
 
@@ -98,24 +98,24 @@ def own_statistics(model: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[f
     timm = import_timm(f"model.name={model['name']}")
     try:
         config = timm.get_pretrained_cfg(timm_name(model["name"], model["weights"]))
-    except RuntimeError:  # no such weights, which reading them reports
+    except RuntimeError:  # unknown weights, which are reported when they are read
         return None
     return (tuple(config.mean), tuple(config.std)) if config is not None else None
 
 
 def timm_name(name: str, weights: str | None) -> str:
-    """Return timm's name of a model, including the tag of its weights: model.weights=in21k of convnext_tiny."""
+    """Return timm's name of a model, including the tag of its weights: convnext_tiny.in21k for model.weights=in21k."""
     if weights in (None, "DEFAULT") or is_file(weights):
         return name
     return f"{name.partition('.')[0]}.{weights}"
 
 
 def import_timm(what: str) -> Any:
-    """Return the package timm. what: the option that needs it. Raises ConfigError if it is not installed."""
+    """Import and return the package timm. what: the option that needs it. Raises ConfigError if it is not installed."""
     try:
         import timm
     except ModuleNotFoundError:
-        raise ConfigError(f"{what} needs timm, which is not installed. Hint: {install('timm')}.") from None
+        raise ConfigError(f"{what} needs timm, which is not installed. Hint: run `{install('timm')}`.") from None
     return timm
 
 
@@ -135,7 +135,8 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
 
 
 def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> None:
-    """Raise ConfigError if the net does not accept images of key=image_size pixels.
+    """Raise ConfigError if the net does not accept square images of image_size pixels. key: the option that sets the
+    size, for the message.
 
     Runs a forward pass on the meta device, which computes shapes only.
     """
@@ -143,9 +144,9 @@ def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> 
     try:
         with torch.no_grad():
             shapes(torch.empty(1, 3, image_size, image_size, device="meta"))
-    except Exception as error:  # RuntimeError and AssertionError, by the net
+    except Exception as error:  # RuntimeError or AssertionError, depending on the net
         other = "data.image_size=224" if key == "data.image_size" else f"{key}=null"
         raise ConfigError(
-            f"model.name={name} must take images of {key}={image_size} pixels, but cannot "
-            f"({first_line(error).rstrip('.')}). Hint: {other}, or another net."
+            f"model.name={name} must accept images of {key}={image_size} pixels, but does not "
+            f"({first_line(error).rstrip('.')}). Hint: set {other}, or choose another net."
         ) from error

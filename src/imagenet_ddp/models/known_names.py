@@ -19,12 +19,12 @@ CLASSIFIERS: tuple[str, ...] = (
     "swin_v2_b", "swin_v2_s", "swin_v2_t", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
     "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32", "wide_resnet101_2", "wide_resnet50_2",
 )  # fmt: skip
-OPTIMIZERS = ("sgd", "adamw", "adam", "nadam", "rmsprop")  # of torch.optim
-# of timm.optim; those that need more than gradients (a closure, the Hessian) are left out
+OPTIMIZERS = ("sgd", "adamw", "adam", "nadam", "rmsprop")  # from torch.optim
+# From timm.optim, without those that need more than gradients (a closure, the Hessian).
 TIMM_OPTIMIZERS = ("adabelief", "adan", "adopt", "lamb", "lars", "lion", "madgrad", "mars", "muon", "nadamw")
 _FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
 
 
 def is_file(weights: str) -> bool:
-    """Return whether model.weights names a file rather than weights of a library."""
+    """Return whether the value of model.weights is the path of a file, not a name of a library's weights."""
     return "/" in weights or weights.lower().endswith(_FILES)

@@ -1,4 +1,4 @@
-"""Train and validate a net: loss, top-1 and top-5, counting each validation image once."""
+"""Train and validate a net. Loss, top-1 and top-5 count each validation image once."""
 
 import inspect
 from collections.abc import Callable
@@ -24,14 +24,14 @@ class ImageClassifier(L.LightningModule):
     """A LightningModule for the batches of ImageDataModule.
 
     num_val_images: size of the validation split, to verify that each image was counted once. make_optimizer: called
-    with the parameters; returns the optimizer with its groups at their highest learning rate, which the callback
-    LearningRate reduces step by step. loss: of training, by default the cross entropy; val/loss is always the cross
-    entropy. teacher: its probabilities are targets in addition to the labels. seed: of each step's randomness
-    (dropout). val_mirror: validate on the mean of the logits of each image and its mirror image.
+    with the parameters; returns the optimizer, whose groups have their highest learning rate. The callback LearningRate
+    reduces it step by step. loss: the training loss, by default the cross entropy; val/loss is always the cross
+    entropy. teacher: a net whose probabilities are targets in addition to the labels. seed: seed of the randomness
+    (dropout) of each step. val_mirror: validate on the mean of the logits of each image and its mirror image.
 
-    Validation logs val/loss, val/top1 and val/top5, exact over all ranks; with k < 5 classes, top5 is the top k.
-    Training logs nothing by itself: that would cost 2 ms per step and, with a progress bar, a wait for the device. The
-    callback RunningMetrics logs what training_step returns.
+    Validation logs val/loss, val/top1 and val/top5, exact over all ranks. With k < 5 classes, val/top5 is the top-k
+    accuracy. Training logs nothing itself, because logging would cost 2 ms per step and, with a progress bar, a wait
+    for the device. The callback RunningMetrics logs the values that training_step returns.
     """
 
     def __init__(
@@ -50,21 +50,23 @@ class ImageClassifier(L.LightningModule):
         self.net = net
         self.top_k = min(5, num_classes)
         self._make_optimizer = make_optimizer
-        self._optimizer_settings: list[dict[str, Any]] = []  # of each group, as made from the options
-        self._stored_settings: list[dict[str, Any]] = []  # the same of the run that is resumed
+        self._optimizer_settings: list[dict[str, Any]] = []  # one dict per group, as the options set them
+        self._stored_settings: list[dict[str, Any]] = []  # the settings of the resumed run, in the same form
         self.loss = loss or Loss(asdict(LossConfig()), num_classes)
         self.teacher = teacher
         self._seed = seed
         self._val_mirror = val_mirror
-        # micro: every image weighs the same, as ImageNet's top-1 is; torchmetrics' default is the mean over classes
+        # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
         self.top1 = TopKAccuracy(num_classes, 1)
         self.top5 = TopKAccuracy(num_classes, self.top_k)
         self.val_loss = MeanLoss()
         self.counted = ImagesCounted(num_val_images)
-        self.num_counted = (0, 0)  # in the last validation: images counted over all ranks, most times of one
+        # of the last validation, over all ranks: (number of counted images, highest count of any image)
+        self.num_counted = (0, 0)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning sets the current hook 40 times per step, and torch's Module.__setattr__ inspects each value: 80 µs
+        # Lightning sets the name of the current hook 40 times per step. torch's Module.__setattr__ would inspect each
+        # value, which costs 80 µs per step.
         if name == "_current_fx_name":
             self.__dict__[name] = value
         else:
@@ -72,7 +74,7 @@ class ImageClassifier(L.LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map normalised float32 images (B, 3, H, W) to logits (B, num_classes)."""
-        # trainer.precision=64-true and bf16-true change the net's own type
+        # trainer.precision=64-true and bf16-true change the dtype of the net
         return self.call_net(images if images.dtype == self.dtype else images.to(self.dtype))
 
     def call_net(self, images: Tensor) -> Tensor:
@@ -100,18 +102,18 @@ class ImageClassifier(L.LightningModule):
             self.teacher.to(self.device)
 
     def on_train_start(self) -> None:
-        """Apply the optimizer settings that were changed on resume. torch.optim loads all settings of a group with its
-        state; unchanged ones stay as loaded, because some optimizers keep counters in them."""
+        """Apply the optimizer settings that were changed on resume. torch.optim loads the settings of a group together
+        with its state. Unchanged settings keep the loaded value, because some optimizers store counters among them."""
         groups = self.trainer.optimizers[0].param_groups
-        # without stored ones (another program's checkpoint): all settings are those of the options
+        # a checkpoint of another program stores no settings, so all of them are set from the options
         all_stored = self._stored_settings or [{} for _ in groups]
         for group, made, stored in zip(groups, self._optimizer_settings, all_stored, strict=True):
             group.update({name: value for name, value in made.items() if name not in stored or stored[name] != value})
         place_steps(self.trainer.optimizers[0])
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
-        # the step's own randomness (dropout) depends only on the step, so that a resumed run draws the same
-        # hashed, because the CPU's generator takes only the lower 32 bits of a seed
+        # The randomness of a step (dropout) depends only on its number, so a resumed run draws the same values. The
+        # seed is hashed, because the CPU's generator uses only the lower 32 bits of a seed.
         seed = hash_seed(self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
@@ -120,15 +122,19 @@ class ImageClassifier(L.LightningModule):
             torch.mps.manual_seed(seed)
 
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
-        """Return the loss, the sum of the losses and the logits. loss: after DDP's mean over the ranks and Lightning's
-        division by trainer.accumulate_grad_batches, its gradients add up to those of the mean over all images of the
-        update. batch["weight"] multiplies each image's loss; the mean is over the number of images, not the sum of
-        weights."""
+        """Return the loss, the sum of the losses and the logits.
+
+        The loss is scaled such that, after DDP's mean over the ranks and Lightning's division by
+        trainer.accumulate_grad_batches, its gradients add up to the gradients of the mean over all images of the
+        optimizer step. batch["weight"] multiplies the loss of each image; the sum is divided by the number of images,
+        not by the sum of the weights.
+        """
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
-        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches  # by which the gradients are divided
+        # the number by which DDP and Lightning divide the sum of the gradients
+        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
         is_full, weight = counted == size and batch["update_images"] == size * batches, batch.get("weight")
-        # the mean in one operation, where nothing comes between
+        # one operation computes losses and mean if nothing has to be applied to the losses first
         reduction = "mean" if is_full and weight is None and self.teacher is None else "none"
         losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"), reduction)
         if self.teacher is not None:
@@ -139,21 +145,21 @@ class ImageClassifier(L.LightningModule):
         if is_full:
             loss = losses if reduction == "mean" else losses.mean()
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
-        # a remainder: fewer images or batches than usual, or not the same number on each rank
+        # a remainder has fewer images or batches than usual, or different numbers of images on the ranks
         loss_sum = losses[:counted].sum()
         return {"loss": loss_sum * (batches / batch["update_images"]), "loss_sum": loss_sum.detach(), "logits": logits}
 
-    # Lightning reads its parameters in every step
+    # Lightning inspects the signature in every step, which is faster if it is stored
     training_step.__signature__ = inspect.signature(training_step)  # type: ignore[attr-defined]
 
     def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
-        if self.trainer.gradient_clip_val:  # Lightning's takes 10 µs to find out that nothing is to be clipped
+        if self.trainer.gradient_clip_val:  # Lightning's method takes 10 µs even if no clipping is set
             super().configure_gradient_clipping(*args, **kwargs)
 
     def validation_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor] | None:
-        """Return the logits and losses of the counted images; None if there are none."""
+        """Return the logits and losses of the counted images; None if the batch has no counted image."""
         counted = batch["num_counted"]
-        if not counted:  # a rank without any image
+        if not counted:  # this rank has no validation image
             return None
         images = batch["image"]
         logits = _at_least_float32((average_mirrored(self, images) if self._val_mirror else self(images))[:counted])
@@ -166,8 +172,8 @@ class ImageClassifier(L.LightningModule):
         return {"logits": logits, "losses": losses}
 
     def validation_sums(self) -> Tensor:
-        """Return [loss, correct in the top 1, correct in the top k, images] of this rank's validation so far, on its
-        device. Reads the metrics' states, because compute() would wait for the other ranks."""
+        """Return this rank's sums over the validation so far, on its device: [loss, correct in the top 1, correct in
+        the top k, images]. Reads the states of the metrics, because compute() would wait for the other ranks."""
         top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
         return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
 
@@ -176,15 +182,15 @@ class ImageClassifier(L.LightningModule):
             metric.reset()
 
     def on_validation_epoch_end(self) -> None:
-        # compute() sums over all ranks: a rank without images brings its zeros. Here and not after the validation,
-        # when Lightning has moved the states to the CPU, where NCCL cannot gather them
+        # compute() sums over all ranks; a rank without images contributes zeros. It is called here, because after the
+        # validation Lightning has moved the states to the CPU, where NCCL cannot gather them.
         counted, num_images = self.counted.compute(), len(self.counted.times)
         if not self.trainer.sanity_checking:
             self.num_counted = counted
             if num_images and not counted[0]:
                 raise RunError(
                     f"at least one of {num_images} validation images must be readable, but none is. "
-                    "Hint: bad_images.csv lists them with the reasons."
+                    "Hint: read bad_images.csv, which lists them with the reasons."
                 )
         self.log_dict(
             {"val/loss": self.val_loss.compute(), "val/top1": self.top1.compute(), "val/top5": self.top5.compute()}
@@ -192,5 +198,5 @@ class ImageClassifier(L.LightningModule):
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    """Widen half-precision logits for the loss; float64 is kept."""
+    """Convert half-precision logits to float32 for the loss. Other types are returned unchanged."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

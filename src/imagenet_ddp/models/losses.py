@@ -1,4 +1,4 @@
-"""Make the loss described by the loss.* keys: one value per image, so that a mean over ranks is exact."""
+"""Compute the loss that the loss.* keys describe, one value per image, so that the mean over ranks is exact."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,11 @@ from imagenet_ddp.errors import ConfigError
 
 
 class Loss(nn.Module):
-    """The training loss of each image, or its mean.
+    """The training loss of each image, or the mean over the images.
 
-    loss: the resolved loss.* keys. num_train_images: of each class, for loss.class_weights=balanced; None: not known.
-    Raises ConfigError if the weights do not fit the classes.
+    loss: the resolved loss.* keys. num_train_images: number of training images of each class, for
+    loss.class_weights=balanced; None if unknown. Raises ConfigError if loss.class_weights does not hold one number per
+    class.
     """
 
     def __init__(self, loss: Mapping[str, Any], num_classes: int, num_train_images: Sequence[int] | None = None):
@@ -29,9 +30,9 @@ class Loss(nn.Module):
     def forward(
         self, logits: Tensor, target: Tensor, soft_target: Tensor | None = None, reduction: str = "none"
     ) -> Tensor:
-        """Compute the loss of each image, float (B,), or with reduction "mean" their mean, a scalar. logits: float
-        (B, C). target: int64 (B,). soft_target: float (B, C), shares of the classes in a mixed image, which then take
-        the target's place."""
+        """Return the loss of each image, float (B,), or their mean, a scalar, if reduction is "mean". logits: float (B,
+        C). target: int64 (B,). soft_target: float (B, C), the shares of the classes in each mixed image; if given, it
+        replaces target."""
         if self._name == "cross_entropy" and self.weights is None:
             labels = target if soft_target is None else soft_target
             return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction=reduction)
@@ -40,7 +41,7 @@ class Loss(nn.Module):
 
     def _of_each(self, logits: Tensor, target: Tensor, soft_target: Tensor | None) -> Tensor:
         shares = soft_target
-        if shares is None:  # not F.one_hot, which reads the values
+        if shares is None:  # not with F.one_hot, which inspects the values
             shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
         labels = shares * (1 - self._smoothing) + self._smoothing / self._num_classes
         if self._name == "bce":
@@ -50,25 +51,26 @@ class Loss(nn.Module):
         else:
             log_probabilities = logits.log_softmax(1)
             if self._name == "focal":
-                # not below 1e-6: the power of 0 has no gradient for exponents below 1
+                # at least 1e-6, because a power of 0 has no gradient if the exponent is below 1
                 labels = labels * (1 - log_probabilities.exp()).clamp(min=1e-6) ** self._gamma
             losses = -(labels * log_probabilities).sum(1)
         return losses if self.weights is None else losses * (shares * self.weights).sum(1)
 
 
 def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int] | None) -> Tensor | None:
-    """Return float32 (num_classes,), or None if all are 1. balanced: images / (classes × images of the class), so that
-    the mean over the training images is 1; a class without images gets 0."""
+    """Return the weight of each class, float32 (num_classes,), or None if all weights are 1. "balanced" stands for
+    images / (classes × images of the class), whose mean over the training images is 1; a class without images gets
+    0."""
     if option is None:
         return None
     if option == "balanced":
         if num_train_images is None:
-            return None  # a validation has no training images, and its loss no weights
+            return None  # an evaluation has no training images, so its loss has no weights
         counts = torch.as_tensor(num_train_images, dtype=torch.float64)
         return torch.where(counts > 0, counts.sum() / (num_classes * counts.clamp(min=1)), 0.0).float()
     if len(option) != num_classes:
         raise ConfigError(
-            f"loss.class_weights must be one number per class, {num_classes}, got {len(option)}. "
-            "Hint: loss.class_weights=balanced, or a list in the order of the class names."
+            f"loss.class_weights must hold one number for each of {num_classes} classes, got {len(option)}. "
+            "Hint: set loss.class_weights=balanced, or list the numbers in the order of the class names."
         )
     return torch.tensor([float(weight) for weight in option])

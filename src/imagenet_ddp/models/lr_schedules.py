@@ -1,16 +1,16 @@
-"""Choose the learning rate as a function of the epochs that have passed."""
+"""Compute the learning rate as a function of the elapsed epochs."""
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-WARMUP_EPOCHS = 5.0  # of large batches, as in Goyal et al. 2017
-ONE_CYCLE_START = 1 / 25  # of the highest rate, as in torch.optim.lr_scheduler.OneCycleLR
+WARMUP_EPOCHS = 5.0  # for large batches, as in Goyal et al. 2017
+ONE_CYCLE_START = 1 / 25  # share of the highest rate, as in torch.optim.lr_scheduler.OneCycleLR
 
 
 def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
-    """Scale optim.lr linearly from optim.reference_batch images to the actual global batch; leave it unchanged if that
-    key is None (Goyal et al. 2017, arXiv:1706.02677)."""
+    """Return optim.lr scaled linearly from optim.reference_batch images to the global batch size (Goyal et al. 2017,
+    arXiv:1706.02677), or unchanged if optim.reference_batch is None."""
     reference = optim["reference_batch"]
     return optim["lr"] * global_batch_size / reference if reference else optim["lr"]
 
@@ -18,19 +18,20 @@ def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
 def choose_warmup_epochs(
     schedule: Mapping[str, Any], optim: Mapping[str, Any], global_batch_size: int, max_epochs: int | None
 ) -> tuple[float, str]:
-    """Return the warm-up and its reason. A number of schedule.warmup_epochs is used as it is.
+    """Return (epochs of warm-up, the reason). If schedule.warmup_epochs is a number, it is used as it is.
 
-    auto: 5 epochs if the learning rate is scaled up (Goyal et al. 2017, arXiv:1706.02677), but at most a tenth of the
-    training, so that a short one still has its schedule.
+    If it is auto, the warm-up takes 5 epochs when the learning rate is scaled up (Goyal et al. 2017, arXiv:1706.02677),
+    but at most a tenth of the training, so that a short training still follows its schedule. Otherwise there is no
+    warm-up.
     """
     if schedule["warmup_epochs"] != "auto":
         return float(schedule["warmup_epochs"]), "as set"
     if schedule["name"] == "one_cycle":
-        return 0.0, "one_cycle begins with a rise of its own"
+        return 0.0, "one_cycle includes a warm-up"
     scale = global_batch_size / (optim["reference_batch"] or global_batch_size)
     if scale <= 1:
         return 0.0, "the learning rate is not scaled up"
-    reason = f"the learning rate is scaled up {scale:.4g} times"
+    reason = f"the learning rate is scaled up by a factor of {scale:.4g}"
     if max_epochs in (None, -1) or max_epochs >= 10 * WARMUP_EPOCHS:
         return WARMUP_EPOCHS, reason
     return max_epochs / 10, f"{reason}; a tenth of trainer.max_epochs, which is less than {WARMUP_EPOCHS:g}"
@@ -39,11 +40,11 @@ def choose_warmup_epochs(
 def make_schedule(
     schedule: Mapping[str, Any], max_epochs: int | None, warmup_epochs: float
 ) -> Callable[[float], float]:
-    """Return a function: epochs passed (fractional within an epoch) -> factor on the learning rate.
+    """Return a function that maps the elapsed epochs (fractional within an epoch) to a factor on the learning rate.
 
-    schedule: the resolved schedule.* keys. step and multistep count their epochs from the start of the training; all
-    others begin at the end of the warm-up. The factor does not depend on a number of steps, so a run resumed on another
-    number of devices keeps its learning rates.
+    schedule: the resolved schedule.* keys. step and multistep count epochs from the start of the training; all other
+    schedules begin at the end of the warm-up. The factor does not depend on the number of steps, so a run resumed on
+    another number of devices keeps its learning rates.
     """
     last = math.inf if max_epochs in (None, -1) else float(max_epochs or 0)
     length = max(last - warmup_epochs, 1e-9)
@@ -61,7 +62,8 @@ def make_schedule(
 
 
 def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> Callable[[float], float]:
-    """Return a function: epochs since the warm-up -> factor. length: epochs from there to the end."""
+    """Return a function that maps the epochs since the warm-up to a factor on the learning rate. length: epochs from
+    the end of the warm-up to the end of the training."""
     name, gamma, final = schedule["name"], schedule["gamma"], float(schedule["final_fraction"])
 
     def fall(share: float) -> float:
@@ -96,7 +98,7 @@ def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> 
 
 
 def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
-    """Return the reason for scaled_lr's value."""
+    """Return a phrase that explains the value of scaled_lr."""
     reference = optim["reference_batch"]
     if not reference:
         return "not scaled (optim.reference_batch is null)"
@@ -104,8 +106,8 @@ def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
 
 
 def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:
-    """Return the first epoch that averaging.* averages, from 0; by default swa averages the last quarter (Izmailov et
-    al. 2018, arXiv:1803.05407)."""
+    """Return the first epoch, counted from 0, whose weights are averaged. By default, swa averages the last quarter of
+    the training (Izmailov et al. 2018, arXiv:1803.05407)."""
     if averaging["start_epoch"] is not None or averaging["name"] != "swa":
         return averaging["start_epoch"] or 0
     return max(min(math.ceil(0.75 * (max_epochs or 0)), (max_epochs or 0) - 1), 0)

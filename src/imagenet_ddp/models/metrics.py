@@ -9,7 +9,8 @@ import torchmetrics.classification as tm
 from torch import Tensor
 from torchmetrics import Metric
 
-# Each takes (predictions, targets). macro: the mean over the classes that are labels or predictions of some image.
+# Each metric is called with (predictions, targets). macro is the mean over the classes that occur as label or
+# prediction.
 FURTHER: dict[str, tuple[type[Metric], dict[str, Any]]] = {
     "f1": (tm.MulticlassF1Score, {"average": "macro"}),
     "precision": (tm.MulticlassPrecision, {"average": "macro"}),
@@ -18,13 +19,13 @@ FURTHER: dict[str, tuple[type[Metric], dict[str, Any]]] = {
     "cohen_kappa": (tm.MulticlassCohenKappa, {}),
     "matthews": (tm.MulticlassMatthewsCorrCoef, {}),
 }
-MAX_AUROC_CLASSES = 1000  # its scores are kept: 0.2 GB for ImageNet's validation
+MAX_AUROC_CLASSES = 1000  # AUROC keeps all scores in memory: 0.2 GB for ImageNet's validation images
 
 
 class TopKAccuracy(tm.MulticlassAccuracy):
-    """Share of the images whose target is among the k greatest logits. An image whose logits contain NaN counts as
-    wrong: torchmetrics would take the first class as its prediction, so a diverged net would score like a guess of that
-    class."""
+    """Share of the images whose target is among the k largest logits. An image whose logits contain NaN counts as
+    wrong. torchmetrics would use the first class as its prediction, so a diverged net would score as if it predicted
+    that class for every image."""
 
     def __init__(self, num_classes: int, top_k: int):
         super().__init__(num_classes, top_k=top_k, average="micro", validate_args=False)
@@ -36,8 +37,8 @@ class TopKAccuracy(tm.MulticlassAccuracy):
 
 
 class MeanLoss(Metric):
-    """Mean over all values of all ranks, summed in double precision even if the module is cast to another type: with
-    trainer.precision=bf16-true a sum of torchmetrics' MeanMetric stops growing after some hundred values."""
+    """Mean over all values of all ranks. The sum has double precision even if the module is cast to another type: with
+    trainer.precision=bf16-true, the sum in torchmetrics' MeanMetric stops growing after a few hundred values."""
 
     full_state_update = False
     higher_is_better = False
@@ -51,7 +52,7 @@ class MeanLoss(Metric):
 
     def reset(self) -> None:
         super().reset()
-        # here, because casting the module casts its states, and moving a float64 to an Apple GPU fails
+        # converted here, because casting the module casts its states, and moving float64 to an Apple GPU fails
         self.total = self.total.to(torch.float32 if self.total.device.type == "mps" else torch.float64)
 
     def update(self, values: Tensor) -> None:
@@ -60,12 +61,12 @@ class MeanLoss(Metric):
         self.count += len(values)
 
     def compute(self) -> Tensor:
-        """Return the mean as a scalar; nan without values."""
+        """Return the mean as a scalar; NaN if there are no values."""
         return self.total / self.count
 
 
 class ImagesCounted(Metric):
-    """Number of times each image of a split was counted, over all ranks: verifies the claim "each once"."""
+    """Number of times each image of a split was counted over all ranks, to verify that each was counted once."""
 
     full_state_update = False
     higher_is_better = None
@@ -87,7 +88,7 @@ class ImagesCounted(Metric):
 def further_metrics(
     names: Sequence[str], predicted: Tensor, target: Tensor, num_classes: int, scores: Tensor | None = None
 ) -> dict[str, float | list[float | None]]:
-    """Return the metrics of these names; per_class is a list, with None for a class without images.
+    """Return name -> value of the metrics in `names`. per_class is a list, with None for a class without images.
 
     predicted, target: int64 (N,). scores: float (N, num_classes), probabilities; only auroc needs them.
     """
@@ -107,8 +108,8 @@ def further_metrics(
 
 
 def _auroc(scores: Tensor | None, target: Tensor, num_images: Tensor) -> float:
-    """Average the one-against-rest values over the classes that have images; torchmetrics would count the others as
-    0."""
+    """Return the mean of the one-vs-rest AUROC over the classes that have images. torchmetrics would count the other
+    classes as 0."""
     assert scores is not None
     has_both = (num_images > 0) & (num_images < len(target))
     values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in has_both.nonzero()[:, 0].tolist()]

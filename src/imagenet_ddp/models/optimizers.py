@@ -1,4 +1,4 @@
-"""Make the optimizer described by the optim.* keys."""
+"""Make the optimizer that the optim.* keys describe."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.parameter_groups import parameter_groups
 
-# The arguments that each of torch's takes from the optim.* keys.
+# torch's optimizers, each with the optim.* keys that it accepts as arguments.
 TORCH = {
     "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
     "adamw": (torch.optim.AdamW, ("betas", "eps")),
@@ -21,11 +21,11 @@ TORCH = {
     "rmsprop": (torch.optim.RMSprop, ("momentum", "eps")),
 }
 FUSED = ("sgd", "adamw", "adam")
-MOMENTUM = ("lars", "muon")  # of timm's, those that take it
+MOMENTUM = ("lars", "muon")  # timm's optimizers that accept optim.momentum
 
 
 def num_states(optim: Mapping[str, Any]) -> int | None:
-    """Return how many numbers the optimizer keeps per weight; None if unknown."""
+    """Return the number of values that the optimizer stores per weight; None if unknown."""
     if optim["_target_"]:
         return None
     has_momentum = int(optim["momentum"] > 0)
@@ -34,7 +34,7 @@ def num_states(optim: Mapping[str, Any]) -> int | None:
 
 
 def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[bool, str]:
-    """Return (whether torch.optim computes the step in one kernel, the reason). kind: cpu, cuda or mps."""
+    """Return (whether to use torch.optim's fused step, which is one kernel, the reason). kind: cpu, cuda or mps."""
     optim, trainer = config["optim"], config["trainer"]
     name, arguments = optim["name"], optim["args"]
     if optim["_target_"]:
@@ -46,13 +46,13 @@ def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[
     if kind == "mps":
         return False, "not used on Apple GPUs"
     if precision == "16-mixed":
-        return False, "in 16-mixed a fused one would undo the scaling of the loss only after gradients are logged"
+        return False, "with 16-mixed, a fused step would unscale the gradients only after they are logged"
     if precision == "bf16-mixed" and trainer["gradient_clip_val"]:
-        return False, "Lightning does not clip gradients for a fused one in mixed precision"
+        return False, "Lightning does not clip gradients for a fused step in mixed precision"
     unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
     if name == "sgd" and unused:
-        return False, "fused SGD fails where only some weights have a momentum yet"
-    return True, f"torch has one kernel for it on {'CPUs' if kind == 'cpu' else 'CUDA'}"
+        return False, "fused SGD fails if only some weights have a momentum yet"
+    return True, f"torch has one kernel for the step on {'CPUs' if kind == 'cpu' else 'CUDA'}"
 
 
 def make_optimizer(
@@ -62,10 +62,10 @@ def make_optimizer(
     fused: bool = False,
     head: str | None = None,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a net, or of some parameters.
+    """Return the optimizer of a net, or of some parameters. Raises ConfigError if it does not accept the optim.* keys.
 
-    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: from choose_fused. head: the net's last
-    layer, for optim.lr_head and optim.layer_decay.
+    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the decision of choose_fused. head: name of
+    the net's last layer, for optim.lr_head and optim.layer_decay.
     """
     if isinstance(parameters, nn.Module):
         groups: Any = parameter_groups(parameters, optim, lr, head)
@@ -79,7 +79,7 @@ def make_optimizer(
         kind, keys = TORCH[name]
         if fused and name in FUSED:
             arguments.setdefault("fused", True)
-        if name == "nadam":  # as in AdamW: decay decoupled from the gradient
+        if name == "nadam":  # decouple the weight decay from the gradient, as AdamW does
             arguments.setdefault("decoupled_weight_decay", True)
         return _call(name, kind, groups, {**_given(optim, keys), **arguments})
     keys = ("betas", "eps", *(("momentum",) if name in MOMENTUM else ()))
@@ -87,8 +87,9 @@ def make_optimizer(
 
 
 def place_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Move the step counters to where the settings require them: to the device for a fused step, else to the CPU. torch
-    loads them according to the stored settings, and a fused step on a GPU would read a counter left in CPU memory."""
+    """Move the step counters to the device if the settings of their group require it, as a fused step does, else to the
+    CPU. torch loads the counters according to the stored settings, and a fused step on a GPU would then read a counter
+    in CPU memory."""
     for group in optimizer.param_groups:
         on_device = group.get("fused") or group.get("capturable")
         for parameter in group["params"] if "fused" in group else ():
@@ -98,7 +99,7 @@ def place_steps(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _given(optim: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Return the keys that are set."""
+    """Return those of the optim.* keys that are not null. betas becomes a tuple."""
     values = {key: optim[key] for key in keys if optim[key] is not None}
     return {**values, "betas": tuple(values["betas"])} if "betas" in values else values
 
@@ -108,7 +109,8 @@ def _call(name: str, kind: Any, groups: Any, arguments: dict[str, Any]) -> torch
         return kind(groups, **arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"optim.name={name} must accept the optim.* keys, but does not: {error}. Hint: leave out what it names."
+            f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
+            "Hint: leave out the argument that this error names."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Divide a net's parameters by learning rate and weight decay."""
+"""Group a net's parameters by learning rate and weight decay."""
 
 import re
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.
 
 
 def head_name(net: nn.Module, num_classes: int) -> str | None:
-    """Return the name of the layer that computes the logits: the last linear or convolutional one with one output per
-    class. None if there is no such layer."""
+    """Return the name of the layer that computes the logits, which is the last linear or convolutional layer with one
+    output per class. Returns None if there is no such layer."""
     found = None
     for name, module in net.named_modules():
         is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
@@ -29,8 +29,9 @@ def is_in_head(name: str, head: str | None) -> bool:
 def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: str | None) -> list[dict[str, Any]]:
     """Return the trained parameters in groups of equal learning rate and weight decay, in the net's order.
 
-    optim: the resolved optim.* keys. lr: the scaled rate of optim.lr; optim.lr_head is scaled in the same way. With
-    optim.layer_decay, the rate falls by that factor from each block to the one before it.
+    optim: the resolved optim.* keys. lr: optim.lr after scaling; optim.lr_head is scaled by the same factor.
+    optim.layer_decay is the factor on the learning rate from each block to the block before it. head: name of the layer
+    that computes the logits.
     """
     no_decay = _without_decay(net, optim["no_decay_on"])
     named = [(name, parameter) for name, parameter in net.named_parameters() if parameter.requires_grad]
@@ -41,17 +42,17 @@ def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: 
             factor = 1.0 if optim["lr_head"] is None else optim["lr_head"] / optim["lr"]
         else:
             factor = (optim["layer_decay"] or 1.0) ** (num_blocks - depths[name])
-        # by the factor, not the scaled rate: another number of devices must give the same groups
+        # the key is the factor, not the scaled rate, because the groups must not depend on the number of devices
         group = groups.setdefault((factor, name in no_decay), {"params": [], "lr": lr * factor})
         group["params"].append(parameter)
         if name in no_decay:
-            group["weight_decay"] = 0.0  # all others have the optimizer's
+            group["weight_decay"] = 0.0  # all other groups have the weight decay of the optimizer
     return list(groups.values())
 
 
 def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
-    """Return the block number of each parameter (0: the stem), and the number of blocks. Layers after the last block (a
-    final normalisation) belong to it."""
+    """Return (name -> block number, number of blocks including the stem). Block 0 is the stem. Layers after the last
+    block, such as a final normalisation, belong to the last block."""
     blocks: list[str] = []
     depths = {}
     for name in names:
@@ -63,8 +64,8 @@ def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
 
 
 def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
-    """Return the names of the parameters without weight decay. norm: all parameters of normalisation layers. bias: all
-    named bias. embedding: class tokens and position embeddings."""
+    """Return the names of the parameters without weight decay. kinds: any of norm (all parameters of normalisation
+    layers), bias (parameters whose name ends in bias) and embedding (class tokens and position embeddings)."""
     found = set()
     for prefix, module in net.named_modules():
         is_norm = "norm" in type(module).__name__.lower() or "normalization" in type(module).__module__

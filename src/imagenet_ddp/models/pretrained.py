@@ -1,4 +1,4 @@
-"""Load pretrained weights: the library's own, downloaded once, or those of a file."""
+"""Load pretrained weights from a library, which are downloaded once, or from a file."""
 
 import argparse
 import fcntl
@@ -22,16 +22,16 @@ from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
-# What others put before the names of a net: DistributedDataParallel, torch.compile, a LightningModule.
+# Prefixes that wrappers add to the names of the weights: DistributedDataParallel, torch.compile, a LightningModule.
 PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
-# Where a file of several parts has its weights, the average first: it is what the others validated.
+# Keys under which files store their weights. The averages come first, because they are what other programs validate.
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 
 @dataclass
 class Weights:
-    """Pretrained weights by name. origin: where they come from, in words. classes: names of the classes, if known."""
+    """Pretrained weights by name. origin: a description of their source. classes: names of the classes, if known."""
 
     tensors: dict[str, Tensor]
     origin: str
@@ -40,10 +40,11 @@ class Weights:
 
 
 def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
-    """Read pretrained weights; those of a library are downloaded once per machine, and verified.
+    """Read pretrained weights. Weights of a library are downloaded once per machine, and verified.
 
-    key: the option that names them. weights: DEFAULT, a name of the library's, or a file written by this project,
-    pytorch/examples, torchvision's references, timm, or safetensors. Raises ConfigError if they are not available.
+    key: the option that names the weights, for messages. weights: DEFAULT, a name of weights in the library, or a file
+    written by this project, pytorch/examples, torchvision's reference scripts, timm or safetensors. Raises ConfigError
+    if the weights are not available.
     """
     if is_file(weights):
         return _read_file(key, expand_home(weights))
@@ -53,11 +54,12 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
 def load_weights_into(
     net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str] | None = None
 ) -> tuple[str, bool]:
-    """Load all weights, except for a head that does not fit. Return a sentence on what was loaded, and whether the head
-    was.
+    """Load all weights, except those of a head that does not fit. Return (a sentence about the loaded weights, whether
+    the head was loaded).
 
-    head: the name of the net's last layer; it keeps its random values if the weights have another number of classes, or
-    other class names. Raises ConfigError if any other tensor is missing or has another shape.
+    head: name of the net's last layer. The layer keeps its random values if the weights have another number of classes,
+    or other class names. Raises ConfigError if any other tensor is missing or has another shape, or if any value is NaN
+    or inf.
     """
     own = net.state_dict()
     found = _without_prefixes(weights.tensors, own)
@@ -76,14 +78,14 @@ def load_weights_into(
         raise ConfigError(
             f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
             f"missing or have another shape: {shorten_list(wrong, 3)}. Hint: set model.name, model.args and "
-            "data.image_size as they were trained."
+            "data.image_size to the values with which these weights were trained."
         )
     if head_fits:
         loaded |= {name: found[name] for name in own if is_in_head(name, head)}
     if broken := nonfinite_names(net, loaded):
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
-            f"({shorten_list(broken, 3)}): its training diverged. Hint: an earlier checkpoint of it."
+            f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint."
         )
     net.load_state_dict(loaded, strict=False)
     unused = [name for name in found if name not in own]
@@ -92,12 +94,13 @@ def load_weights_into(
         why = "other classes" if other_classes else "another number of classes"
         parts.append(f"{head or 'the last layer'} is new ({why})")
     if unused:
-        parts.append(f"{count_noun(len(unused), 'tensor')} of it not used ({shorten_list(unused, 3)})")
+        parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
     return "; ".join(parts) + ".", head_fits
 
 
 def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
-    """Interpolate the position embeddings of a vision transformer trained at another image size, bicubically."""
+    """Resize the position embeddings of a vision transformer that was trained at another image size, in place, with
+    bicubic interpolation."""
     for name, tensor in own.items():
         if name.rpartition(".")[2] not in ("pos_embedding", "pos_embed") or name not in found:
             continue
@@ -125,33 +128,35 @@ def _read_file(key: str, path: Path) -> Weights:
         else:
             if begins_as_zip(path) and (reason := zip_damage(path)):
                 raise ValueError(reason)
-            # torchvision's references store their command line; a Namespace runs no code
+            # torchvision's reference scripts store their command line as a Namespace, which runs no code
             with torch.serialization.safe_globals([argparse.Namespace]):
                 stored = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ConfigError(
-            f"{key} must be a file of weights, but there is no {path}. Hint: {key}=DEFAULT takes the library's."
+            f"{key} must be a file of weights, but {path} does not exist. "
+            f"Hint: set {key}=DEFAULT to load the weights of the library."
         ) from None
     except ModuleNotFoundError:
         raise ConfigError(
-            f"{key}={path} needs safetensors, which is not installed. Hint: {install('safetensors')}."
+            f"{key}={path} needs safetensors, which is not installed. Hint: run `{install('safetensors')}`."
         ) from None
-    except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
+    except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         raise ConfigError(
-            f"{key} must be a file that torch.save or safetensors has written, but {path} cannot be read as one "
-            f"({load_error(error)}). Hint: {key}=DEFAULT takes the library's."
+            f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read "
+            f"({load_error(error)}). Hint: set {key}=DEFAULT to load the weights of the library."
         ) from error
     contents = stored.get("imagenet_ddp", {}) if isinstance(stored, dict) else {}
     tensors = _tensors(stored)
     if not tensors:
         raise ConfigError(
-            f"{key} must be a file of weights, but {path} holds no tensors by name. Hint: save net.state_dict()."
+            f"{key} must be a file of weights, but {path} holds no named tensors. "
+            "Hint: save net.state_dict() with torch.save."
         )
     return Weights(tensors, str(path), contents.get("classes"), contents)
 
 
 def _tensors(stored: Any) -> dict[str, Tensor]:
-    """Return the tensors by name, from any of the forms in which programs save them."""
+    """Return name -> tensor from the contents of a file, in any of the forms in which programs save weights."""
     if not isinstance(stored, Mapping):
         return {}
     for part in PARTS:
@@ -161,8 +166,8 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under the net's own names: remove a prefix that most of them share, and drop those without
-    it."""
+    """Return the tensors under the net's own names. A prefix that most of them share is removed, and tensors without
+    that prefix are dropped."""
     prefix = next((each for each in PREFIXES if _share(tensors, each) > 0.5), None)
     if prefix is None or any(name in own for name in tensors):
         return dict(tensors)
@@ -181,17 +186,17 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
         entry: Any = kinds[weights]
     except KeyError:
         raise ConfigError(
-            f"{key} must be a file, or torchvision's weights of {name} "
-            f"({', '.join(['DEFAULT', *kinds.__members__])}), got {weights}. Hint: {key}=DEFAULT."
+            f"{key} must be a file, or one of torchvision's weights for {name} "
+            f"({', '.join(['DEFAULT', *kinds.__members__])}), got {weights}. Hint: set {key}=DEFAULT."
         ) from None
     target = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
     try:
         with _one_at_a_time(target):
             tensors = entry.get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum a RuntimeError
+    except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum raises RuntimeError
         raise ConfigError(
-            f"{key}={weights} must be downloaded from {entry.url}, but cannot be ({first_line(error).rstrip('.')}). "
-            f"Hint: put that file at {target}, or give a file: {key}=PATH."
+            f"{key}={weights} could not be downloaded from {entry.url} ({first_line(error).rstrip('.')}). "
+            f"Hint: put that file at {target}, or set {key}=PATH to another file."
         ) from error
     return Weights(dict(tensors), f"torchvision's {name} {entry.name}")
 
@@ -206,17 +211,17 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
     if config is None or not config.has_weights:
         tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{name.partition('.')[0]}.*")]
         raise ConfigError(
-            f"{key} must be a file, or weights that timm has of {name} ({shorten_list(['DEFAULT', *tags], 8)}), "
-            f"got {weights}. Hint: {key}={'DEFAULT' if tags else 'PATH'}."
+            f"{key} must be a file, or one of timm's weights for {name} ({shorten_list(['DEFAULT', *tags], 8)}), "
+            f"got {weights}. Hint: set {key}={'DEFAULT' if tags else 'PATH'}."
         )
     try:
         with _one_at_a_time(Path(torch.hub.get_dir()) / "checkpoints" / full_name):
             net = timm.create_model(full_name, pretrained=True)
-    except Exception as error:  # by the hub: errors of httpx, OSError, RuntimeError
+    except Exception as error:  # the hub raises errors of httpx, OSError or RuntimeError
         hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
         where = hub if config.hf_hub_id else config.url
         raise ConfigError(
-            f"{key}={weights} must be downloaded from {where}, but cannot be ({first_line(error).rstrip('.')}). "
+            f"{key}={weights} could not be downloaded from {where} ({first_line(error).rstrip('.')}). "
             f"Hint: download that file and set {key}=PATH."
         ) from error
     return Weights(net.state_dict(), f"timm's {full_name}")
@@ -225,7 +230,7 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
 @contextmanager
 def _one_at_a_time(target: Path) -> Iterator[None]:
     """Let one process of this machine download while the others wait and then find the file. If no lock is available,
-    on a read-only disk, each process looks for itself."""
+    for example on a read-only disk, the processes do not wait for each other."""
     with ExitStack() as stack:
         if not target.exists():
             with suppress(OSError):

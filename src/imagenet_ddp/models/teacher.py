@@ -19,8 +19,8 @@ from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
 
 class Teacher:
-    """A net that is evaluated but never trained. Not an nn.Module, so that its weights are in no checkpoint, average or
-    message between ranks.
+    """A net that is evaluated but never trained. It is not an nn.Module, so its weights are in no checkpoint, no
+    average and no communication between ranks.
 
     share: weight of the teacher in the loss. temperature: divides the logits of both nets.
     """
@@ -30,14 +30,15 @@ class Teacher:
         self.share, self._temperature = share, temperature
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Teacher":
-        return self  # for averages of the weights, which copy the whole LightningModule
+        return self  # averages of the weights copy the whole LightningModule, but need no second teacher
 
     def to(self, device: torch.device) -> None:
         self._net.to(device)
 
     def losses(self, images: Tensor, logits: Tensor) -> Tensor:
-        """Return float32 (B,): the divergence of the net's probabilities from the teacher's, times temperature², so
-        that its gradients do not shrink with it. images: as the net sees them."""
+        """Return the divergence of the net's probabilities from the teacher's for each image, float32 (B,). It is
+        multiplied by temperature², because its gradients would otherwise shrink as the temperature rises. images: the
+        batch as the net receives it. logits: the output of the net for that batch."""
         with torch.no_grad():
             targets = (self._net(images).float() / self._temperature).log_softmax(1)
         found = (logits.float() / self._temperature).log_softmax(1)
@@ -48,10 +49,11 @@ class Teacher:
 def make_teacher(
     config: Mapping[str, Any], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]
 ) -> tuple[Teacher | None, str]:
-    """Return the teacher described by the teacher.* keys, and a sentence about it; (None, "") without one.
+    """Return (the teacher that the teacher.* keys describe, a sentence about it), or (None, "") if teacher.weights is
+    null.
 
-    mean, std: used to normalise the images. Raises ConfigError if the teacher was trained with others, or on other
-    classes.
+    mean, std: the values that normalise the images. Raises ConfigError if the teacher was trained with other values, or
+    on other classes.
     """
     teacher, num_classes = config["teacher"], len(classes)
     if teacher["weights"] is None:
@@ -65,21 +67,22 @@ def make_teacher(
         own = tuple(transform["mean"]), tuple(transform["std"])
         if teacher["name"] is None:
             model = {**model, **weights.contents["config"]["model"]}
-    if model["_target_"]:  # the file names the code to call, which allow_targets has not checked
+    if model["_target_"]:  # the file names code to call, which the check of allow_targets has not seen
         raise ConfigError(
-            f"teacher.weights must be of a network of torchvision or timm, but {weights.origin} is of "
-            f"{model['_target_']}. Hint: teacher.weights=null."
+            f"teacher.weights must belong to a network of torchvision or timm, but {weights.origin} belongs to "
+            f"{model['_target_']}. Hint: set teacher.weights=null."
         )
     if own != (tuple(mean), tuple(std)):
         raise ConfigError(
-            f"teacher.weights were trained on images of mean {shown(own[0])} and std {shown(own[1])}, but data.mean is "
-            f"{shown(mean)} and data.std {shown(std)}. Hint: 'data.mean={shown(own[0])}' 'data.std={shown(own[1])}'."
+            f"teacher.weights were trained with mean {shown(own[0])} and std {shown(own[1])}, but data.mean is "
+            f"{shown(mean)} and data.std is {shown(std)}. "
+            f"Hint: set 'data.mean={shown(own[0])}' and 'data.std={shown(own[1])}'."
         )
     net = create_model(model, num_classes, 0, config["data"]["image_size"])
     sentence, head_fits = load_weights_into(net, weights, head_name(net, num_classes), classes)
     if not head_fits:
         raise ConfigError(
-            f"teacher.weights must be of the {num_classes} classes that are trained, but {weights.origin} has others. "
-            "Hint: train the teacher on the same data."
+            f"teacher.weights must have the {num_classes} classes of the training data, but {weights.origin} has other "
+            "classes. Hint: train the teacher on the same data."
         )
     return Teacher(net, teacher["share"], teacher["temperature"]), f"Teacher: {sentence}"

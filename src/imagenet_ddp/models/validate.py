@@ -1,4 +1,5 @@
-"""Find mistakes in the options of net, optimizer, schedule, loss, teacher and average. No torch."""
+"""Find mistakes in the options of the net, optimizer, schedule, loss, teacher and weight average, without importing
+torch."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ FALLING = ("cosine", "linear", "poly", "one_cycle", "wsd")
 
 
 def validate(config: Mapping[str, Any], environ: Mapping[str, str], *, partial: bool = False) -> list[str]:
-    """Return a sentence for each mistake. partial: a checkpoint fills in the rest, so check each key alone."""
+    """Return a message for each mistake. partial: a checkpoint sets the other keys, so check each key on its own."""
     found = _names(config)
     for group in ("model", "optim", "schedule", "loss", "teacher", "averaging", "compile"):
         found += validate_group(group, config[group])
@@ -30,10 +31,10 @@ def _names(config: Mapping[str, Any]) -> list[str]:
     models += [("teacher", teacher)] if teacher["weights"] and teacher["name"] else []
     for group, keys in models:
         if keys["library"] == "timm":
-            needs_timm.append(f"{group}.library=timm")  # only the package knows its names
+            needs_timm.append(f"{group}.library=timm")  # only timm itself knows the names of its models
         elif keys["name"] not in CLASSIFIERS:
             close = get_close_matches(str(keys["name"]).lower(), CLASSIFIERS, 3)
-            hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"{group}.name=resnet18."
+            hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"set {group}.name=resnet18."
             own = ", unless model._target_ names your own net" if group == "model" else ""
             found.append(
                 f"{group}.name must be a classifier of torchvision.models{own}, got {shown(keys['name'])}. Hint: {hint}"
@@ -49,25 +50,26 @@ def _names(config: Mapping[str, Any]) -> list[str]:
                 f"Hint: set optim.name={close[0] if close else 'sgd'}, or optim._target_=torch.optim.Adam."
             )
     if needs_timm and importlib.util.find_spec("timm") is None:
-        found.append(f"{needs_timm[0]} needs timm, which is not installed. Hint: {install('timm')}.")
+        found.append(f"{needs_timm[0]} needs timm, which is not installed. Hint: run `{install('timm')}`.")
     return found
 
 
 def _weights(config: Mapping[str, Any]) -> list[str]:
     found = []
-    starts = not config.get("resume") and "checkpoint" not in config  # else those of a checkpoint replace them
+    starts = not config.get("resume") and "checkpoint" not in config  # else the weights of a checkpoint replace these
     for key, weights in (
         ("model.weights", config["model"]["weights"]),
         ("teacher.weights", config["teacher"]["weights"]),
     ):
         if starts and weights is not None and is_file(weights) and not expand_home(weights).is_file():
             found.append(
-                f"{key} must be a file of weights, but there is no {weights}. Hint: {key}=DEFAULT takes the library's."
+                f"{key} must be a file of weights, but {weights} does not exist. "
+                f"Hint: set {key}=DEFAULT to load the weights of the library."
             )
     if config["model"]["_target_"] and config["model"]["weights"] and not is_file(config["model"]["weights"]):
         found.append(
-            f"model.weights must be a file where model._target_ is set, got {config['model']['weights']}. "
-            "Hint: model.weights=PATH."
+            f"model.weights must be a file if model._target_ is set, got {config['model']['weights']}. "
+            "Hint: set model.weights=PATH."
         )
     return found
 
@@ -77,33 +79,34 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
     model, optim, schedule = config["model"], config["optim"], config["schedule"]
     if optim["nesterov"] and optim["momentum"] == 0 and not optim["_target_"] and optim["name"] == "sgd":
         found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. Hint: set optim.momentum=0.9.")
-    for key in ("lr", "weight_decay"):  # the first has no effect, as each group has its own; the log says the second
+    # args.lr has no effect, because each group has its own rate; the log shows optim.weight_decay, not that of args
+    for key in ("lr", "weight_decay"):
         if key in optim["args"] and (key == "lr" or not optim["_target_"]):
             value = shown(optim["args"][key])
-            found.append(f"optim.args.{key} is optim.{key}, got {value}. Hint: set optim.{key}={value} in its place.")
+            found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
     found += _schedule(schedule)
     if config["loss"]["bce_threshold"] == 0 and number(above=0).accepts(config["loss"]["label_smoothing"]):
         found.append(
-            f"loss.bce_threshold=0 makes each label above 0 a 1, and loss.label_smoothing="
-            f"{config['loss']['label_smoothing']} leaves none at 0: every image would be of all classes. "
-            "Hint: set loss.label_smoothing=0."
+            "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing="
+            f"{config['loss']['label_smoothing']} raises all labels above 0, so every image would belong to all "
+            "classes. Hint: set loss.label_smoothing=0."
         )
     max_epochs = config["trainer"].get("max_epochs")
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     if endless and schedule["name"] in FALLING and not (schedule["name"] == "cosine" and schedule["cycle_epochs"]):
         found.append(
-            f"schedule.name={schedule['name']} needs to know the last epoch, but trainer.max_epochs "
+            f"schedule.name={schedule['name']} depends on the number of epochs, but trainer.max_epochs "
             f"is {shown(max_epochs)}. Hint: set trainer.max_epochs=90, or schedule.name=constant."
         )
     if endless and config["averaging"]["name"] == "swa" and config["averaging"]["start_epoch"] is None:
         found.append(
-            f"averaging.name=swa needs to know the last epoch, but trainer.max_epochs is {shown(max_epochs)}. "
-            "Hint: set averaging.start_epoch=75."
+            "averaging.name=swa averages the last quarter of the epochs, but trainer.max_epochs is "
+            f"{shown(max_epochs)}. Hint: set averaging.start_epoch=75."
         )
     averaging, precision = config["averaging"], config["trainer"].get("precision")
     if averaging["name"] != "none" and precision in ("bf16-true", "16-true"):
         found.append(
-            f"averaging.name={averaging['name']} needs weights of 32 bits, in which small changes add up, but "
+            f"averaging.name={averaging['name']} needs 32-bit weights, because 16-bit weights lose small changes, but "
             f"trainer.precision is {precision}. Hint: set trainer.precision={precision.replace('true', 'mixed')}."
         )
     if averaging["name"] != "none" and not endless and (averaging["start_epoch"] or 0) >= (max_epochs or 1):
@@ -123,37 +126,37 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
         )
     if model["freeze"] and not model["weights"]:
         found.append(
-            "model.freeze=backbone needs trained layers, but model.weights is null. Hint: set model.weights=DEFAULT."
+            "model.freeze=backbone needs pretrained layers, but model.weights is null. Hint: set model.weights=DEFAULT."
         )
     if config["loss"]["class_weights"] == "balanced" and config.get("data", {}).get("sampling") == "balanced":
         found.append(
-            "loss.class_weights=balanced and data.sampling=balanced do the same, and together count rare classes "
-            "twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
+            "loss.class_weights=balanced and data.sampling=balanced both compensate for rare classes, so together they "
+            "compensate twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
         )
     if model["_target_"]:
         for key, off in (("drop_path", None), ("zero_init_last", False)):
             if model[key] != off:
                 found.append(
                     f"model.{key} is an option of torchvision's and timm's models, but model._target_ is set. "
-                    f"Hint: leave it out, and set model.args."
+                    f"Hint: leave model.{key} out, and set model.args."
                 )
     return found
 
 
 def _schedule(schedule: Mapping[str, Any]) -> list[str]:
-    """Return errors in a warm-up."""
+    """Return a message for each mistake in the warm-up."""
     epochs = schedule["warmup_epochs"]
     is_given = number(above=0).accepts(epochs)
     if schedule["name"] == "one_cycle" and is_given:
         return [
-            f"schedule.name=one_cycle begins with a rise of its own, but schedule.warmup_epochs is {epochs}: the rate "
-            "would rise twice. Hint: set schedule.warmup_epochs=0; schedule.peak_fraction says where the top is."
+            f"schedule.name=one_cycle includes a warm-up, but schedule.warmup_epochs is {epochs}, so the rate would "
+            "rise twice. Hint: set schedule.warmup_epochs=0; schedule.peak_fraction sets the length of the rise."
         ]
     key = "warmup" if schedule["warmup"] == "constant" else "interval" if schedule["interval"] == "epoch" else None
     if key is None or schedule["warmup_start"] != 0 or not (is_given or epochs == "auto"):
         return []
     until = "the end of the warm-up" if key == "warmup" else "the second epoch"
     return [
-        f"schedule.{key}={schedule[key]} keeps the learning rate at schedule.warmup_start until {until}, but that is "
-        "0: nothing would be learned. Hint: set schedule.warmup_start=0.01, or schedule.warmup_epochs=0."
+        f"schedule.{key}={schedule[key]} keeps the learning rate at schedule.warmup_start until {until}, but "
+        "schedule.warmup_start is 0. Hint: set schedule.warmup_start=0.01, or schedule.warmup_epochs=0."
     ]

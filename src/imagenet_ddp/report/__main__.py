@@ -1,7 +1,7 @@
-"""python -m imagenet_ddp.report DIR...: the page of one run, or the leaderboard of any set of run folders. Imports
+"""Write the page of one run, or the leaderboard of any set of run folders: python -m imagenet_ddp.report DIR... Imports
 torch only for the images of a page.
 
-Exit codes: 0 done, 1 the folder named by out= could not be written, 2 refused.
+Exit codes: 0 success, 1 the folder named by out= could not be written, 2 refused.
 """
 
 import io
@@ -68,7 +68,7 @@ def _report(options: Options, mistakes: list[str]) -> None:
     document = write.markdown_document(title, tables, "report_curves.png")
     printed = [by_recipe] if by_recipe and options.by == "recipe" else tables
     if options.format == "text":
-        print(*_text(printed), sep="\n", flush=True)  # before the picture, which takes a second or two
+        print(*_text(printed), sep="\n", flush=True)  # before the figure is drawn, which takes a second or two
     elif options.format == "csv":
         print(as_csv(printed[0]).decode(), end="", flush=True)
     else:
@@ -83,21 +83,21 @@ def _report(options: Options, mistakes: list[str]) -> None:
 
 
 def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) -> Table | None:
-    """Return the table of recipes; None if none was requested and no recipe has two seeds. Raise ConfigError if one was
-    requested but cannot be made."""
+    """Return the table of recipes, or None if it was not requested and no recipe has two seeds. Raises ConfigError if
+    it was requested but cannot be made."""
     recipes = group_recipes(runs, differences)
     recipes.sort(key=lambda recipe: -median(recipe.values("best_top1")))
     is_asked = options.by == "recipe" or options.against is not None
     if not recipes and is_asked:
-        raise ConfigError("by=recipe needs a finished run with validation, got none. Hint: by=run.")
+        raise ConfigError("by=recipe needs a finished run with validation, got none. Hint: set by=run.")
     if not is_asked and all(len(recipe.runs) == 1 for recipe in recipes):
         return None
     reference = 0 if options.against is None else find_recipe(recipes, options.against)
     if reference is None:
         names = ", ".join(recipe.label for recipe in recipes)
         raise ConfigError(
-            f"against must be the words of one of the recipes {names}, or one of their run folders, got "
-            f"{printable(options.against or '')}. Hint: {shlex.quote(f'against={recipes[0].label}')}."
+            f"against must be one of the recipes {names}, or one of their run folders, got "
+            f"{printable(options.against or '')}. Hint: set {shlex.quote(f'against={recipes[0].label}')}."
         )
     recipes.insert(0, recipes.pop(reference))
     table = recipe_table(recipes, commands=options.by == "recipe")
@@ -107,15 +107,15 @@ def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) 
 
 def _write(options: Options, contents: dict[str, bytes]) -> None:
     folder = options.out_folder
-    stream = sys.stdout if options.format == "text" else sys.stderr  # next to a document
+    stream = sys.stdout if options.format == "text" else sys.stderr  # other formats print a document to stdout
     print(file=stream)
     try:
         written, foreign = write.write_files(folder, contents)
     except OSError as error:
-        print(f"{folder} could not be written: {error.strerror}. Hint: out=FOLDER.", file=sys.stderr)
+        print(f"{folder} could not be written: {error.strerror}. Hint: set out=FOLDER.", file=sys.stderr)
         sys.exit(1 if options.out is not None else 0)
     if foreign:
-        print(f"Not replaced, because this command did not write them: {', '.join(foreign)}. Hint: out=FOLDER.",
+        print(f"Not replaced, because this command did not write them: {', '.join(foreign)}. Hint: set out=FOLDER.",
               file=stream)  # fmt: skip
     if written:
         print(f"Written to {printable(str(folder))}: {', '.join(written)}", file=stream)
@@ -128,7 +128,7 @@ def _sort_key(typed: str, differences: Differences) -> tuple[str, list[str]]:
     if typed in keys:
         return keys[typed], []
     close = closest(typed, keys)
-    hint = f"did you mean sort={close[0]}?" if close else "sort=top1."
+    hint = f"did you mean sort={close[0]}?" if close else "set sort=top1."
     return "top1", [f"sort must be one of {', '.join(keys)}, got {typed}. Hint: {hint}"]
 
 

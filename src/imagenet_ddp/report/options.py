@@ -35,19 +35,18 @@ class Options:
 
 
 def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
-    """Return (options, mistakes). A word with "=" is a folder if one of that name exists: Hydra makes such names."""
+    """Return (options, mistakes). A word with "=" is a folder if one of that name exists, because Hydra makes such
+    names."""
     options, mistakes, num_folders = Options(), [], 0
     for word in argv:
         key, equals, value = word.partition("=")
         if equals and key in EXAMPLES:
             if not value:
-                mistakes.append(f"{key}= has no value. Hint: {EXAMPLES[key]}.")
+                mistakes.append(f"{key}= has no value. Hint: set {EXAMPLES[key]}.")
             elif key == "out":
                 options.out = Path(value)
                 if reason := not_writable_reason(options.out):
-                    mistakes.append(
-                        f"out must be a folder that can be made or written in, but {reason}. Hint: out=FOLDER."
-                    )
+                    mistakes.append(f"out must be a writable folder, but {reason}. Hint: set out=FOLDER.")
             else:
                 setattr(options, key, value)
                 if key in ALLOWED:
@@ -57,13 +56,16 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
             options.folders.append(Path(word))
         elif word.startswith("-") or (equals and "/" not in key):
             close = closest(key.lstrip("-"), EXAMPLES)
-            hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else f"{', '.join(EXAMPLES.values())}."
+            examples = ", ".join(EXAMPLES.values())
+            hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else f"use an option such as {examples}."
             mistakes.append(f"{word} is neither an option nor a folder. Hint: {hint}")
         else:
             num_folders += 1
-            mistakes.append(f"{word} must be a folder that exists. Hint: runs/<name>/<time>, or any folder above.")
+            mistakes.append(
+                f"{word} must be a folder that exists. Hint: pass runs/<name>/<time>, or any folder above it."
+            )
     if not num_folders:
-        mistakes.insert(0, "a folder must be given. Hint: python -m imagenet_ddp.report runs")
+        mistakes.insert(0, "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`.")
     elif options.watch == "true" and num_folders > 1:
-        mistakes.append(f"watch=true follows one run, got {num_folders} folders. Hint: give one run folder.")
+        mistakes.append(f"watch=true needs a single run folder, got {num_folders} folders. Hint: pass one run folder.")
     return options, mistakes

@@ -1,4 +1,5 @@
-"""Describe a run from its folder. Missing or broken files leave gaps, which are reported, and never raise."""
+"""Read the facts about a run from its folder. Missing or broken files leave gaps, which are reported without an
+error."""
 
 import csv
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ STATES = ("finished", "running", "interrupted")
 
 @dataclass(frozen=True)
 class Run:
-    """The facts of a run. None: unknown. Accuracies are fractions."""
+    """The facts about a run. None means unknown. Accuracies are fractions."""
 
     folder: Path
     state: str  # one of STATES
@@ -31,13 +32,13 @@ class Run:
     problems: tuple[str, ...] = ()
     best_top1: float | None = None  # highest val/top1
     best_epoch: int | None = None
-    top5: float | None = None  # of the best epoch, as is loss
-    loss: float | None = None
-    epochs: int | None = None  # completed
-    max_epochs: int | None = None  # None also where the number is not limited
+    top5: float | None = None  # in the best epoch
+    loss: float | None = None  # val/loss in the best epoch
+    epochs: int | None = None  # number of completed epochs
+    max_epochs: int | None = None  # None also if the number is not limited
     images_per_s: float | None = None  # median over the epochs after the first, which includes start-up
     train_s: float | None = None
-    train_cpu_s: float | None = None  # of all processes, loader workers included
+    train_cpu_s: float | None = None  # over all processes, including data loader workers
     num_devices: int | None = None  # over all nodes
     num_nodes: int | None = None
 
@@ -47,7 +48,7 @@ class NotARunError(Exception):
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run; raise NotARunError if the files are not those of a training."""
+    """Return the run in a folder. Raises NotARunError if its files are not those of a training."""
     problems: list[str] = []
     config = read_mapping(folder / "config.yaml", problems)
     summary = read_mapping(folder / "summary.json", problems if (folder / "summary.json").exists() else None)
@@ -112,8 +113,8 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
 
 
 def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[float | None, int | None, float | None, float | None]:
-    """Return (top-1, its epoch, top-5 and loss of that epoch). A validation within an epoch has no row in
-    metrics.csv."""
+    """Return (best top-1, its epoch, top-5 and loss of that epoch). Top-5 and loss are None if the best validation was
+    within an epoch, because it has no row in metrics.csv then."""
     top1 = metrics.get("val/top1", np.empty(0))
     stored = [as_number(summary.get("best/val/top1")), _last(metrics, "best/val/top1")]
     stored_best = max((value for value in stored if value is not None), default=None)
@@ -140,7 +141,7 @@ def _images_per_s(metrics: Table, summary: Mapping[str, Any]) -> float | None:
 
 
 def _world(options: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return (devices of all nodes, nodes): as counted by a finished run, else as configured."""
+    """Return (number of devices on all nodes, number of nodes), as a finished run recorded them, else as configured."""
     devices = options.get("trainer.devices")
     per_node = len(devices) if isinstance(devices, list) else _integer(devices)
     num_nodes = _integer(summary.get("num_nodes")) or _integer(options.get("trainer.num_nodes"))
@@ -151,7 +152,7 @@ def _world(options: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[int 
 
 
 def _resolve_auto(options: dict[str, Any], num_devices: int | None, num_nodes: int | None) -> None:
-    """Replace auto by the value it was resolved to: one device by choice and one by default are not a difference."""
+    """Replace auto by the value that was used, so that one device by choice and one by default do not differ."""
     if options.get("trainer.num_nodes") == "auto":
         options["trainer.num_nodes"] = num_nodes or UNKNOWN
     if options.get("trainer.devices") in ("auto", -1):

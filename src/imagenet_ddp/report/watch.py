@@ -12,15 +12,18 @@ from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
 
 POLL_S = 2.0
-QUIET_S = 120.0  # without a line in the log: the run has ended, even if its lock cannot be seen from this machine
+# A run that is not locked counts as ended after this time without a line in its log. The lock alone does not suffice,
+# because it may not be visible from this machine.
+QUIET_S = 120.0
 SPARK_COLUMNS = 24
 
 
 def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> None:
-    """Print a line for each epoch as it ends, until the run is finished or stopped. A terminal also shows, below them,
-    sparklines and the last line of the run's log."""
+    """Print a line for each epoch when it ends, until the run is finished or interrupted. Below these lines, a terminal
+    also shows sparklines and the last line of the run's log. poll_s: seconds between two looks at the folder. log: None
+    prints to the standard output."""
     if not (folder / "logs").is_dir():
-        raise ConfigError(f"watch=true needs the folder of a run, got {folder}. Hint: runs/<name>/<time> watch=true.")
+        raise ConfigError(f"watch=true needs a run folder, got {folder}. Hint: pass runs/<name>/<time> watch=true.")
     log = log or Log(None, 0)
     shown, is_waiting = 0, False
     while True:
@@ -29,7 +32,7 @@ def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> No
         except NotARunError:
             run = None
         if run is None and not is_waiting:
-            log.say(f"{folder} has no epoch yet; waiting for the first one. Ctrl-C ends this command, not the run.")
+            log.say(f"Waiting for the first epoch of {folder} to end. Ctrl-C ends this command, not the run.")
             is_waiting = True
         if run is not None:
             shown = _say_epochs(run, shown, log)
@@ -37,15 +40,15 @@ def watch(folder: Path, *, poll_s: float = POLL_S, log: Log | None = None) -> No
                 break
         log.draw("\n".join([*(_sparklines(run) if run else []), _last_line(folder)]))
         time.sleep(poll_s)
-    best = f"best top-1 {100 * run.best_top1:.2f} % (epoch {run.best_epoch})" if run.best_top1 is not None else ""
-    state = "finished" if run.state == "finished" else f"interrupted: it has written nothing for {QUIET_S:.0f} s"
+    best = f"Best top-1: {100 * run.best_top1:.2f} % (epoch {run.best_epoch})." if run.best_top1 is not None else ""
+    state = "finished" if run.state == "finished" else f"interrupted: its log has had no new line for {QUIET_S:.0f} s"
     log.say(f"The run is {state}. {best}".strip())
     log.close()
 
 
 def _say_epochs(run: Run, shown: int, log: Log) -> int:
-    """Print the epochs after the first `shown` ones; return how many there are now. A resumed run may have fewer rows
-    than before."""
+    """Print the epochs that follow the first `shown` epochs. Return the current number of epochs, which may be lower
+    than `shown` after a resume."""
     count = len(run.metrics["epoch"])
     for index in range(min(shown, count), count):
         if index % 20 == 0:

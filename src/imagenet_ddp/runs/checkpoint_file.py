@@ -22,8 +22,8 @@ from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.text import load_error, shorten_list
 
-KEY = "imagenet_ddp"  # this project's part of a checkpoint
-FORMAT = 2  # of that part, and of the callbacks' states
+KEY = "imagenet_ddp"  # key of this project's part of a checkpoint
+FORMAT = 2  # version of the layout of that part and of the callback states
 REQUIRED = {"global_step": int, "state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
 REQUIRED_OWN = {
     "version": str,
@@ -39,11 +39,11 @@ REQUIRED_OWN = {
 
 
 class BackgroundCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints in a thread: training waits only while tensors are copied, and for the previous file if that
-    is not yet written. An error of the thread is raised by the next call.
+    """Writes checkpoints in a thread. Training waits only while the tensors are copied, and for the previous file if it
+    is not written yet. The next call raises an error that occurred in the thread.
 
     A file is written next to its target, synced to the disk and then renamed. Lightning's own writer stages it in
-    TMPDIR and copies it over the last good file, which a kill or a full disk then leaves with 0 bytes.
+    TMPDIR and copies it over the last good file, which a killed process or a full disk can leave with 0 bytes.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,12 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
         return super().load_checkpoint(path, *args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """Remove a file, after waiting: the file that replaces it may not be written yet."""
+        """Remove a file after all pending files are written, because the one that replaces it may be among them."""
         self.wait()
         super().remove_checkpoint(path)
 
     def then(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function once all files so far are written, unless one of them failed."""
+        """Call a function in the thread once the pending file is written, unless writing it failed."""
         before = self._pending
 
         def call() -> None:
@@ -76,7 +76,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
         self._submit(call)
 
     def wait(self) -> None:
-        """Return once everything is written. Raises RunError if the disk refused."""
+        """Wait until the pending file is written. Raises RunError if it could not be written."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -93,14 +93,14 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
 
 
 def duplicate(trainer: Trainer, source: Path, target: Path) -> None:
-    """Make target a copy of source, on rank 0, after all of the trainer's checkpoints so far are written."""
-    # Lightning's own writes into the old file where TMPDIR is on another disk, and so into all its links
+    """Copy source to target on rank 0, once all pending checkpoints of the trainer are written."""
+    # If TMPDIR is on another disk, Lightning's own writer overwrites the old file itself, and so all hard links to it.
     link = isinstance(trainer.strategy.checkpoint_io, BackgroundCheckpointIO)
     _when_written(trainer, link_or_copy, source, target, link)
 
 
 def move(trainer: Trainer, source: Path, target: Path) -> None:
-    """Rename source to target, on rank 0, after all of the trainer's checkpoints so far are written."""
+    """Rename source to target on rank 0, once all pending checkpoints of the trainer are written."""
     _when_written(trainer, _rename, source, target)
 
 
@@ -112,8 +112,8 @@ def _when_written(trainer: Trainer, function: Callable[..., None], *arguments: A
 
 
 def wait_until_written(trainer: Trainer) -> None:
-    """Return once all of the trainer's checkpoints are written. Call on all ranks: if a rank ended while rank 0 is
-    still writing, the launcher would kill the others. Raises RunError if the disk refused."""
+    """Wait until all checkpoints of the trainer are written. Call this on all ranks: if a rank ended while rank 0 is
+    still writing, the launcher would kill the others. Raises RunError if a file could not be written."""
     if isinstance(checkpoint_io := trainer.strategy.checkpoint_io, BackgroundCheckpointIO):
         checkpoint_io.wait()
     trainer.strategy.barrier("checkpoints are written")
@@ -122,7 +122,7 @@ def wait_until_written(trainer: Trainer) -> None:
 def _write(checkpoint: dict[str, Any], target: Path) -> None:
     with disk_errors_as_run_error(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        # one name for all drafts of this file: what a kill leaves is overwritten by the next one
+        # All drafts of this file have the same name, so the next one overwrites a draft that a killed process left.
         with atomic_path(target, target.with_name(f".{target.name}.tmp")) as draft, draft.open("wb") as file:
             torch.save(checkpoint, file)
             file.flush()
@@ -137,7 +137,8 @@ def _rename(source: Path, target: Path) -> None:
 
 
 def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Copy everything, tensors to the CPU, so that training may continue. Tied weights remain one tensor."""
+    """Return a copy of the checkpoint with all tensors in CPU memory, so that training may continue. Tied weights
+    remain one tensor."""
     copies: dict[Any, Tensor] = {}
     memo: dict[int, Any] = {}
 
@@ -160,8 +161,8 @@ def _copy_to_host(checkpoint: dict[str, Any]) -> dict[str, Any]:
 
 
 def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
-    """Make target a copy of source; do nothing if source has been removed. link: use a hard link if the file system
-    supports it, because source is only ever replaced, never changed."""
+    """Copy source to target; do nothing if source has been removed. link: make a hard link instead if the file system
+    supports it. This is safe because source is only ever replaced, never changed."""
     if not source.exists():
         return
     with disk_errors_as_run_error(target), atomic_path(target) as draft:
@@ -175,69 +176,77 @@ def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
 
 
 def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
-    """Return how many checkpoints a run has at most at one time, beyond those that a resumed one already has."""
+    """Return the maximum number of checkpoints on the disk at one time. resumed: do not count those that a resumed run
+    already has."""
     if resumed:
         return 2  # the one being written, and the one before the last
     return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 
 def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
-    """Return a checkpoint's size to within some KiB. of_optimizer: numbers that the optimizer keeps per weight."""
+    """Return the size of a checkpoint in bytes, to within a few KiB. of_optimizer: number of values that the optimizer
+    stores per weight."""
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
     return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:
-    """Load the weights of a checkpoint. origin: its path. Raises ConfigError if they belong to another net, or if some
-    are not finite, with which every answer would be NaN."""
-    tensors = {name: each for name, each in state_dict.items() if isinstance(each, Tensor)}  # else get_extra_state()'s
+    """Load the weights of a checkpoint into a module. origin: path of the checkpoint, for messages. Raises ConfigError
+    if the weights belong to another net, or if some are NaN or inf, because all predictions would then be NaN."""
+    # entries of other types come from get_extra_state()
+    tensors = {name: each for name, each in state_dict.items() if isinstance(each, Tensor)}
     if broken := nonfinite_names(module, tensors):
         raise ConfigError(
             f"{origin} must hold finite weights, but {len(broken)} of its {len(state_dict)} tensors hold NaN or inf "
-            f"({broken[0]}): its training diverged. Hint: an earlier checkpoint of the run, such as best.ckpt."
+            f"({broken[0]}), because its training diverged. "
+            "Hint: use an earlier checkpoint of the run, such as best.ckpt."
         )
     try:
         module.load_state_dict(dict(state_dict))
     except RuntimeError as error:
-        lines = str(error).splitlines()[1:3]  # after the one that names the class
+        lines = str(error).splitlines()[1:3]  # the first line only names the class
         reasons = "; ".join(textwrap.shorten(line.strip(" \t."), 300) for line in lines)
         raise ConfigError(
-            f"{origin} must hold the weights of this net, but: {reasons}. Hint: leave model.* as stored."
+            f"{origin} must hold the weights of this net, but does not: {reasons}. "
+            "Hint: leave the model.* keys out, so that they have the values stored in the checkpoint."
         ) from error
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of this project to the CPU. Raises ConfigError for anything else; never runs code from it."""
-    hint = "Hint: a path like runs/<name>/<time>/checkpoints/best.ckpt."
+    """Read a checkpoint of this project into CPU memory, without running code from it. Raises ConfigError if the file
+    is not a complete checkpoint of this project."""
+    hint = "Hint: give the path of a checkpoint, such as runs/<name>/<time>/checkpoints/best.ckpt."
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise ConfigError(f"{path} must be a checkpoint, but there is no such file. {hint}") from None
-    except Exception as error:  # zip, pickle, EOF and runtime errors, by what the file really is
+    except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
         reason = load_error(error)
-        raise ConfigError(f"{path} must be a checkpoint, but cannot be read as one ({reason}). {hint}") from error
+        raise ConfigError(f"{path} must be a checkpoint, but cannot be read ({reason}). {hint}") from error
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
-        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, got another program's. {hint}")
+        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, got a file of another program. {hint}")
     if not isinstance(checkpoint[KEY], dict):
-        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, but its own part is empty. {hint}")
+        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, but its entry {KEY} is empty. {hint}")
     found = checkpoint[KEY].get("format")
     if found != FORMAT:
         raise ConfigError(
             f"{path} must have checkpoint format {FORMAT}, got {found} "
-            f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). Hint: use that version."
+            f"(written by imagenet_ddp {checkpoint[KEY].get('version')}). Hint: use that version of imagenet_ddp."
         )
     required = REQUIRED | {f"{KEY}.{name}": kind for name, kind in REQUIRED_OWN.items()}
     values = checkpoint | {f"{KEY}.{name}": value for name, value in checkpoint[KEY].items()}
     if missing := [name for name in required if name not in values]:
-        raise ConfigError(f"{path} must be a whole checkpoint, but lacks {', '.join(missing)}. {hint}")
+        raise ConfigError(f"{path} must be a complete checkpoint, but lacks {', '.join(missing)}. {hint}")
     wrong = [name for name, kind in required.items() if not isinstance(values[name], kind)]
     if not wrong:
         wrong += [
             f"state_dict.{name}"
             for name, each in checkpoint["state_dict"].items()
-            if not (isinstance(each, Tensor) or name.endswith("_extra_state"))  # of torch: of any type
+            if not (isinstance(each, Tensor) or name.endswith("_extra_state"))  # torch allows any type for these
         ]
         wrong += [f"{KEY}.labels"] * (len(checkpoint[KEY]["labels"]) != len(checkpoint[KEY]["classes"]))
     if wrong:
-        raise ConfigError(f"{path} must be a whole checkpoint, but {shorten_list(wrong)} is of another type. {hint}")
+        raise ConfigError(
+            f"{path} must be a complete checkpoint, but has values of the wrong type: {shorten_list(wrong)}. {hint}"
+        )
     return checkpoint

@@ -11,8 +11,9 @@ from imagenet_ddp.system.text import count_noun
 
 
 def draw_confusion(out: Path, matrix: np.ndarray, labels: Sequence[str], num_classes: int) -> None:
-    """Write a PNG. matrix: (N, N) numbers of images, true class by predicted class, for these labels. num_classes: of
-    the data; the N shown are the most confused ones."""
+    """Write the figure as a PNG. matrix: (N, N) numbers of images, with true classes as rows and predicted classes as
+    columns. labels: names of the N classes. num_classes: number of classes of the data; if it exceeds N, these N are
+    the most confused ones."""
     chosen = "" if len(labels) == num_classes else f", the most confused of {num_classes}"
     side = 4 + 0.16 * len(labels)
     figure = plot_style.new_figure(side, side, "Confusion matrix", f"{count_noun(len(labels), 'class')}{chosen}")

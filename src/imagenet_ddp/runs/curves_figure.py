@@ -17,16 +17,16 @@ Table = dict[str, np.ndarray]
 
 
 def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> None:
-    """Write a PNG, replacing `out` in one step. Missing columns and cells leave gaps.
+    """Write the curves as a PNG, replacing `out` atomically. Missing columns and cells leave gaps.
 
-    metrics_csv: one row per finished epoch, `epoch` from 1, accuracies as fractions. top_k: what the columns */top5
-    hold; less than 5 if there are fewer than 5 classes.
+    metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions. top_k: the k of
+    the columns */top5, which is less than 5 if there are fewer than 5 classes.
     """
     atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title, top_k)))
 
 
 def curves(table: Table, title: str, top_k: int = 5) -> "Figure":
-    """Return the figure for the result of `read_metrics`."""
+    """Return the figure. table: the result of `read_metrics`. top_k: as for draw_curves."""
     epochs, top1 = column(table, "val/top1")
     best = f", best validation top-1 {top1.max():.2%} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
     figure = plot_style.new_figure(11, 7.6, title, count_noun(len(table["epoch"]), "epoch") + best)
@@ -63,7 +63,8 @@ def _number(cell: str | None) -> float:
 
 
 def column(table: Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return epochs and values of the cells with a number, so that lines connect across epochs without validation."""
+    """Return (epochs, values) of the cells that hold a number, so that lines connect across epochs without
+    validation."""
     values = table.get(name, np.full(len(table["epoch"]), np.nan))
     there = np.isfinite(values)
     return table["epoch"][there], values[there]

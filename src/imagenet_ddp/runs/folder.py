@@ -1,4 +1,4 @@
-"""Make, lock, find and remove run folders. No torch."""
+"""Make, lock, find and remove run folders. Does not import torch."""
 
 import errno
 import fcntl
@@ -14,13 +14,14 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import count_noun
 
-NUM_CHECKPOINTS = 4  # at most at once: last.ckpt, previous.ckpt, best.ckpt, and the one being written
-MADE_FOR = ".made_for"  # file with the options of the run, by which a restarted job finds its folder
+NUM_CHECKPOINTS = 4  # maximum at one time: last.ckpt, previous.ckpt, best.ckpt, and the one being written
+MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
 
 
 def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None = None) -> Path:
-    """Make this folder, or wanted-1, wanted-2, ... if it exists: two runs started in the same second never share one.
-    again: a restarted job takes the folder that was made before for these options."""
+    """Make the folder `wanted`, or wanted-1, wanted-2, ... if it exists, so that two runs started in the same second
+    never share a folder. again: the job was restarted, so return the folder that was made for these options before, if
+    there is one. Raises ConfigError if the folder cannot be made."""
     if again and (same := made_for(wanted, options)):
         return same
     number = 0
@@ -39,7 +40,8 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
 
 
 def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
-    """Return the newest folder that make_new made for this name and these options; one job may contain several runs."""
+    """Return the newest folder that make_new made for this name and these options, or None. The options are compared
+    because one job may contain several runs."""
 
     def fits(path: Path) -> bool:
         try:
@@ -52,12 +54,12 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
 
 
 def make_given(folder: Path, *, again: bool = False) -> Path:
-    """Make the folder that hydra.run.dir names. Raises ConfigError if it already contains a run. again: that run is
-    this one."""
+    """Make the folder that hydra.run.dir names. again: the job was restarted, so the folder may contain this run.
+    Raises ConfigError if it contains another run or cannot be made."""
     if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
         raise ConfigError(
             f"hydra.run.dir={folder} must be a new folder, but holds a run. "
-            "Hint: resume=auto resumes that run; else name another folder."
+            "Hint: set resume=auto to resume that run, or name another folder."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,35 +69,36 @@ def make_given(folder: Path, *, again: bool = False) -> Path:
 
 
 def make_elsewhere(run_dir: Path, relative: str, must_share: bool) -> Path:
-    """Return number 0's folder if this other machine shares its disk; otherwise make a local one for the logs.
+    """Return the run folder of node 0 if this machine shares its disk, else make a local folder for the logs.
 
-    relative: run_dir as seen from number 0's current folder. must_share: nodes that come and go must all find the run's
-    checkpoints; raises ConfigError if they would not.
+    run_dir: path on node 0. relative: the same path relative to the current folder of node 0. must_share: raise
+    ConfigError if the disk is not shared, because nodes that come and go must all find the checkpoints of the run.
     """
     if run_dir.is_dir():
         return run_dir
     if must_share:
         raise ConfigError(
             f"{run_dir} must be on a disk that all nodes share (trainer.num_nodes=LEAST:MOST), but this machine does "
-            "not have it. Hint: hydra.run.dir=FOLDER on a shared disk."
+            "not have that folder. Hint: set hydra.run.dir=FOLDER to a folder on a shared disk."
         )
     own = run_dir if relative.startswith("..") else Path(relative).resolve()
     try:
         own.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{own} cannot be made on this machine for its logs: {error.strerror}. Hint: a relative hydra.run.dir."
+            f"the folder {own} for the logs of this machine cannot be made: {error.strerror}. "
+            "Hint: set hydra.run.dir to a relative path."
         ) from error
     return own
 
 
 def _unusable(folder: Path, error: Exception) -> ConfigError:
     reason = getattr(error, "strerror", None) or str(error)
-    return ConfigError(f"the run folder {folder} cannot be made: {reason}. Hint: hydra.run.dir=FOLDER.")
+    return ConfigError(f"the run folder {folder} cannot be made: {reason}. Hint: set hydra.run.dir=FOLDER.")
 
 
 def run_group(folder: Path) -> str | None:
-    """Return the name of the sweep or study that a run folder belongs to."""
+    """Return the name of the sweep or study that a run folder belongs to, or None."""
     parent = folder.absolute().parent
     if parent.name == "trials":
         return parent.parent.name
@@ -107,14 +110,15 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def previous_checkpoint(last: Path) -> Path:
-    """Return the path at which the previous last.ckpt is kept."""
+    """Return the path of previous.ckpt, which is the last.ckpt before the current one."""
     return last.with_name("previous.ckpt")
 
 
 @contextmanager
 def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator[None]:
-    """Turn an OSError while this file is written (a full disk) into a RunError that says how to continue. folder: of
-    the run, if it is neither the file's folder nor the parent of its checkpoints folder."""
+    """Turn an OSError that occurs while this file is written, for example because the disk is full, into a RunError
+    whose hint explains how to continue. folder: the run folder, if it is neither the folder of the file nor the parent
+    of its checkpoints folder."""
     try:
         yield
     except Exception as error:
@@ -124,19 +128,20 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
         is_saved = last_checkpoint(folder).is_file()
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
-            f"{' What was saved before is whole.' if is_saved else ''} "
-            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'fix that'}, then "
-            f"{f'resume={folder}' if is_saved else 'run the same command again'}."
+            f"{' Files saved earlier are intact.' if is_saved else ''} "
+            f"Hint: {'make room there' if refusal.errno in (errno.ENOSPC, errno.EDQUOT) else 'fix that problem'}, then "
+            f"{f'set resume={folder}' if is_saved else 'run the same command again'}."
         ) from error
 
 
 @contextmanager
 def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
-    """Do the same for all files of a run folder, such as a logger's."""
+    """Turn OSErrors that concern files in a run folder, such as those of a logger, into RunErrors, as
+    disk_errors_as_run_error does for one file."""
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # the name is missing if the error is noticed late
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # the file name is missing if the error occurs late
         path = Path(error.filename or folder / "logs").absolute()
         if not path.is_relative_to(folder.absolute()) or not (error.filename or is_full):
             raise
@@ -145,33 +150,33 @@ def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """Return the OSError that caused an error: torch.save hides it behind one of its own."""
+    """Return the OSError that caused `error`, or None. torch.save hides it behind an error of its own."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error
 
 
 def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int) -> None:
-    """Raise ConfigError if the disk has no room for the checkpoints. checkpoint_bytes: size of one."""
+    """Raise ConfigError if the disk has no room for num_checkpoints files of checkpoint_bytes each."""
     free, needed = shutil.disk_usage(folder).free, checkpoint_bytes * num_checkpoints
     if free < needed:
         raise ConfigError(
             f"{folder} must have room for {count_noun(num_checkpoints, 'checkpoint')}, about "
-            f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or "
-            "hydra.run.dir=FOLDER on another disk."
+            f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or set "
+            "hydra.run.dir=FOLDER to a folder on another disk."
         )
 
 
 def lock(folder: Path) -> IO[str]:
-    """Lock the run folder, until the returned file is closed. Raises ConfigError if another process trains in it. On a
-    file system without locks, nothing is locked. Files that a killed run was still writing are removed: on a full disk,
-    they would take the room of the next checkpoint."""
+    """Lock the run folder until the returned file is closed. On a file system without locks, nothing is locked. Also
+    remove the files that a killed run was still writing, because on a full disk they would take the space of the next
+    checkpoint. Raises ConfigError if another process trains in the folder, or if the folder is not writable."""
     try:
         file = (folder / ".lock").open("w")
     except OSError as error:
         raise ConfigError(
-            f"{folder} must be a folder that can be written in, but is not: {(error.strerror or str(error)).lower()}. "
-            "Hint: fix that, then run the same command again."
+            f"{folder} must be a writable folder, but is not: {(error.strerror or str(error)).lower()}. "
+            "Hint: make it writable, then run the same command again."
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,8 +195,8 @@ def lock(folder: Path) -> IO[str]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process trains in this folder, without taking the lock. False if that cannot be determined, on a
-    file system whose locks are local to each machine."""
+    """Return whether a process trains in this folder, without locking it. Returns False if that cannot be determined,
+    because the locks of the file system are local to each machine."""
     try:
         with (folder / ".lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
@@ -203,11 +208,11 @@ def is_locked(folder: Path) -> bool:
 
 
 def remove_refused(folder: Path, error: BaseException) -> None:
-    """Remove the folder of a refused run if it contains only logs, and parents that are then empty. error: what ended
-    the run; after a failure (exit code 1), or a stop recorded in a log, the folder stays. So does one in which another
-    process trains, and whatever cannot be removed."""
+    """Remove the folder of a refused run if it contains only logs, and its parents if they are then empty. error: the
+    exception that ended the run. The folder stays after a failure (exit code 1), after a stop that a log records, and
+    if another process trains in it. Files that cannot be removed are ignored."""
     code = getattr(error, "exit_code", 2)
-    with suppress(OSError):  # a disk that has become read-only, or a mount point: the user reads the error itself
+    with suppress(OSError):  # a read-only disk or a mount point; the user is shown `error` itself
         if code == 1 or not folder.is_dir() or is_locked(folder) or (code > 128 and any(folder.glob("logs/*"))):
             return
         if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
@@ -217,7 +222,7 @@ def remove_refused(folder: Path, error: BaseException) -> None:
         here = Path.cwd()
         folder = folder.resolve()
         for path in (folder, *list(folder.parents)[:2]):
-            # never folders outside of the current one
+            # never remove folders outside the current one
             if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
                 return
             path.rmdir()
@@ -228,6 +233,6 @@ def finished_epochs(folder: Path) -> int | None:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """Return summary.json of a finished run, else {}."""
+    """Return the contents of summary.json if the run is finished, else {}."""
     found = read_mapping(folder / "summary.json")
     return found if found.get("finished") else {}

@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette without its yellow, which is too light for lines: apart for every kind of colour vision.
+# Okabe and Ito's palette, whose colours can be told apart with every kind of colour vision, without its yellow, which
+# is too light for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 
 
 def new_figure(width: float, height: float, title: str, subtitle: str) -> "Figure":
-    """Return an empty figure, without pyplot and its global state. Sizes in inches."""
+    """Return an empty figure, without pyplot and its global state. width, height: in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,15 +29,16 @@ def new_figure(width: float, height: float, title: str, subtitle: str) -> "Figur
 
 
 def png(figure: "Figure", **texts: str) -> bytes:
-    """Return a PNG. texts: its text chunks."""
+    """Return the figure as a PNG. texts: text chunks of the file, by keyword."""
     stream = io.BytesIO()
-    with warnings.catch_warnings(action="ignore"):  # signs that the font lacks are drawn as boxes
+    with warnings.catch_warnings(action="ignore"):  # characters that the font lacks are drawn as boxes
         figure.savefig(stream, format="png", metadata=texts)
     return stream.getvalue()
 
 
 def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool = False) -> None:
-    """Set title, ticks and scale. values: of the lines drawn; if one diverges, the scale is logarithmic."""
+    """Set title, ticks and scale. values: the y values of each line; if they diverge, the y axis is logarithmic.
+    percent: label the y axis in percent."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     every = np.concatenate([*values, np.empty(0)])

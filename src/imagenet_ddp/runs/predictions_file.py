@@ -1,4 +1,4 @@
-"""Write predictions.csv or predictions.parquet: one row per image of an evaluation. No torch."""
+"""Write predictions.csv or predictions.parquet, with one row per image of an evaluation. Does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,8 @@ FILES = {"csv": "predictions.csv", "parquet": "predictions.parquet"}
 
 
 def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of equal length; None is an empty cell. Numbers have six significant digits in CSV."""
+    """Write columns of equal length, as CSV or Parquet according to the suffix of the path. None becomes an empty cell.
+    Floats have six significant digits in CSV."""
     with disk_errors_as_run_error(path):
         if path.suffix == ".csv":
             rows = zip(*(map(_text, column) for column in columns.values()), strict=True)
@@ -31,5 +32,5 @@ def _text(cell: Any) -> Any:
 
 
 def _valid(cell: Any) -> Any:
-    """Escape bytes of a file name that are no text, which pyarrow would refuse."""
+    """Escape bytes of a file name that are not valid text, because pyarrow would reject them."""
     return cell.encode(errors="backslashreplace").decode() if isinstance(cell, str) else cell

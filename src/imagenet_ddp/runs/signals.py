@@ -1,5 +1,5 @@
-"""Record stop signals; callbacks/graceful_stop.py agrees with the other ranks on where to stop. No torch: every process
-runs this first, before imports that take seconds."""
+"""Record stop signals. callbacks/graceful_stop.py agrees with the other ranks on the step at which to stop. Does not
+import torch, because every process runs this first, before imports that take seconds."""
 
 import atexit
 import contextlib
@@ -9,14 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 
-# SIGUSR2: stop, and restart later; SLURM sends it some time before the time limit (sbatch --signal=USR2@120).
+# SIGUSR2 requests a stop and a later restart. SLURM sends it some time before the time limit (sbatch
+# --signal=USR2@120).
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
-# SLURM signals every process of a step, and a parent passes on what it receives: one request arrives twice.
+# SLURM signals every process of a step, and parents forward signals to their children, so one request arrives twice.
 DUPLICATE_S = 0.5
 
 
 class Stopped(Exception):
-    """Raised when a signal has stopped the run, after it was saved (if callbacks.checkpoint is on)."""
+    """Raised when a signal has stopped the run, after a checkpoint was saved (if callbacks.checkpoint is on)."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)
@@ -43,12 +44,13 @@ class Signals:
         self._num_requests, self._last_s = 0, 0.0
 
     def install(self) -> "Signals":
-        """Install the handlers; the third request ends the process at once, without saving."""
-        # Python restores the default handlers while it exits: a SIGUSR2 then would make a finished run a failed one
+        """Install the handlers. The third stop request ends the process at once, without saving."""
+        # Python restores the default handlers while it exits, so a late SIGUSR2 would turn a finished run into a
+        # failure
         atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)
         for number in STOP_SIGNALS:
             earlier = getattr(signal.getsignal(number), "__self__", None)
-            if isinstance(earlier, Signals):  # installed by this process before its heavy imports
+            if isinstance(earlier, Signals):  # this process installed it before its slow imports
                 self.received = self.received or earlier.received
             signal.signal(number, self._record)
         _unblock()
@@ -65,14 +67,14 @@ class Signals:
 
 @contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """Raise SignalExit on SIGTERM and SIGINT, also if Signals has already recorded one. For the phase in which a run
-    has nothing to save, however long its disk or its peers take. SIGUSR2 requests a restart, which is only useful after
-    a training step, so it stays recorded until then."""
+    """Raise SignalExit on SIGTERM and SIGINT, and at once if Signals has already recorded one of them. Use it while a
+    run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. SIGUSR2 requests a
+    restart, which is useful only after a training step, so it stays recorded until then."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     recorders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
 
     def leave(number: int, frame: object = None) -> None:
-        for recorder in recorders:  # where SignalExit is swallowed (in __del__), the run stops after its first step
+        for recorder in recorders:  # if SignalExit is swallowed (in __del__), the run still stops after its first step
             recorder.received = recorder.received or number
         raise SignalExit(number)
 
@@ -89,8 +91,8 @@ def raise_on_signal() -> Iterator[None]:
 
 
 def exit_on_signal(message: str = "") -> None:
-    """From now on, exit with 128 + the signal's number, without a traceback, after printing the message to stderr: for
-    commands with nothing to save."""
+    """Make a stop signal end the process with exit code 128 + signal number and without a traceback, after printing the
+    message to stderr. Meant for commands that have nothing to save."""
 
     def leave(number: int, frame: object) -> None:
         if message:
@@ -103,5 +105,5 @@ def exit_on_signal(message: str = "") -> None:
 
 
 def _unblock() -> None:
-    """Deliver the signals that the parent blocked while this process was starting (distributed/spawn.py)."""
+    """Unblock the signals that the parent blocked while this process was starting (distributed/spawn.py)."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [*STOP_SIGNALS, signal.SIGUSR1])

@@ -1,4 +1,4 @@
-"""Write config.yaml, summary.json and the sentence on the number of images counted."""
+"""Write config.yaml and summary.json, and make the sentence on the number of counted images."""
 
 import json
 import math
@@ -32,18 +32,19 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return what write_config wrote; {} if it cannot be read."""
+    """Return the config that write_config wrote; {} if the file cannot be read."""
     return read_mapping(folder / "config.yaml")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write results, and return when they are on the disk: a run with a summary.json counts as finished."""
+    """Write results as JSON, and return once they are on the disk, because a run with a summary.json counts as
+    finished."""
     with disk_errors_as_run_error(path):
         atomic_write(path, json.dumps(_finite(content), indent=2) + "\n", sync=True)
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with null for numbers that are not finite, which JSON cannot represent."""
+    """Return the value with None in place of numbers that are not finite, because JSON cannot represent them."""
     if isinstance(value, Mapping):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Format the epochs of a run within 80 columns: a row of text for each, and sparklines. No torch."""
+"""Format the epochs of a run within 80 columns, as rows of a text table and as sparklines. Does not import torch."""
 
 import itertools
 import math
@@ -20,8 +20,8 @@ def head(top_k: int = 5) -> str:
 
 
 def row(values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False) -> str:
-    """Format one row of the table. values: a row of metrics.csv; missing ones become "-". is_best: mark the
-    validation's top-1 with a star."""
+    """Format one row of the table. values: a row of metrics.csv; missing values become "-". is_best: mark the
+    validation top-1 with a star."""
     epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
     speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     cells = [
@@ -39,8 +39,8 @@ def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float],
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the values, oldest first, in at most this many characters; if there are more values, each character shows
-    the mean of several."""
+    """Draw the values, oldest first, in at most `width` characters. If there are more values than characters, each
+    character shows the mean of several values."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

@@ -1,4 +1,4 @@
-"""Find mistakes in a run's name, callbacks, loggers, input and output. No torch."""
+"""Find mistakes in the name, callbacks, loggers, input and output of a run. Does not import torch."""
 
 from collections.abc import Mapping
 from difflib import SequenceMatcher
@@ -15,23 +15,23 @@ from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import install
 
-# What callbacks can monitor: callbacks/running_metrics.py and models/lightning_module.py log it.
+# Metrics that callbacks can monitor. callbacks/running_metrics.py and models/lightning_module.py log them.
 TRAIN_METRICS = (
     *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
     *("lr", "images_per_s", "data_wait_frac"),
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Lightning's loggers that need a package; any of the names is enough.
+# Lightning's loggers that need a package; any one of the packages is enough.
 LOGGER_PACKAGES = {
     "TensorBoardLogger": ("tensorboard", "tensorboardX"),
     "MLFlowLogger": ("mlflow",),
     "WandbLogger": ("wandb",),
     "CometLogger": ("comet_ml",),
 }
-EXTRAS = {"comet_ml": "comet"}  # where the name is not that of the package
+EXTRAS = {"comet_ml": "comet"}  # extras whose name differs from that of the package
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
-# Arguments of the built-in callbacks: what they may be, and an example.
+# Arguments of the built-in callbacks, with their allowed values and an example.
 ARGUMENTS = {
     "ResumeCheckpoint": {
         "every_n_epochs": (integer(1), "1"),
@@ -46,7 +46,7 @@ ARGUMENTS = {
 def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
 ) -> list[str]:
-    """Return a sentence for each mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
+    """Return a message for each mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
     another machine, which checks and sends it."""
     found = validate_group("", config, verb)
     for group in ("callbacks", "logger"):
@@ -62,8 +62,8 @@ def validate(
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
     if verb == "evaluate" and config.get("predictions") == "parquet" and not elsewhere and not find_spec("pyarrow"):
         found.append(
-            "predictions=parquet needs the package pyarrow, which is not installed. Hint: "
-            f"`{install('imagenet_ddp[parquet]')}`, or predictions=csv."
+            "predictions=parquet needs the package pyarrow, which is not installed. Hint: run "
+            f"`{install('imagenet_ddp[parquet]')}`, or set predictions=csv."
         )
     if verb in ("predict", "demo"):
         found += validate_predict(config)
@@ -75,8 +75,8 @@ def validate(
 def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
     """Check that each callback or logger is {_target_: ..., arguments}, or null, which switches it off."""
     return [
-        f"{group}.{key} must name its class by _target_, got {shown(entry)}. "
-        f"Hint: ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
+        f"{group}.{key} must name its class in _target_, got {shown(entry)}. Hint: "
+        f"set ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
         for key, entry in entries.items()
         if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
     ]
@@ -89,8 +89,8 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
         if (names := LOGGER_PACKAGES.get(name)) and not any(map(find_spec, names))
     ]
     return [
-        f"logger.{key} needs the package {package}, which is not installed. Hint: "
-        f"`{install(f'imagenet_ddp[{EXTRAS.get(package, package)}]')}`, or logger.{key}=null."
+        f"logger.{key} needs the package {package}, which is not installed. Hint: run "
+        f"`{install(f'imagenet_ddp[{EXTRAS.get(package, package)}]')}`, or set logger.{key}=null."
         for key, package in missing
     ]
 
@@ -103,23 +103,24 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
     keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
-    if len(keys) > 1:  # they would describe their positions, and their bests, in the same place of each file
+    if len(keys) > 1:  # they would store their positions and best scores in the same place of each file
         found.append(
             f"callbacks must have one ResumeCheckpoint, got {' and '.join(keys)}. "
-            f"Hint: ++callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint keeps the best by "
-            "another metric."
+            f"Hint: set ++callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint to keep the best "
+            "checkpoint by another metric."
         )
     for key, name in _known_classes(callbacks) if keys else ():
         if name == "ModelCheckpoint" and callbacks[key].get("save_last") and not callbacks[key].get("dirpath"):
             found.append(
                 f"callbacks.{key}.save_last must be false, because callbacks.{keys[0]} writes last.ckpt, got "
-                f"{shown(callbacks[key]['save_last'])}. Hint: ++callbacks.{key}.save_last=false."
+                f"{shown(callbacks[key]['save_last'])}. Hint: set ++callbacks.{key}.save_last=false."
             )
     return found
 
 
 def _monitors(config: Mapping[str, Any]) -> list[str]:
-    """Check that the metrics to monitor exist. With allow_targets, the user's code may log any."""
+    """Check that the metrics to monitor exist. With allow_targets nothing is checked, because the user's code may log
+    any metric."""
     callbacks = config["callbacks"]
     if config.get("allow_targets"):
         return []
@@ -131,7 +132,7 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
     for key, name in names.items():
         monitor = callbacks[key].get("monitor")
         if name in ("ResumeCheckpoint", "History", "Progress") and monitor in VAL_METRICS:
-            continue  # without validation they have no best score
+            continue  # without validation, these callbacks have no best score
         extra = ("epoch", "step") if name == "ModelCheckpoint" else ()
         of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
         if monitor is None or monitor in (*known, *extra) or of_rates:
@@ -139,7 +140,7 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
         close = max(known, key=lambda each: SequenceMatcher(None, str(monitor), each).ratio())
         found.append(
             f"callbacks.{key}.monitor must be one of {', '.join((*known, *extra))}, got {shown(monitor)}. "
-            f"Hint: ++callbacks.{key}.monitor={close}."
+            f"Hint: set ++callbacks.{key}.monitor={close}."
         )
     return found
 
@@ -166,4 +167,4 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
         hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
-    return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: {hint}."]
+    return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: set {hint}."]

@@ -1,4 +1,4 @@
-"""Find mistakes in the files that predict and export read and write. No torch."""
+"""Find mistakes in the options for the files that predict and export read and write. Does not import torch."""
 
 import os
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ def validate_predict(config: Mapping[str, Any]) -> list[str]:
     if config.get("explain") is not None:
         if not str(config["out"]).lower().endswith(".png"):
             found.append(
-                f"explain={config['explain']} is for a contact sheet, got out={config['out']}. Hint: out=sheet.png."
+                f"explain={config['explain']} needs a contact sheet, got out={config['out']}. Hint: set out=sheet.png."
             )
         if str(config["checkpoint"]).endswith((".onnx", ".pt2")):
-            found.append("explain needs a checkpoint: an exported file has no gradients. Hint: leave explain out.")
+            found.append("explain needs a checkpoint: exported files have no gradients. Hint: leave explain out.")
     return found + (_out(config["out"], "predictions.csv") if config.get("out") is not None else [])
 
 
@@ -44,31 +44,35 @@ def validate_export(config: Mapping[str, Any]) -> list[str]:
     found = _packages(f"format={kind}", kind, *_PACKAGES.get(kind, ()))
     if kind == "safetensors":
         found += [
-            f"{key} is for a file that computes, but format=safetensors holds weights only. Hint: leave {key} out."
+            f"{key} needs a format with a graph, but format=safetensors stores weights only. Hint: leave {key} out."
             for key in ("preprocessing", "batch_size")
             if config[key] is not None
         ]
     if config["int8"] is True and kind != "onnx":
-        found.append(f"int8 is for format=onnx, got format={kind}. Hint: format=onnx, or int8=false.")
+        found.append(f"int8=true needs format=onnx, got format={kind}. Hint: set format=onnx, or int8=false.")
     return found + (_export_out(config) if config["checkpoint"] is not None else [])
 
 
 def _export_out(config: Mapping[str, Any]) -> list[str]:
     path, suffix = export_path(config), EXTENSIONS[config["format"]]
     if config["out"] is None and (reason := not_writable_reason(path.parent.absolute())):
-        return [f"the folder of the export must be one that can be made, but {reason}. Hint: out=FOLDER/model{suffix}."]
+        return [f"the folder of the export must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]
     found = _out(config["out"], f"model{suffix}") if config["out"] is not None else []
     if path.suffix != suffix and not found:
-        found.append(f"out must end in {suffix}, got {path.name}. Hint: out={path.with_suffix(suffix)}.")
+        found.append(f"out must end in {suffix}, got {path.name}. Hint: set out={path.with_suffix(suffix)}.")
     if not found and path.exists() and not config["overwrite"]:
-        found.append(f"out must be a new file, but {describe_path(path)} exists. Hint: overwrite=true, or out=FILE.")
+        found.append(
+            f"out must be a new file, but {describe_path(path)} exists. Hint: set overwrite=true, or out=FILE."
+        )
     return found
 
 
 def _packages(what: str, extra: str, *names: str) -> list[str]:
     missing = [name for name in names if find_spec(name) is None]
     requirement = f"imagenet_ddp[{extra}]" if extra == "onnx" else extra
-    return [f"{what} needs {', '.join(missing)}, not installed here. Hint: {install(requirement)}."] if missing else []
+    if not missing:
+        return []
+    return [f"{what} needs packages that are not installed: {', '.join(missing)}. Hint: run `{install(requirement)}`."]
 
 
 def _out(out: str, example: str) -> list[str]:
@@ -82,4 +86,4 @@ def _out(out: str, example: str) -> list[str]:
         what = f"{describe_path(path)} is not writable"
     else:
         return []
-    return [f"out must be a file that can be written, but {what}. Hint: out={example}."]
+    return [f"out must be the path of a writable file, but {what}. Hint: set out={example}."]

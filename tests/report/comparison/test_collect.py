@@ -24,8 +24,8 @@ def test_folders_without_runs(tmp_path: Path):
         (tmp_path / f"other/{number}/config.yaml").write_text("a: 1")
     found = collect_runs([tmp_path / "runs", tmp_path / "other"])
     (mistake,) = found.mistakes
-    assert mistake.startswith(f"{tmp_path}/other must be a run folder or contain some, but no folder in it")
-    assert "config.yaml, metrics.csv, summary.json of a training (" in mistake
+    assert mistake.startswith(f"{tmp_path}/other must be or contain a run folder, but no folder in it")
+    assert "any of the files config.yaml, metrics.csv, summary.json of a training (" in mistake
     assert "other/0: files of another program" in mistake
     assert "and 2 more)" in mistake
     mixed = collect_runs([tmp_path])
@@ -44,9 +44,9 @@ def test_notes_on_classes_versions_and_damaged_files(tmp_path: Path):
     runs.append(read_run(tmp_path / "2"))
     notes = notes_on(runs, find_differences(runs))[1:]
     assert notes == [
-        "Fewer than 5 classes: top-5 is top-3.",
+        "With fewer than 5 classes, top-5 is top-3.",
         "The runs were made with different versions of the code (git commit): 000000000000, 111111111111.",
         "The runs were made with different versions of torch: 2.14, 2.15.",
         "Incomplete: 2 (config.yaml is missing).",
     ]
-    assert "Not shown, because they follow" in notes_on(runs[:1], Differences([], ["optim.lr"]))[2]
+    assert "Not shown, because data= or another choice" in notes_on(runs[:1], Differences([], ["optim.lr"]))[2]

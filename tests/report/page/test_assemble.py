@@ -69,7 +69,7 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
     sections = re.findall(r'<section id="(\w+)">', html)
     assert sections == ["curves", "classes", "confusion", "mistakes", "labels", "calibration", "time", "maps"]
     assert re.findall(r'<li><a href="#(\w+)">', html) == sections
-    assert "There are none: no such layer" in html
+    assert "There are no maps: no such layer" in html
     assert page.summary[1] == "best top-1 80.00 % (epoch 5)"
 
 
@@ -90,7 +90,7 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     assert page.summary == [
         "resnet18 on imagefolder nowhere",
         "top-1 50.00 % (6 images)",
-        "0 of 6 labels look wrong; the net's own mistakes are among them",
+        "0 of 6 labels look wrong; they include mistakes of the net",
     ]
     svg = re.findall(r"<svg.*?</svg>", page.files["report.html"].decode(), re.DOTALL)
     assert svg and not any("nan" in each for each in svg)
@@ -100,10 +100,10 @@ def test_older_predictions_are_shown_with_the_reason(tmp_path: Path, monkeypatch
     monkeypatch.setattr(build_module, "read_pictures", lambda *_: Pictures())
     target = np.arange(6) % 2
     found = read(write_evaluation(tmp_path / "e", random_probabilities(target, 2), target, ["a", "b"]))
-    page = build("r", read_run(make_run(tmp_path / "r")), found, "Shown are older predictions.")
+    page = build("r", read_run(make_run(tmp_path / "r")), found, "The page shows older predictions.")
     html = page.files["report.html"].decode()
-    assert '<p class="note">Shown are older predictions.</p>' in html and 'id="labels"' in html
-    assert page.summary[-1] == "Shown are older predictions."
+    assert '<p class="note">The page shows older predictions.</p>' in html and 'id="labels"' in html
+    assert page.summary[-1] == "The page shows older predictions."
 
 
 def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -114,7 +114,7 @@ def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytes
     html = page.files["report.html"].decode()
     assert len(html) < 3e6, "the limit is 20 MB"
     assert html.count("<img") == 3 * build_module.NUM_THUMBNAILS
-    assert "1000 classes in 20 groups" in html
+    assert "The 1000 classes are divided into 20 groups" in html
 
 
 def luminance(colour: str) -> float:

@@ -63,13 +63,14 @@ def test_older_predictions_where_evaluate_fails(tmp_path: Path, capfd: pytest.Ca
     os.utime(run / "evaluation/evaluation.json", (0, 0))
     found, reason = of_run(run, is_running=False)
     assert found is not None and len(found) == 1
-    assert (
-        reason == "The best checkpoint could not be evaluated (exit code 2 of evaluate). Shown are older predictions."
+    assert reason == (
+        "The best checkpoint could not be evaluated (evaluate ended with exit code 2). "
+        "The page shows older predictions."
     )
     assert "best.ckpt" in capfd.readouterr().err
     (run / "evaluation/evaluation.json").unlink()
     found, reason = of_run(run, is_running=False)
-    assert found is None and "evaluation is in the way of an evaluation" in reason
+    assert found is None and reason.startswith("The evaluation needs the folder ")
     assert (run / "evaluation/predictions.csv").exists(), "nothing that may be somebody's own is deleted"
 
 
@@ -77,7 +78,7 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
     folder = write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]] * 2), np.array([0, 0]), ["a", "b"])
     text = (folder / "predictions.csv").read_text()
     (folder / "predictions.csv").write_text("\n".join(text.splitlines()[:2]))
-    with pytest.raises(ConfigError, match=r"predictions\.csv must hold 2 images, got 1\. Hint: python -m"):
+    with pytest.raises(ConfigError, match=r"predictions\.csv must hold 2 images, got 1\. Hint: run `python -m"):
         read(folder)
     (folder / "predictions.csv").write_text(text.replace(",a,", ",other,"))
     with pytest.raises(ConfigError, match=r"as evaluate writes them, but does not .*other"):
@@ -86,8 +87,8 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"predictions\.csv must be readable, but is not: No such file"):
         read(folder)
     (folder / "evaluation.json").write_text(json.dumps({"val/top1": 1, "predictions": None}))
-    with pytest.raises(ConfigError, match=r"written with predictions=none\. Hint: python -m imagenet_ddp\.evaluate"):
+    with pytest.raises(ConfigError, match=r"written with predictions=none\. Hint: run `python -m imagenet_ddp\."):
         read(folder)
     (folder / "evaluation.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"Hint: python -m imagenet_ddp\.evaluate"):
+    with pytest.raises(ConfigError, match=r"Hint: run `python -m imagenet_ddp\.evaluate"):
         read(folder)

@@ -41,7 +41,7 @@ def test_no_image_under_the_name_of_another(tmp_path: Path):
     assert not pictures.thumbnails
     assert pictures.reason == (
         f"the data must be that of the evaluation in {folder}, but image 1 is no longer {paths[1]}. "
-        f"Hint: rm -r {folder}, then run report again: it evaluates the run."
+        f"Hint: run `rm -r {folder}`, then run report again to evaluate the run."
     )
 
 
@@ -69,7 +69,7 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     own = {**data(tmp_path), "_target_": "shutil.copyfile", "root": None, "args": arguments}
     found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], data=own))
     pictures = read_pictures(found, [0], [0])
-    assert pictures.reason.endswith("config.yaml names code outside this program under data, which is not run.")
+    assert pictures.reason.endswith("config.yaml names code outside this program under data; it is not run.")
     assert not (tmp_path / "to").exists()
     (tmp_path / "val/a").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(path := tmp_path / "val/a/0.png")
@@ -81,5 +81,5 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     pictures = read_pictures(read(folder), [0], [0])
     assert len(pictures.thumbnails) == 1
-    assert pictures.reason_maps.endswith("under model, which is not run.")
+    assert pictures.reason_maps.endswith("under model; it is not run.")
     assert not (tmp_path / "to").exists()

@@ -71,7 +71,7 @@ def test_it_is_evaluated_once_and_again_after_training(reported: tuple[Path, sub
     best.write_bytes(best.read_bytes()[:1000])  # what evaluate cannot read
     os.utime(best, (later, later))
     broken = start(run.parent, "report", "a run", "maps=false")
-    assert "The best checkpoint could not be evaluated (exit code 2 of evaluate)." in broken.stdout
+    assert "The best checkpoint could not be evaluated (evaluate ended with exit code 2)." in broken.stdout
     assert (run / "evaluation/predictions.csv").exists(), "what was there stays until there is something newer"
 
 
@@ -103,14 +103,14 @@ def test_one_page_of_all_folds(tree: Path, tmp_path: Path):
     done = start(tmp_path, "report", "sweep", "by=fold", "maps=false")
     assert done.returncode == 0, done.stderr
     assert "· 29 images" in (html := (sweep / "report.html").read_text())
-    assert "that 2 runs held out, each from the run that did not train on it" in html
+    assert "that 2 runs held out, each with the prediction of the run that did not train on it" in html
     assert html.count('src="data:image/jpeg') >= 29
     listed = list(csv.DictReader((sweep / "likely_wrong_labels.csv").read_text().splitlines()))
     assert {Path(row["path"]).parents[2].name for row in listed} == {"data0", "data1"}
     first = json.loads((sweep / "0/evaluation/evaluation.json").read_text())
     assert first["num_val_images"] + len(list((tmp_path / "data1").rglob("*.jpg"))) == 29
     assert "<dt>Images</dt><dd>29 validation images of 3 classes</dd>" in html
-    assert "missing here" not in html
+    assert "are missing" not in html
     twice = start(tmp_path, "report", "sweep", "by=fold", "sweep/0", "maps=false")
     assert twice.returncode == 0, "the same run, named twice"
     make_run(sweep / "2", {"data.val_fold": 1})
@@ -125,4 +125,4 @@ def test_folds_without_a_run_are_named(tmp_path: Path):
         write_evaluation(run / "evaluation", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], paths=[run.name])
     done = start(tmp_path, "report", ".", "by=fold", "maps=false")
     assert done.returncode == 0, done.stderr
-    assert "No finished run has data.val_fold=1,2,4: these images are missing here." in done.stdout
+    assert "No finished run has data.val_fold=1,2,4, so those images are missing." in done.stdout

@@ -11,7 +11,7 @@ from imagenet_ddp.system.text import shorten_list
 
 
 class Collection(NamedTuple):
-    runs: list[Run]  # each once
+    runs: list[Run]  # without duplicates
     notes: list[str]
     mistakes: list[str]
 
@@ -35,12 +35,12 @@ def collect_runs(folders: Sequence[Path]) -> Collection:
 
 
 def notes_on(runs: Sequence[Run], differences: Differences) -> list[str]:
-    notes = ["top-5 and val loss are those of the best epoch; images/s is the median over the epochs after the first."]
+    notes = ["top-5 and val loss belong to the best epoch. images/s is the median over the epochs after the first."]
     num_classes = {number for run in runs if isinstance(number := run.summary.get("num_classes"), int)}
     if few := sorted(number for number in num_classes if 0 < number < 5):
-        notes.append(f"Fewer than 5 classes: top-5 is top-{' or top-'.join(map(str, few))}.")
+        notes.append(f"With fewer than 5 classes, top-5 is top-{' or top-'.join(map(str, few))}.")
     if derived := differences.derived:
-        notes.append(f"Not shown, because they follow from data= or another choice: {shorten_list(derived)}.")
+        notes.append(f"Not shown, because data= or another choice determines them: {shorten_list(derived)}.")
     notes += version_notes(runs)
     names = short_names([run.folder for run in runs]) if runs else []
     partial = [f"{name} ({'; '.join(run.problems)})" for name, run in zip(names, runs, strict=True) if run.problems]
@@ -57,7 +57,8 @@ def version_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
-    """Return package -> versions, if runs differ in them; includes python and the project's own commit."""
+    """Return package -> versions for packages whose versions differ between runs. Python and the commit of this project
+    are included."""
     versions: dict[str, set[str]] = {}
     for run in runs:
         packages = run.summary.get("versions")
@@ -72,7 +73,7 @@ def _versions(runs: Sequence[Run]) -> dict[str, set[str]]:
 def _no_run(top: Path, found: Sequence[Path], left_out: dict[Path, str]) -> str:
     reasons = [f"{printable(str(folder))}: {left_out[folder]}" for folder in found if folder in left_out]
     return (
-        f"{printable(str(top))} must be a run folder or contain some, but no folder in it has a "
+        f"{printable(str(top))} must be or contain a run folder, but no folder in it has any of the files "
         f"{', '.join(sorted(RUN_FILES))} of a training{f' ({shorten_list(reasons)})' if reasons else ''}. "
-        "Hint: runs/<name>/<time>, or a folder above."
+        "Hint: pass runs/<name>/<time>, or a folder above it."
     )

@@ -16,14 +16,15 @@ GREY = "#C4C8CE"
 
 
 def draw_curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figure":
-    """Draw validation top-1 and training loss. runs: best first; those beyond the palette are grey."""
+    """Draw validation top-1 and training loss. runs: best first; those for which the palette has no colour are grey.
+    labels: one per run, for the legend."""
     colored = plot_style.PALETTE[: len(runs)]
-    subtitle = f"{count_noun(len(runs), 'run')}, the best first"
+    subtitle = f"{count_noun(len(runs), 'run')}, best first"
     figure = plot_style.new_figure(11, 5.4 + 0.2 * len(colored), title, subtitle)
     panels = {"val/top1": "Validation top-1", "train/loss": "Training loss"}
     for axes, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         lines = [column(run.metrics, name) for run in runs]
-        for number, (epochs, values) in reversed(list(enumerate(lines))):  # the best on top
+        for number, (epochs, values) in reversed(list(enumerate(lines))):  # the best run is drawn last, on top
             color = colored[number] if number < len(colored) else GREY
             axes.plot(epochs, values, color=color, marker="o", markersize=3, label=_entry(runs[number], labels[number]))
         plot_style.style_axes(axes, heading, [values for _, values in lines], percent=name == "val/top1")

@@ -15,7 +15,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
 from imagenet_ddp.system.text_table import shorten_middle
 
-# Where the processes met and what was resumed: consequences of how a run was started.
+# Keys that only describe how a run was started, such as its rendezvous and what it resumed.
 NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {
     f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
 }
@@ -27,7 +27,7 @@ _LAST = ("name", "data.root", "seed")
 @dataclass(frozen=True)
 class Differences:
     keys: list[str] = field(default_factory=list)  # most important first, seed last
-    derived: list[str] = field(default_factory=list)  # differ too, but follow from data.name, nccl.name, ...
+    derived: list[str] = field(default_factory=list)  # keys whose values follow from data.name, nccl.name, ...
 
     def title(self, key: str) -> str:
         """Return the last part of the key if it is unambiguous, else the key."""
@@ -37,7 +37,7 @@ class Differences:
         return last if sum(other.rpartition(".")[2] == last for other in {*self.keys, key}) == 1 else key
 
     def describe(self, run: Run, keys: Sequence[str]) -> str:
-        """Return "lr=0.1 seed=1"."""
+        """Return the options of a run as text, such as "lr=0.1 seed=1"."""
         return " ".join(f"{printable(self.title(key))}={format_option(option(run, key))}" for key in keys)
 
 
@@ -58,8 +58,8 @@ def find_differences(runs: Sequence[Run]) -> Differences:
 
 
 def option(run: Run, key: str) -> Any:
-    """Return the value of an option. A missing key has its default, because an older version did not have it; in groups
-    that users may extend (callbacks, trainer, args) it is null."""
+    """Return the value of an option of a run. If the run lacks the key, because an older version did not have it,
+    return the default; in groups that users may extend (callbacks, trainer, args), return None."""
     if run.options is None:
         return UNKNOWN
     return run.options[key] if key in run.options else _defaults().get(key)
@@ -75,7 +75,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """Return equal text for equal values: for 1 and 1.0, but not for 1 and true."""
+    """Return text that is equal for equal values, such as 1 and 1.0, but not for 1 and true."""
     if value is UNKNOWN:
         return "?"
     if isinstance(value, list):
@@ -106,7 +106,8 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
-    """Return "lr=0.1 seed=1" for each run, preceded by the folder's name if that is too long or not unique."""
+    """Return a label for each run, such as "lr=0.1 seed=1". The name of the folder precedes it if such labels are too
+    long or not unique."""
     options = [differences.describe(run, differences.keys) for run in runs]
     is_clear = len(set(options)) == len(options) and max(map(len, options), default=0) <= MAX_LABEL
     return [
@@ -134,7 +135,7 @@ def _is_own_path(run: Run, key: str) -> bool:
 
 
 def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
-    """Return whether the value is determined by the choice in the key's group, or by the data and its recipe."""
+    """Return whether the choice in the key's group, or the choice of the data, determines the value of the key."""
     for group in ("data.name", f"{key.partition('.')[0]}.name"):
         if group in keys and key not in (group, "seed", "name"):
             pairs = {(canonical(option(run, group)), canonical(option(run, key))) for run in runs}

@@ -1,4 +1,4 @@
-"""Make the leaderboard: runs in order, with the options in which they differ."""
+"""Make the leaderboard, a table of runs with the options in which they differ."""
 
 from collections.abc import Sequence
 
@@ -25,8 +25,8 @@ CSV_COLUMNS = ("global_batch_size", "precision", "num_parameters", "num_train_im
 
 
 def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
-    """Sort runs by a key of SORTS, "folder" or an option's key path; those without a value come last, ties by
-    folder."""
+    """Sort runs by a key of SORTS, by "folder", or by the key path of an option. Runs without a value come last; ties
+    are sorted by folder."""
 
     def order(run: Run) -> tuple[bool, float, str]:
         if key in SORTS:
@@ -41,7 +41,7 @@ def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
 
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
-    """Return the table of runs. runs: in order, best first."""
+    """Return the table of runs. runs: the runs in the order of the rows."""
     options = []
     for index, key in enumerate(differences.keys):
         values = [option(run, key) for run in runs]
@@ -86,12 +86,12 @@ def _cells(run: Run, differences: Differences) -> list[Cell]:
 
 
 def percent_cell(fraction: float | None) -> Cell:
-    """Format a fraction in percent, without the sign, which the column's title has."""
+    """Format a fraction in percent, without the percent sign, which is in the title of the column."""
     return Cell(fraction, "-" if fraction is None else f"{100 * fraction:.2f}")
 
 
 def number_cell(value: float | None) -> Cell:
-    """Format four significant digits, or an integer."""
+    """Format a number with four significant digits, or without decimals from 1,000 to 10 million."""
     if value is None:
         return Cell(None, "-")
     return Cell(value, f"{value:.0f}" if 1000 <= value < 1e7 else f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""Make the table of recipes: medians and spread over the seeds, and each recipe compared with one of them."""
+"""Make the table of recipes, with medians and ranges over the seeds, and a comparison of each recipe with the first."""
 
 from collections.abc import Sequence
 from statistics import mean, median, stdev
@@ -15,8 +15,8 @@ OF_SUMMARY = ("num_train_images", "num_val_images", "num_classes", "precision", 
 
 
 def recipe_table(recipes: Sequence[Recipe], *, commands: bool) -> Table:
-    """Make one row per recipe, in their order; the others are compared with the first. commands: whether the notes end
-    with a command for each row; the CSV always has them."""
+    """Return a table with one row per recipe, in the given order, which compares each recipe with the first. commands:
+    whether the notes end with a command for each row; the CSV always contains the commands."""
     several = len(recipes) > 1
     same_data, same_hardware = (len({value(r) for r in recipes}) == 1 for value in (_data_words, _hardware_words))
     columns = [
@@ -37,11 +37,12 @@ def recipe_table(recipes: Sequence[Recipe], *, commands: bool) -> Table:
             "command")),
     ]  # fmt: skip
     rows = [_row(recipe, recipes[0]) for recipe in recipes]
-    notes = ["Medians over the seeds, of finished runs; top-1 and top-5 are those of a run's best epoch."]
+    notes = ["Values are medians over the seeds of finished runs. top-1 and top-5 belong to the best epoch of a run."]
     if several:
         notes.append(
-            f"Compared with {recipes[0].label}: difference of the medians in points, ratio of the CPU seconds. "
-            "p: Welch's t-test between the seeds of both, two-sided, not corrected for the number of rows."
+            f"Compared with {recipes[0].label}: difference of the medians in percentage points, ratio of the CPU "
+            "seconds. p is the p-value of Welch's two-sided t-test between the seeds of both recipes, not corrected "
+            "for the number of rows."
         )
     if num_repeated := sum(len(recipe.repeated) for recipe in recipes):
         notes.append(f"Left out, because a newer run has the same seed: {count_noun(num_repeated, 'run')}.")
@@ -97,12 +98,12 @@ def _p_cell(p: float | None) -> Cell:
 
 
 def _seconds_cell(value: float | None) -> Cell:
-    """Format whole seconds, or four significant digits below 100."""
+    """Format seconds without decimals, or with four significant digits below 100."""
     return number_cell(value) if value is None or value < 100 else Cell(value, f"{value:.0f}")
 
 
 def _data_words(recipe: Recipe) -> str:
-    """Return "imagefolder pets, 5,000 + 500 images, 10 classes"."""
+    """Return a description of the data, such as "imagefolder pets, 5,000 + 500 images, 10 classes"."""
     summary = recipe.runs[-1].summary
     train, val, classes = (summary.get(key) for key in ("num_train_images", "num_val_images", "num_classes"))
     counts = f", {train:,} + {val:,} images" if isinstance(train, int) and isinstance(val, int) else ""

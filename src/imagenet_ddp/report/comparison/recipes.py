@@ -1,4 +1,5 @@
-"""Group finished runs that differ only in their seed: one recipe, on one data set and one kind of machine."""
+"""Group finished runs that differ only in their seed. Each group is one recipe, on one data set and one kind of
+machine."""
 
 import shlex
 from collections import Counter
@@ -16,7 +17,7 @@ from imagenet_ddp.report.comparison.differences import (
 )
 from imagenet_ddp.report.run import Run, as_number
 
-OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # not in a label: have a column, or identify one run
+OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # not in labels: they have a column, or identify one run
 OF_ONE_RUN = ("seed", "resume", "name", "hydra.run.dir", "hydra.sweep.dir", "sweep.resume", "sweep.job")
 
 
@@ -24,7 +25,7 @@ OF_ONE_RUN = ("seed", "resume", "name", "hydra.run.dir", "hydra.sweep.dir", "swe
 class Recipe:
     runs: list[Run]  # one per seed, in the order of the seeds
     label: str  # the experiment, and the typed options in which the recipes differ
-    command: str  # trains all of its seeds; FOLDER in place of the data's folder
+    command: str  # a command that trains all seeds, with FOLDER in place of the data's folder
     repeated: list[Run] = field(default_factory=list)  # left out, because a newer run has the same seed
 
     @property
@@ -36,13 +37,13 @@ class Recipe:
         return _hardware(self.runs[0])
 
     def values(self, attribute: str) -> list[float]:
-        """Return one value per seed; [] if a run lacks it. attribute: of Run, a number."""
+        """Return one value per seed; [] if a run lacks the value. attribute: name of a numeric attribute of Run."""
         values = [getattr(run, attribute) for run in self.runs]
         return [] if None in values else values
 
 
 def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]:
-    """Return the recipes in the order of their first runs. differences: of all runs."""
+    """Return the recipes in the order of their first runs. differences: the differences between all runs."""
     keys = [key for key in (*differences.keys, *differences.derived) if key not in ("data.root", "seed", "name")]
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
@@ -57,8 +58,9 @@ def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]
 
 
 def find_recipe(recipes: Sequence[Recipe], wanted: str) -> int | None:
-    """Return the number of the recipe with this label, of the only one whose label contains it, or of the one with a
-    run in this folder (which a newer run may have replaced); None if there is none, or several."""
+    """Return the position of the recipe that `wanted` identifies: by its label, by a part of its label that no other
+    label contains, or by the folder of one of its runs (including runs that a newer run replaced). Returns None if
+    there is no such recipe, or if there are several."""
     labels, folder = [recipe.label for recipe in recipes], Path(wanted).resolve()
     for found in (
         [number for number, label in enumerate(labels) if label == wanted],
@@ -71,7 +73,7 @@ def find_recipe(recipes: Sequence[Recipe], wanted: str) -> int | None:
 
 
 def _one_per_seed(group: Sequence[Run]) -> list[Run]:
-    """Keep the newest run of each seed: a repeated seed is not an independent sample."""
+    """Keep only the newest run of each seed, because a repeated seed is not an independent sample."""
     by_time = sorted(group, key=lambda run: str(run.summary.get("finished_at") or ""))
     newest = {canonical(option(run, "seed")): run for run in by_time}
     return sorted(newest.values(), key=lambda run: as_number(option(run, "seed")) or 0)
@@ -85,7 +87,7 @@ def _labels(groups: Sequence[Sequence[Run]], differences: Differences) -> list[s
         typed = {_key(word) for word in _words(run)}
         shown.append([key for key in keys if key in typed or key.removesuffix(".name") in typed])
     labels = [_label(run, own, differences) for run, own in zip(first, shown, strict=True)]
-    # the same words for different options: a resumed run, or an older version, does not record what was typed
+    # Different options can yield equal labels, because resumed runs and older versions do not record what was typed.
     seen = [(label, _data(run)) for label, run in zip(labels, first, strict=True)]
     for clash in [each for each, number in Counter(seen).items() if number > 1]:
         members = [number for number, each in enumerate(seen) if each == clash]
@@ -102,8 +104,8 @@ def _label(run: Run, keys: Sequence[str], differences: Differences) -> str:
 
 
 def _command(runs: Sequence[Run], differences: Differences) -> str:
-    """Return a command that trains all seeds: as typed for the first, without the options that belong to a single
-    run."""
+    """Return a command that trains all seeds: the command of the first run, without the options that belong to a single
+    run. Returns "" if that command is unknown, or resumed a run."""
     words, run = _words(runs[0]), runs[0]
     if not words or any(_key(word) in ("resume", "sweep.resume") and not word.endswith("=auto") for word in words):
         return ""
@@ -127,7 +129,7 @@ def _command(runs: Sequence[Run], differences: Differences) -> str:
 
 
 def _words(run: Run) -> list[str]:
-    """Return what was typed after the command's name; [] if the run does not record it."""
+    """Return the options that were typed after the name of the command; [] if the run does not record them."""
     _, _, typed = str(run.summary.get("command") or "").partition("imagenet_ddp.train")
     try:
         return shlex.split(typed)
@@ -140,7 +142,7 @@ def _key(word: str) -> str:
 
 
 def _data(run: Run) -> str:
-    """Return "imagefolder pets": the source, and the last part of its folder's path."""
+    """Return the source and the name of its folder, such as "imagefolder pets"."""
     data, root = run.summary.get("data"), option(run, "data.root")
     of_options = [option(run, "data.name"), PurePath(root).name if isinstance(root, str) else None]
     names = data.values() if isinstance(data, dict) else of_options  # an older version did not store them
@@ -148,7 +150,7 @@ def _data(run: Run) -> str:
 
 
 def _data_set(run: Run) -> list[str]:
-    """Identify a data set by its name and size: the same images may be in another folder on another machine."""
+    """Return values that identify a data set: its name and size, because its folder may differ between machines."""
     counts = (run.summary.get(key) for key in ("num_train_images", "num_val_images", "num_classes"))
     return [_data(run), *map(canonical, counts)]
 

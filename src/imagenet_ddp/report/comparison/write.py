@@ -1,4 +1,4 @@
-"""Write the report's files. A file of the same name that this command did not write is not replaced."""
+"""Write the files of the report. An existing file that this command did not write is not replaced."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text_table import Table, as_markdown, escape_markdown
 
-MARKER = "imagenet_ddp.report"  # within the first bytes of each file but the CSV, which is recognised by its header
+MARKER = "imagenet_ddp.report"  # among the first bytes of each file; a CSV is recognised by its header instead
 CSV_HEADERS = (b"place,run,best/val/top1,", b"recipe,data,num_seeds,", b"path,label,suggested,score")
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
-    """Return the names of the files written, and of those not replaced. Raise OSError."""
+    """Write the files. Return (names of the written files, names of the files that were not replaced). Raises OSError
+    if a file cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     foreign = [name for name in contents if _is_foreign(folder / name)]
     written = [name for name in contents if name not in foreign]
@@ -29,7 +30,7 @@ def _is_foreign(path: Path) -> bool:
 
 
 def markdown_document(title: str, tables: Sequence[Table], picture: str | None) -> str:
-    """Return the text of report.md. picture: file name of the curves; None: without them."""
+    """Return the text of report.md. picture: file name of the figure with the curves; None: no figure."""
     lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
     for table in tables:
         lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]

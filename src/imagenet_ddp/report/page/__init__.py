@@ -1,1 +1,1 @@
-"""The report of one run as a single HTML file. `build` assembles it from the template `page.html`."""
+"""The report of one run as a single HTML file. `assemble.build` makes it from the template `page.html`."""

@@ -19,7 +19,7 @@ from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
 
 PAGE = "report.html"
-NUM_THUMBNAILS = 60  # of a gallery
+NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
 
@@ -32,7 +32,7 @@ class Page:
 
 @dataclass
 class Pictures:
-    """What was read from the images; empty if the data is not available."""
+    """Thumbnails, maps and statistics of the images; empty if the data is not available."""
 
     thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
     maps: dict[int, str] = field(default_factory=dict)
@@ -40,16 +40,18 @@ class Pictures:
     sizes: list[Any] = field(default_factory=list)
     brightness: list[Any] = field(default_factory=list)
     reason: str = ""  # why there are no pictures
-    reason_maps: str = ""
+    reason_maps: str = ""  # why there are no class activation maps
 
 
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
     """Return the page of a run, an evaluation, or several evaluations of one data set.
 
-    name: of the folder. run: None for evaluations alone. found: None if there are no predictions; it may also be an
-    older evaluation. In both cases reason says why there is no current one. maps: draw class activation maps.
+    name: name of the folder. run: None if there are only evaluations. found: the predictions; None if there are none.
+    They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
+    draw class activation maps.
     """
-    is_held_out = run is not None or (found is not None and len(found.folders) > 1)  # else evaluate had any images
+    # an evaluation without its run may have used images of the training
+    is_held_out = run is not None or (found is not None and len(found.folders) > 1)
     if run is None:
         assert found is not None
         title, run = facts.title(leaves(config_of(found.folders[0])), {}), _as_run(found)
@@ -76,7 +78,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     bins = calibration.bins(found.confidence, found.is_right)
     table = confusion_counts.class_rows(found.target, found.prediction, found.classes, found.labels)
     pairs = confusion_counts.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
-    # of one evaluation with the temperature, which evaluate has computed
+    # evaluate has computed the temperature, which is valid only for a single evaluation
     of_one = found.evaluations[0].get("calibration", {}) if len(found.folders) == 1 else {}
     context |= {
         "pictures": pictures,
@@ -98,13 +100,13 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "num_wrong": len(wrong_labels.rows),
     }  # fmt: skip
     num_likely_wrong = int(wrong_labels.is_confident.sum())
-    lines.append(f"{num_likely_wrong:,} of {len(found):,} labels look wrong; the net's own mistakes are among them")
+    lines.append(f"{num_likely_wrong:,} of {len(found):,} labels look wrong; they include mistakes of the net")
     lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
 
 
 def _as_run(found: Predictions) -> Run:
-    """Return a run of which no more is known than its evaluations."""
+    """Return a run that holds only the facts its evaluations record."""
     summary = found.evaluations[0]
     if len(found.folders) > 1:
         summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
@@ -125,8 +127,8 @@ def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
 
 
 def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
-    """Read thumbnails of these rows, and class activation maps of some. Never raises: for what is unavailable there is
-    a reason."""
+    """Read thumbnails of the images in `rows`, and class activation maps of those in `for_maps`. Never raises; the
+    reasons in the result explain what is not available."""
     with import_torch():
         from imagenet_ddp.report.page.example_images import EvaluatedImages
     pictures = Pictures()
@@ -134,7 +136,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
         images = EvaluatedImages(found)
         pictures.thumbnails = images.thumbnails(rows)
         pictures.num_measured, pictures.sizes, pictures.brightness = images.by_size_and_brightness()
-    except KeyError as error:  # a version of this program before or after this one
+    except KeyError as error:  # an older or newer version of this program wrote the folder
         pictures.reason = f"config.yaml of the evaluation has no {error}."
         return pictures
     except (ConfigError, RunError, OSError) as error:
@@ -145,13 +147,13 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     if for_maps:
         try:
             pictures.maps = images.activation_maps(for_maps)
-        except Exception as error:  # a user's own net may raise anything; the rest of the page does not need it
+        except Exception as error:  # a user's own net may raise anything, and the rest of the page needs no maps
             pictures.reason_maps = first_line(error)
     return pictures
 
 
 def render(context: Mapping[str, Any]) -> bytes:
-    """Return the HTML in UTF-8; every value is escaped."""
+    """Return the page as HTML in UTF-8. Every value is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -159,5 +161,5 @@ def render(context: Mapping[str, Any]) -> bytes:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
-    # names of files may be bytes that are no text
+    # file names may contain bytes that are not valid text
     return environment.get_template("page.html").render(context).encode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Compare the probabilities of the predictions with how often they are right."""
+"""Compare the probabilities of the predictions with their accuracy."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Bin:
 
 
 def bins(confidence: np.ndarray, is_right: np.ndarray) -> list[Bin]:
-    """Return those bins of equal width that have images. A probability of NaN is in none."""
+    """Return those of the bins of equal width that contain images. Images with a probability of NaN are left out."""
     there = np.isfinite(confidence)
     confidence, is_right = confidence[there], is_right[there]
     number = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
@@ -42,7 +42,7 @@ def diagram(found: list[Bin]) -> Chart:
     """Return the reliability diagram."""
     chart = Chart("Accuracy of predictions by their probability", percent_ticks(), percent_ticks(), height=320)
     bars = [(each.low, each.high, each.accuracy, f"{each.low:.0%} to {each.high:.0%}: {each.num_images:,} images, "
-             f"mean probability {each.confidence:.1%}, right {each.accuracy:.1%}") for each in found]  # fmt: skip
+             f"mean probability {each.confidence:.1%}, accuracy {each.accuracy:.1%}") for each in found]  # fmt: skip
     chart.add_bars(bars)
     confidence, accuracy = np.array([(each.confidence, each.accuracy) for each in found]).reshape(-1, 2).T
     chart.add_line(Line("perfectly calibrated", "dashed", np.array([0, 1]), np.array([0, 1])))

@@ -10,7 +10,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 22, 10, 30  # pixels around the plot
 
 @dataclass(frozen=True)
 class Line:
-    """style: plain, second or dashed, a class in page.css. x, y: (N,), finite."""
+    """A line in a chart. style: plain, second or dashed, which are classes in page.css. x, y: (N,), finite."""
 
     name: str
     style: str
@@ -26,7 +26,7 @@ class Tick:
 
 @dataclass
 class Chart:
-    """Axes from the first to the last tick. Sizes are in units of the SVG, which scale with its width."""
+    """A chart whose axes span the first to the last tick. Sizes are in units of the SVG, which scale with its width."""
 
     title: str
     x_ticks: list[Tick]
@@ -56,7 +56,7 @@ class Chart:
         })  # fmt: skip
 
     def add_bars(self, bars: list[tuple[float, float, float, str]]) -> None:
-        """Draw bars, each (left x, right x, y, title)."""
+        """Add bars, each given as (left x, right x, y, title)."""
         for low, high, top, title in bars:
             left, right, up = self.x(low), self.x(high), self.y(top)
             height = self.y(self.y_ticks[0].value) - up
@@ -64,7 +64,7 @@ class Chart:
 
 
 def ticks(low: float, high: float, at_most: int = 6, *, percent: bool = False, whole: bool = False) -> list[Tick]:
-    """Return round values that span low to high."""
+    """Return ticks at round values that span low to high. percent: label fractions in percent. whole: integers only."""
     if not high > low:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
     raw = (high - low) / (at_most - 1)

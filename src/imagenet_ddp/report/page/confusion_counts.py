@@ -1,18 +1,19 @@
-"""Compute the accuracy of each class, count which classes are mistaken for which, and group those that are confused
-with each other."""
+"""Compute the accuracy of each class, count the confusions between classes, and group classes that are confused with
+each other."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-MOST_CLASSES = 50  # of a matrix; more are grouped
+MOST_CLASSES = 50  # in a matrix; if there are more, they are grouped
 MOST_GROUPS = 20
-MOST_GROUPED = 3000  # above, the matrix would not fit into memory
+MOST_GROUPED = 3000  # the matrix of more classes would not fit into memory
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """names: of rows (true) and columns (predicted); counts: int (len(names), len(names)); titles: long names."""
+    """A confusion matrix. names: short names of the rows (true classes) and columns (predicted classes). titles: their
+    long names. counts: int (len(names), len(names)), numbers of images."""
 
     names: list[str]
     titles: list[str]
@@ -20,12 +21,13 @@ class Matrix:
 
     @property
     def shares(self) -> np.ndarray:
-        """Return the share of each row's images; 0 if it has none."""
+        """Return each count as a share of the images of its row; 0 if the row has no images."""
         return self.counts / self.counts.sum(axis=1, keepdims=True).clip(min=1)
 
 
 def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return int64 (number of pairs, 3): true class, predicted class, images; the most frequent wrong pairs first."""
+    """Return the confused pairs, most frequent first, int64 (number of pairs, 3): true class, predicted class,
+    images."""
     wrong = target != prediction
     codes, counts = np.unique(target[wrong] * num_classes + prediction[wrong], return_counts=True)
     order = np.argsort(-counts, kind="stable")
@@ -38,7 +40,7 @@ class ClassRow:
     label: str
     num_images: int
     accuracy: float | None  # None: no image of this class
-    confused_with: str  # label of the class most often predicted instead; "" where all are right
+    confused_with: str  # label of the class most often predicted instead; "" if all predictions are right
     num_confused: int
 
 
@@ -58,8 +60,8 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
 
 
 def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
-    """Return the matrix of all classes; of groups, if there are many classes; None if there are too many even to
-    group."""
+    """Return the confusion matrix of the classes, or of groups if there are more than MOST_CLASSES. Returns None if
+    there are more than MOST_GROUPED classes."""
     size = len(labels)
     if size > MOST_GROUPED:
         return None
@@ -83,12 +85,15 @@ def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Mat
 
 
 def group_classes(counts: np.ndarray, at_most: int = MOST_GROUPS) -> list[np.ndarray]:
-    """Return the members of each group: classes that are confused with each other are together, and similar groups are
-    adjacent. Repeatedly divide the largest group in two along the second eigenvector of its normalised confusion (Shi
-    and Malik 2000), at the cut with the fewest confusions relative to the sizes of both parts."""
+    """Return the members of each group. Classes that are confused with each other are in the same group, and similar
+    groups are adjacent.
+
+    Repeatedly divides the largest group in two along the second eigenvector of its normalised confusion matrix (Shi and
+    Malik 2000), at the cut with the fewest confusions relative to the sizes of both parts.
+    """
     affinity = (counts + counts.T).astype(np.float64)
     np.fill_diagonal(affinity, 0)
-    affinity += 1e-3  # keeps what is never confused connected
+    affinity += 1e-3  # keeps classes that are never confused connected
     groups = [np.arange(len(counts))]
     while len(groups) < at_most:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))

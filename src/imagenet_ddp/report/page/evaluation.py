@@ -1,4 +1,4 @@
-"""Read what `evaluate` wrote, and run it first if necessary."""
+"""Read the files that `evaluate` wrote, and run `evaluate` first if necessary."""
 
 import json
 import os
@@ -20,16 +20,16 @@ from imagenet_ddp.report.find_runs import EVALUATION
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system.paths import describe_path
 
-TOP = 5  # most classes of a row
+TOP = 5  # maximum number of predicted classes per row
 
 
 @dataclass(frozen=True)
 class Predictions:
     """Predictions for N images that could be read. Classes are positions in `classes`.
 
-    folders: of the evaluations; there are several if each held out other images. part: int64 (N,), the position of each
-    image's evaluation in folders. index: int64 (N,), its position in the evaluated split. top, top_probability: (N, k),
-    highest first.
+    folders: folders of the evaluations. There are several if each evaluated other held-out images. part: int64 (N,),
+    position of each image's evaluation in folders. index: int64 (N,), position of each image in the evaluated split.
+    top, top_probability: (N, k), most probable class first.
     """
 
     classes: list[str]
@@ -50,7 +50,7 @@ class Predictions:
         return len(self.target)
 
     def checkpoint(self, part: int) -> Path:
-        """Return the evaluated file; if the run folder has been moved since, its new path."""
+        """Return the path of the evaluated checkpoint, which is a new one if the run folder has been moved since."""
         path = Path(self.evaluations[part]["checkpoint"])
         moved = self.folders[part].parent / "checkpoints" / path.name
         return moved if moved.is_file() and not path.is_file() else path
@@ -69,8 +69,8 @@ class Predictions:
 
 
 def read(folder: Path) -> Predictions:
-    """Read a folder written by evaluate. Raises ConfigError if a file is not as expected."""
-    hint = "Hint: python -m imagenet_ddp.evaluate checkpoint=FILE writes it again."
+    """Read a folder that evaluate wrote. Raises ConfigError if its files are missing or have unexpected contents."""
+    hint = "Hint: run `python -m imagenet_ddp.evaluate checkpoint=FILE` to write it again."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         if not evaluation["predictions"]:
@@ -79,7 +79,7 @@ def read(folder: Path) -> Predictions:
             )
         path = folder / evaluation["predictions"]
         classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
-        if labels == classes:  # such as folders named by WordNet ids
+        if labels == classes:  # for example, folders named by WordNet ids have no other labels
             known = class_labels()
             labels = [known.get(name) or name for name in classes]
         names = ["index", "path", "label", "loss", "label_probability", "error"]
@@ -115,20 +115,20 @@ def read(folder: Path) -> Predictions:
 
 
 def join(parts: list[Predictions]) -> Predictions:
-    """Return the predictions of several evaluations as one. Raises ConfigError if their classes differ, or several held
-    out the same image."""
+    """Merge the predictions of several evaluations. Raises ConfigError if their classes differ, or if an image is in
+    several evaluations."""
     first = parts[0]
     if other := next((part for part in parts if part.classes != first.classes), None):
         raise ConfigError(
             f"the runs of a cross-validation must have the same classes, but those of {other.folders[0]} differ from "
-            f"those of {first.folders[0]}. Hint: name the folder of one sweep."
+            f"those of {first.folders[0]}. Hint: pass the folder of one sweep."
         )
     paths = [path for part in parts for path in part.paths]
     if len(set(paths)) < len(paths):
         path, times = Counter(paths).most_common(1)[0]
         raise ConfigError(
-            f"runs of folds must each hold out different images, but {times} of them held out {path}. Hint: train all "
-            "with one seed and one data.val_fraction, as a sweep over data.val_fold does."
+            f"the runs of a cross-validation must hold out different images, but {times} of them held out {path}. "
+            "Hint: train all of them with the same seed and data.val_fraction, as a sweep over data.val_fold does."
         )
     arrays = ("index", "target", "loss", "target_probability", "top", "top_probability")
     return replace(
@@ -143,8 +143,8 @@ def join(parts: list[Predictions]) -> Predictions:
 
 
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
-    """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, evaluate
-    in a separate process; if that is impossible, return (the older ones, the reason) or (None, the reason)."""
+    """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, run
+    evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason)."""
     checkpoint, folder, reason = run / "checkpoints" / "best.ckpt", run / EVALUATION, ""
     file = folder / "evaluation.json"
     if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
@@ -152,27 +152,27 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
             return None, "The run is still training, so it has not been evaluated image by image yet."
         reason = _evaluate(checkpoint, folder)
     if not file.is_file():
-        return None, reason or "There is no checkpoints/best.ckpt that could be evaluated image by image."
+        return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image."
     try:
-        return read(folder), f"{reason} Shown are older predictions." if reason else ""
+        return read(folder), f"{reason} The page shows older predictions." if reason else ""
     except ConfigError as error:
         return None, str(error)
 
 
 def _evaluate(checkpoint: Path, folder: Path) -> str:
-    """Run evaluate, and replace the folder once it has succeeded. Return the reason for a failure; "" on success."""
+    """Run evaluate, and replace the folder if evaluate succeeds. Return the reason for a failure; "" on success."""
     if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
-        return f"{folder} is in the way of an evaluation: evaluate did not write it, or was stopped. Move it away."
+        return f"The evaluation needs the folder {folder}, but evaluate did not write it, or was stopped. Move it away."
     draft = folder.with_name(f".{EVALUATION}")
     shutil.rmtree(draft, ignore_errors=True)
     argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
     code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=sys.stderr).returncode
     if code:
-        return f"The best checkpoint could not be evaluated (exit code {code} of evaluate)."
-    if folder.exists():  # of an older checkpoint
+        return f"The best checkpoint could not be evaluated (evaluate ended with exit code {code})."
+    if folder.exists():  # the evaluation of an older checkpoint
         shutil.rmtree(folder)
     os.replace(draft, folder)  # noqa: PTH105
-    print(f"Moved to {folder}", file=sys.stderr)  # evaluate has named the draft
+    print(f"Moved to {folder}", file=sys.stderr)  # evaluate has printed the path of the draft
     return ""
 
 
@@ -180,4 +180,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     """Return the resolved config of an evaluation. Raises ConfigError if there is none."""
     if config := read_config(folder):
         return config
-    raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read.")
+    raise ConfigError(
+        f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read. "
+        "Hint: evaluate the checkpoint again."
+    )

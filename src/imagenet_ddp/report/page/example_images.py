@@ -1,5 +1,5 @@
-"""Read images of an evaluation: thumbnails, size and brightness, class activation maps. assemble.py chooses
-which. Imports torch."""
+"""Read images of an evaluation, for thumbnails, statistics by size and brightness, and class activation maps.
+assemble.py chooses the images. Imports torch."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
 
 SIDE = 96  # pixels of a thumbnail's longer side
-QUALITY = 80  # of its JPEG
+QUALITY = 80  # JPEG quality of a thumbnail
 MOST_MEASURED = 2000
 MAPS_AT_ONCE = 4
 NUM_BINS = 5
@@ -29,7 +29,7 @@ NUM_BINS = 5
 
 @dataclass(frozen=True)
 class Group:
-    """Images of similar size or brightness. text: the range."""
+    """Images of similar size or brightness. text: the range of values."""
 
     text: str
     num_images: int
@@ -37,8 +37,8 @@ class Group:
 
 
 class EvaluatedImages:
-    """The images behind predictions, by their rows. Raises ConfigError if the data is not available, or is not the data
-    that was evaluated."""
+    """The images to which predictions belong, by their rows. Raises ConfigError if the data is not available, or is not
+    the data that was evaluated."""
 
     def __init__(self, found: Predictions):
         self._found = found
@@ -51,7 +51,7 @@ class EvaluatedImages:
                 if split is None or index >= len(split) or split.path(index) != found.paths[row]:
                     raise ConfigError(
                         f"the data must be that of the evaluation in {folder}, but image {index} is no longer "
-                        f"{found.paths[row]}. Hint: rm -r {folder}, then run report again: it evaluates the run."
+                        f"{found.paths[row]}. Hint: run `rm -r {folder}`, then run report again to evaluate the run."
                     )
             assert split is not None
             self._splits.append(split)
@@ -78,8 +78,8 @@ class EvaluatedImages:
         return {row: uri for row, uri in uris if uri is not None}
 
     def by_size_and_brightness(self) -> tuple[int, list[Group], list[Group]]:
-        """Return (number of images measured, accuracy by the shorter side, by the mean brightness), for a sample spread
-        evenly over the images."""
+        """Return (number of measured images, accuracy by shorter side, accuracy by mean brightness), for a sample that
+        is spread evenly over the images."""
 
         def measure(row: int) -> tuple[float, float]:
             if (opened := self._open(row, 32)) is None:
@@ -96,7 +96,7 @@ class EvaluatedImages:
         return len(values), sizes, groups(100 * values[:, 1], is_right, "{:.0f} %")
 
     def activation_maps(self, rows: Sequence[int]) -> dict[int, str]:
-        """Return row -> data URI of the image as the net sees it, below the map of the predicted class."""
+        """Return row -> data URI of the image as the net receives it, overlaid with the map of the predicted class."""
         import torch
 
         from imagenet_ddp.data.transforms import EvalTransform, normalise
@@ -126,11 +126,11 @@ class EvaluatedImages:
 
 
 def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
-    """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages: a
-    folder may come from anyone."""
+    """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages,
+    because a folder may come from anyone."""
     config = config_of(folder)
     if refused_targets(config[group], []):
-        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}, which is not run.")
+        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}; it is not run.")
     return config
 
 
@@ -146,8 +146,8 @@ def data_uri(pixels: np.ndarray, aspect: float) -> str:
 
 
 def groups(values: np.ndarray, is_right: np.ndarray, form: str) -> list[Group]:
-    """Return groups with about equal numbers of images, by their values; images with the same value are in the same
-    group."""
+    """Divide images by their values into groups with about equal numbers of images. Images with the same value are in
+    the same group. form: format of a value, such as "{:.0f} px"."""
     if not len(values):
         return []
     edges = np.unique(np.quantile(values, np.linspace(0, 1, NUM_BINS + 1), method="nearest"))

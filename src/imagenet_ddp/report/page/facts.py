@@ -1,4 +1,4 @@
-"""Describe what was trained on what, how well it does, and where the time went."""
+"""Describe the net, the data, the accuracy, and how the time was spent."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Share:
 
 
 def title(options: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """Return the title: resnet18 on imagefolder tiny10."""
+    """Return the title, such as "resnet18 on imagefolder tiny10"."""
     data = _mapping(summary, "data")
     name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
     model = options.get("model._target_") or options.get("model.name") or "A net"
@@ -43,12 +43,13 @@ def _mapping(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def figures(run: Run, found: Predictions | None) -> list[Figure]:
-    """Return the figures of the headline."""
+    """Return the key figures at the head of the page."""
     shown = []
     if run.best_top1 is not None:
         epoch = f"epoch {run.best_epoch}" if run.best_epoch is not None else ""
         shown.append(Figure("best top-1", percent(run.best_top1), epoch))
-        if run.top5 is not None and (as_number(run.summary.get("num_classes")) or 6) > 5:  # else it is always 100 %
+        # with 5 or fewer classes, top-5 is always 100 %
+        if run.top5 is not None and (as_number(run.summary.get("num_classes")) or 6) > 5:
             shown.append(Figure("top-5", percent(run.top5), epoch))
     elif found is not None and len(found):
         shown.append(Figure("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))
@@ -62,7 +63,7 @@ def figures(run: Run, found: Predictions | None) -> list[Figure]:
 
 
 def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
-    """Return the rows below the headline: name and text."""
+    """Return the facts below the key figures, as (name, text)."""
     summary, options = run.summary, run.options or {}
     numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))
@@ -70,7 +71,7 @@ def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
     classes, batch = summary.get("num_classes"), numbers.get("global_batch_size")
     versions = _mapping(summary, "versions")
     rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
-    rate = f"{rate} per {reference} images" if reference else rate  # the curve has the scaled one
+    rate = f"{rate} per {reference} images" if reference else rate  # the curve shows the scaled rate
     hardware, devices = summary.get("hardware"), summary.get("num_devices")
     rows = {
         "State": run.state if run.state != "finished" else "",
@@ -93,7 +94,8 @@ def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
 
 
 def time_spent(run: Run) -> list[Share]:
-    """Return the parts of a finished training's time; none if its files lack them. The last part is the remainder."""
+    """Return the parts of the time of a finished training; [] if its files do not record them. The last part is the
+    remainder."""
     metrics, num_images = run.metrics, as_number(run.summary.get("num_train_images"))
     rates, waits = (metrics.get(name, np.empty(0)) for name in ("images_per_s", "data_wait_frac"))
     if not run.train_s or not num_images or not len(rates) or not (np.isfinite(rates) & (rates > 0)).all():

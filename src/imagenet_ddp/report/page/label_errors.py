@@ -13,9 +13,10 @@ HEADER = ("path", "label", "suggested", "score", "confident")
 
 @dataclass(frozen=True)
 class LikelyWrong:
-    """rows: positions in the predictions, most likely wrong first. score: float64, (1 + p(label) - p(suggested)) / 2 of
-    each, cleanlab's normalised margin: 0 is certainly wrong. The suggested label is the prediction. is_confident: bool,
-    whether the prediction is at least as probable as its class is on average for the images with its label."""
+    """Labels that are likely wrong. The suggested label of an image is its prediction. rows: positions in the
+    predictions, most likely wrong label first. score: float64, (1 + p(label) - p(suggested)) / 2 for each row, which is
+    cleanlab's normalised margin; 0 means certainly wrong. is_confident: bool, whether the suggested label is at least
+    as probable as on average for the images that have it as their label."""
 
     rows: np.ndarray
     score: np.ndarray
@@ -31,8 +32,8 @@ class LikelyWrong:
 
 
 def thresholds(found: Predictions) -> np.ndarray:
-    """Return the mean probability of each class over the images with its label; infinite for a class without images,
-    which is then never suggested."""
+    """Return the mean probability of each class over the images with that label. It is infinite for a class without
+    images, so that the class is never suggested."""
     size = len(found.classes)
     sums = np.bincount(found.target, found.target_probability, size)
     counts = np.bincount(found.target, minlength=size)
@@ -40,7 +41,7 @@ def thresholds(found: Predictions) -> np.ndarray:
 
 
 def likely_wrong(found: Predictions) -> LikelyWrong:
-    """Return the images whose prediction is another class than their label."""
+    """Return the images whose prediction differs from their label."""
     rows = np.flatnonzero(~found.is_right)
     score = (1 + found.target_probability[rows] - found.confidence[rows]) / 2
     rows, score = rows[order := np.argsort(score, kind="stable")], score[order]

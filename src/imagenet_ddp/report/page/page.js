@@ -1,9 +1,9 @@
-// Sort tables, filter lists by class, and show whole galleries. Without JavaScript everything is there, unsorted.
+// Sort tables, filter lists by class, and show whole galleries. Without JavaScript, the page shows everything unsorted.
 "use strict";
 
 const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
 
-// The value that a cell is sorted by: its number where it has one, else its text. An empty number sorts last.
+// Return the value by which a cell is sorted: its number if it has one, else its text. An empty number sorts last.
 function cellValue(row, column) {
   const cell = row.cells[column];
   if (!cell.classList.contains("number")) return cell.textContent.trim();

@@ -1,4 +1,5 @@
-"""Decide whether a page was requested, and of which folders; evaluate what has not been evaluated."""
+"""Decide whether a page was requested, and make it from the given folders. Runs without predictions are evaluated
+first."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ def make_page(options: Options) -> Page:
         run = read_run(folder)
     except NotARunError as reason:
         raise ConfigError(
-            f"{folder} must be a run folder, but has {reason}. Hint: runs/<name>/<time>, or a folder above."
+            f"{folder} must be a run folder, but has {reason}. Hint: pass runs/<name>/<time>, or a folder above it."
         ) from reason
     found, missing = evaluation.of_run(folder, is_running=run.state == "running")
     return build(name, run, found, missing, maps=maps)
@@ -55,10 +56,10 @@ def _of_folds(folders: Sequence[Path], *, maps: bool) -> Page:
 
 
 def _missing_folds(runs: Mapping[object, Run]) -> list[str]:
-    """Return a sentence on the folds that no finished run has held out, or none."""
+    """Return a sentence on the folds that no finished run has held out; [] if there are none."""
     fraction = as_number((next(iter(runs.values())).options or {}).get("data.val_fraction"))
     lacking = [str(fold) for fold in range(round(1 / fraction) if fraction else 0) if fold not in runs]
-    return [f"No finished run has {FOLD}={','.join(lacking)}: these images are missing here."] if lacking else []
+    return [f"No finished run has {FOLD}={','.join(lacking)}, so those images are missing."] if lacking else []
 
 
 def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Run]:
@@ -75,12 +76,12 @@ def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Run]:
         if other := runs.get(fold):
             raise ConfigError(
                 f"by=fold needs one run of each fold, but {other.folder} and {folder} both have {FOLD}={fold}. "
-                "Hint: name the folder of one sweep."
+                "Hint: pass the folder of one sweep."
             )
         runs[fold] = run
     if len(runs) < 2:
         raise ConfigError(
             f"by=fold needs finished runs that differ in {FOLD}, got {len(runs)}. "
-            f"Hint: python -m imagenet_ddp.train -m {FOLD}=0,1,2,3,4"
+            f"Hint: run `python -m imagenet_ddp.train -m {FOLD}=0,1,2,3,4`."
         )
     return runs
