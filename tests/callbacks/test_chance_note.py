@@ -13,10 +13,10 @@ from imagenet_ddp.callbacks.weight_average import WeightAverage
 @pytest.mark.parametrize(
     ("best", "trained", "num_classes", "num_images", "said"),
     [
-        (0.11, 0.95, 10, 1000, "while training reaches 95.00 %: do the validation images have the right labels?"),
-        (0.11, 0.12, 10, 1000, "and so is training: are the labels right"),
+        (0.11, 0.95, 10, 1000, "while training reaches 95.00 %. Check the labels of the validation images"),
+        (0.11, 0.12, 10, 1000, "and neither is training. Check the labels"),
         (0.15, 0.95, 10, 1000, ""),
-        (0.15, 0.95, 10, 20, "no better than guessing among 10 classes, 10.00 %"),
+        (0.15, 0.95, 10, 20, "no better than guessing among 10 classes (10.00 %)"),
         (0.0, 0.0, 1, 20, ""),
         (0.002, 0.001, 1000, 50_000, ""),
     ],

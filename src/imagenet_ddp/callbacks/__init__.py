@@ -1,6 +1,7 @@
-"""Lightning callbacks: exact resume, progress, history, metrics. docs/library.md shows how to use them alone.
+"""Provide Lightning callbacks for exact resuming, progress, history and metrics. docs/library.md shows how to use them
+in your own Trainer.
 
-Names are imported on first use: importing this package does not import torch.
+Names are imported on first use, so importing this package does not import torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Report when training waits for images because of their augmentation."""
+"""Report that training waits for images because their augmentation is slow."""
 
 import random
 import statistics
@@ -15,14 +15,18 @@ from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.transforms import empty
 from imagenet_ddp.system.text import percent
 
-WAIT_SHARE = 0.1  # of the training time, from which a wait for images is worth a line
-LEAST_SHARE = 0.25  # of the loader's time per image that is worth naming
-NUM_IMAGES = 12  # that are measured
+WAIT_SHARE = 0.1  # least share of the training time spent waiting for images that is reported
+LEAST_SHARE = 0.25  # least share of the loader's time per image spent on augmentation that is reported
+NUM_IMAGES = 12  # number of images measured
 
 
 class AugmentationNote(L.Callback):
-    """After this process's first epoch with a data wait of 10 % or more, measure the cost of augmenting an image
-    against that of reading and cropping it; log it if it is at least a quarter of the total. say: writes to the log."""
+    """Log a line if training waits for images and augmentation is a large part of the loader's work.
+
+    After this process's first epoch with a data wait of 10 % or more, measure the CPU time per image for augmentation
+    and for reading and cropping. Log both if augmentation takes at least a quarter of the total. say: function that
+    writes a line to the log.
+    """
 
     def __init__(self, say: Callable[[str], None]):
         self._say = say
@@ -43,7 +47,7 @@ class AugmentationNote(L.Callback):
 
 
 def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tuple[float, float]:
-    """Return the median CPU seconds per image of the augmentation, and of all the work of the loader."""
+    """Return the median CPU seconds per image for the augmentation, and for all of the loader's work."""
     size = transform.size(0)
     out, generator = empty(size, size, 3), random.Random(0)
     augment_s, whole_s = [], []
@@ -51,21 +55,22 @@ def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tupl
         start_s = time.thread_time()
         try:
             transform.base.into(out, data.train_images.open(number), generator)
-        except Exception:  # unreadable: reported by the loader
+        except Exception:  # the loader reports images that cannot be read
             continue
         cropped_s = time.thread_time()
         transform.augmentation.apply(out, generator)
         end_s = time.thread_time()
         augment_s.append(end_s - cropped_s)
         whole_s.append(end_s - start_s)
-    # the first one imports torchvision
+    # without the first image, whose time includes the import of torchvision
     return statistics.median(augment_s[1:] or [0.0]), statistics.median(whole_s[1:] or [1.0])
 
 
 def wait_line(wait: float, augment_s: float, whole_s: float, augmentation: Augmentation) -> str:
     keys = ", ".join(f"data.{key}={value}" for key, value in augmentation.costly().items())
     return (
-        f"Training waits for its images for {percent(wait, 0)} of the time, and the augmentation ({keys}) is "
-        f"{1000 * augment_s:.1f} of the {1000 * whole_s:.1f} ms of CPU that the loader takes per image. "
-        "Hint: more data.num_workers where there are cores, or a cheaper data.policy: docs/data.md has a table."
+        f"Training waits for images for {percent(wait, 0)} of the time, and the augmentation ({keys}) takes "
+        f"{1000 * augment_s:.1f} of the {1000 * whole_s:.1f} ms of CPU time that the loader needs per image. "
+        "Hint: increase data.num_workers if there are unused CPU cores, or choose a cheaper data.policy from the table "
+        "in docs/data.md."
     )

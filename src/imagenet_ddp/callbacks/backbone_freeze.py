@@ -1,4 +1,4 @@
-"""Train only the last layer, for some epochs or throughout."""
+"""Train only the last layer, for the first epochs or for the whole training."""
 
 import lightning.pytorch as L
 from torch import nn
@@ -8,18 +8,19 @@ from imagenet_ddp.models.parameter_groups import is_in_head
 
 
 class BackboneFreeze(L.Callback):
-    """Freeze all layers but the head until an epoch: no gradients, and batch norm uses its stored statistics.
+    """Freeze all layers except the head until a given epoch. Frozen layers get no gradients, and their batch norm uses
+    its stored statistics.
 
     head: the name of the layer of `pl_module.net` that is trained. unfreeze_epoch: the first epoch, counted from 0, in
-    which all layers are trained; None: never. The optimizer has all parameters from the start and skips those without a
-    gradient, so their state begins with their first step.
+    which all layers are trained; None freezes them for the whole training. The optimizer holds all parameters from the
+    start and skips those without a gradient, so the optimizer state of a frozen parameter begins with its first update.
     """
 
     def __init__(self, head: str, unfreeze_epoch: int | None = None):
         self.head, self.unfreeze_epoch = head, unfreeze_epoch
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.on_train_epoch_start(trainer, pl_module)  # a run that is resumed within an epoch does not start one
+        self.on_train_epoch_start(trainer, pl_module)  # Lightning skips that hook after a resume within an epoch
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         net: nn.Module = pl_module.net  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Write bad_images.csv, the images that could not be read."""
+"""Write bad_images.csv, the list of images that could not be read."""
 
 import csv
 from collections.abc import Callable
@@ -12,8 +12,11 @@ from imagenet_ddp.system.csv_file import csv_bytes
 
 
 class BadImagesList(L.Callback):
-    """List the unreadable images of all ranks, including those found before a resume. all_images: returns (path,
-    reason) of each image found by this process and its peers."""
+    """Write the unreadable images found by all ranks to a CSV file, including those found before a resume.
+
+    path: the CSV file. all_images: function that returns (path, reason) for each unreadable image found so far by any
+    rank.
+    """
 
     def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]]):
         self._path, self._all_images = path, all_images

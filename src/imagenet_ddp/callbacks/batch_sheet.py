@@ -12,10 +12,10 @@ from imagenet_ddp.system.text import first_line
 
 
 class BatchSheet(L.Callback):
-    """Draw the first batch that rank 0 trains on, augmented and mixed: up to 64 images with their labels. A resumed run
-    draws its own first batch. Needs an ImageDataModule, whose class names it shows.
+    """Draw up to 64 images of the first batch that rank 0 trains on, after augmentation and mixing, with their labels.
+    A resumed run draws its own first batch. Requires an ImageDataModule, which provides the class names.
 
-    run_dir: None means the trainer's default_root_dir.
+    run_dir: folder for the picture; None means the trainer's default_root_dir.
     """
 
     def __init__(self, run_dir: str | Path | None = None):
@@ -33,5 +33,5 @@ class BatchSheet(L.Callback):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_sheet(path, batch, data.eval_transform, data.source.labels)
-        except Exception as error:  # a picture is no reason to lose the run
+        except Exception as error:  # the run must not fail because of a picture
             warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)

@@ -1,4 +1,4 @@
-"""Say so where the validation is no better than guessing, with a sign of wrong labels."""
+"""Report that validation is no better than guessing, which may mean that labels are wrong."""
 
 from collections.abc import Callable
 
@@ -9,13 +9,16 @@ from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.system.text import percent
 
-MIN_EPOCHS = 3  # before an accuracy at chance level is meaningful
-MIN_STEPS = 500  # of the optimizer, before the statistics of batch norm have caught up with the weights
+MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
+MIN_STEPS = 500  # optimizer steps after which batch norm's statistics have caught up with the weights
 
 
 class ChanceNote(L.Callback):
-    """Log a line, once and while the rest of the training can still be saved, where the training learns and the best
-    val/top1 is at chance. Not beside an average of the weights, which may be behind for long. say: writes to the log.
+    """Log a line if train/top1 is clearly above chance but the best val/top1 is not.
+
+    The check runs once, as soon as MIN_EPOCHS and MIN_STEPS allow it, so that the rest of the training can still be
+    saved. It does not run with weight averaging, because an average may lag behind the weights for a long time. say:
+    function that writes a line to the log.
     """
 
     def __init__(self, say: Callable[[str], None]):
@@ -45,15 +48,18 @@ def learns(trained: float, num_classes: int) -> bool:
 
 
 def at_chance(best: float, trained: float, num_classes: int, num_images: int) -> list[str]:
-    """Return a line about a best val/top1 no better than guessing; none if it is better. Values are fractions. trained:
-    train/top1 of the last epoch. num_images: of the validation."""
+    """Return a list with one line if the best val/top1 is no better than guessing, otherwise an empty list.
+
+    best: best val/top1, a fraction. trained: train/top1 of the last epoch, a fraction. num_images: number of validation
+    images.
+    """
     chance = 1 / max(num_classes, 1)
     if num_classes < 2 or best > chance + 3 * (chance * (1 - chance) / max(num_images, 1)) ** 0.5:
         return []
-    line = f"Val top-1 is no better than guessing among {num_classes} classes, {percent(chance)}"
+    line = f"Val top-1 is no better than guessing among {num_classes} classes ({percent(chance)})"
     if learns(trained, num_classes):
         return [
-            f"{line}, while training reaches {percent(trained)}: do the validation images have the right labels? "
-            "`python -m imagenet_ddp.report RUN` shows what they are mistaken for."
+            f"{line}, while training reaches {percent(trained)}. Check the labels of the validation images: "
+            "`python -m imagenet_ddp.report RUN` shows which classes they are mistaken for."
         ]
-    return [f"{line}, and so is training: are the labels right (train_batch.png)? Else try a lower optim.lr."]
+    return [f"{line}, and neither is training. Check the labels in train_batch.png, or try a lower optim.lr."]

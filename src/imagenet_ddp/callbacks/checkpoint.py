@@ -18,21 +18,22 @@ from imagenet_ddp.runs.folder import previous_checkpoint
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Write last.ckpt every `every_n_epochs` epochs, at the end, and when a signal stops the run; and best.ckpt with
-    the weights that reached the best `monitor`, also within an epoch. previous.ckpt is the last.ckpt before, in case of
-    damage.
+    """Write last.ckpt every `every_n_epochs` epochs, at the end of the training, and when a signal stops the run. Write
+    best.ckpt with the weights that reached the best `monitor` value, even within an epoch. Keep the last.ckpt before
+    the current one as previous.ckpt, in case the current one is damaged.
 
-    every_n_steps: also write last.ckpt within an epoch, every so many steps of the optimizer. every_s: also once so
-    many seconds have passed since the last write; checked every trainer.log_every_n_steps steps.
+    every_n_steps: number of optimizer steps after which last.ckpt is also written within an epoch. every_s: seconds
+    since the last write after which last.ckpt is also written; checked every trainer.log_every_n_steps steps.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
-    ImageDataModule (see position.ResumableData) the training continues at the next image, also on another number of
-    devices; with any other data, at Lightning's next step, on batches in a new order.
+    ImageDataModule (see resume_position.ResumableData), the training continues at the next image, even on another
+    number of devices. With any other data, it continues at Lightning's next step, on batches in a new order.
 
     dirpath: None means `checkpoints` in the trainer's default_root_dir. contents: plain containers to store beside the
     weights (imagenet_ddp.evaluate needs config, classes, labels, num_train_images and eval_transform).
 
-    A Checkpoint, because Lightning calls these last: the decisions of other callbacks (EarlyStopping) are in the file.
+    The class is a Checkpoint because Lightning calls these callbacks last, so the file contains the decisions of other
+    callbacks such as EarlyStopping.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class ResumeCheckpoint(Checkpoint):
         self.contents = dict(contents or {})
         self.every_n_epochs, self.every_n_steps, self.every_s = every_n_epochs, every_n_steps, every_s
         self.best = BestScore(monitor, mode)
-        self._is_validated = False  # a validation has ended, but its score is not read yet
-        self._improved = False  # the last validation's score is the best, and best.ckpt is not yet written
-        self._before_validation = False  # state of the checkpoint that is being written
-        self._last_saved: tuple[int, bool] | None = None  # (updates, _before_validation) of last.ckpt
+        self._is_validated = False  # a validation has ended, but its score has not been read yet
+        self._improved = False  # the last validation's score is the best, and best.ckpt has not been written yet
+        self._before_validation = False  # whether the checkpoint being written precedes a validation
+        self._last_saved: tuple[int, bool] | None = None  # (global_step, _before_validation) of last.ckpt
         self._saved_at = time.monotonic()
         self._is_postponed = False  # last.ckpt is due, but a validation comes first
         self._has_ended = False  # a callback such as EarlyStopping has ended the training, and this is its last file
-        self.is_over = False  # set before a resume: there is nothing left to train
+        self.is_over = False  # set before a resume if nothing is left to train
 
     @property
     def last_path(self) -> Path:
@@ -77,7 +78,7 @@ class ResumeCheckpoint(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._take_score(trainer)
         if is_epoch_over(trainer):
-            return  # on_train_epoch_end writes one file for both
+            return  # on_train_epoch_end writes one file for the validation and the epoch
         is_best, self._improved = self._improved, False
         if self._is_postponed:
             self._save_last(trainer, is_best=is_best)
@@ -85,7 +86,7 @@ class ResumeCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.best_path)
 
     def _take_score(self, trainer: L.Trainer) -> None:
-        """Read the score at the end of a validation, or earlier for a checkpoint that another callback writes then."""
+        """Read the score of a validation when it ends, or before that if another callback writes a checkpoint."""
         if self._is_validated:
             self._is_validated = False
             self._improved |= self.best.update(trainer)
@@ -101,12 +102,12 @@ class ResumeCheckpoint(Checkpoint):
             return
         if is_update(trainer) and not is_epoch_over(trainer) and self._is_due(trainer):
             if validates_next(trainer):
-                self._is_postponed = True  # until its score is known
+                self._is_postponed = True  # until the score of the validation is known
             else:
                 self._save_last(trainer)
 
     def _is_due(self, trainer: L.Trainer) -> bool:
-        """Return whether a checkpoint is due; the same on all ranks."""
+        """Return whether a checkpoint is due. All ranks get the same answer."""
         if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
             return True
         if self.every_s is None or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
@@ -126,33 +127,34 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if find_callback(trainer, StochasticWeightAveraging):
-            self._save_last(trainer)  # only now has its average replaced the weights
+            self._save_last(trainer)  # only now has StochasticWeightAveraging replaced the weights by their average
         wait_until_written(trainer)
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
         """Write last.ckpt when a signal stops the run. Call on all ranks.
 
-        before_validation: the epoch's batches so far are trained, but the validation that follows them is not done.
+        before_validation: whether the validation that follows the batches trained so far still has to be run.
         """
-        if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just done it
+        if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just saved
             self._before_validation = before_validation
             self._save_last(trainer)
         wait_until_written(trainer)
 
     def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
-        """Write last.ckpt. is_best: best.ckpt is written first, so a run killed in between trains this epoch again."""
+        """Write last.ckpt. is_best: first write best.ckpt, so that a run killed in between trains this epoch again."""
         last = self.last_path
         written = self.best_path if is_best else last.with_name(".next.ckpt")
         trainer.save_checkpoint(written)
-        # Only now: while a file is written, last.ckpt and previous.ckpt are two files, not two names of one.
-        if self._last_saved is not None:  # else the file may be a damaged one, and previous.ckpt the only good one
+        # Done only after the write, so that last.ckpt and previous.ckpt are not two names of one file during the write.
+        if self._last_saved is not None:  # else last.ckpt may be damaged, and previous.ckpt the only good file
             duplicate(trainer, last, previous_checkpoint(last))
         (duplicate if is_best else move)(trainer, written, last)
         self._last_saved = (trainer.global_step, self._before_validation)
         self._saved_at, self._is_postponed = time.monotonic(), False
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Describe the position of the training. Also called for files of other callbacks."""
+        """Store the position of the training in the checkpoint. Lightning also calls this when another callback saves
+        a checkpoint."""
         self._take_score(trainer)
         position = describe(trainer, checkpoint["loops"]["fit_loop"], before_validation=self._before_validation)
         checkpoint[KEY] = {
@@ -162,15 +164,15 @@ class ResumeCheckpoint(Checkpoint):
             "best_top1": self.best.value,
             "best_epoch": self.best.epoch,
             "monitor": self.best.monitor,
-            # a file of the user's own, written between an epoch's last validation and its end, where best.ckpt follows
             "has_ended": self._has_ended,
+            # true if another callback saves between an epoch's last validation and its end, before best.ckpt is written
             "improved": self._improved and position["kind"] == "mid_epoch" and is_epoch_over(trainer),
             **position,
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if (stopping := find_callback(trainer, EarlyStopping)) and stopping.state_key in checkpoint["callbacks"]:
-            # Lightning's would take the stored one, whatever was set for the resume
+            # Lightning would restore the stored patience, even if another one is set for the resume
             checkpoint["callbacks"][stopping.state_key]["patience"] = stopping.patience
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return

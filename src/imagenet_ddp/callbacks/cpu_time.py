@@ -18,7 +18,7 @@ def cpu_s(trainer: L.Trainer) -> float:
 
 
 def process_cpu_s(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of other, running processes; 0 without /proc."""
+    """Return the total CPU seconds used so far by the running processes with these ids; 0 on systems without /proc."""
     total = 0.0
     for pid in pids:
         try:

@@ -27,7 +27,11 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """callbacks: for the Trainer. checkpoint: the first ResumeCheckpoint among them; None if it is left out."""
+    """The callbacks of a run.
+
+    callbacks: the list for the Trainer. metrics: the RunningMetrics in the list. checkpoint: the first ResumeCheckpoint
+    in the list; None if there is none.
+    """
 
     callbacks: list[L.Callback]
     metrics: RunningMetrics
@@ -47,8 +51,9 @@ def make_callbacks(
 ) -> RunCallbacks:
     """Return the callbacks of every run, and those of the config's callbacks group.
 
-    lr_factor: epochs passed -> factor on the learning rate. bad_images: returns (path, reason) of each unreadable
-    image. contents: what a checkpoint holds beside the weights. hyperparams: for the loggers.
+    lr_factor: maps the number of epochs passed to a factor on the learning rate. bad_images: function that returns
+    (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
+    hyper-parameters for the loggers.
     """
     steps = config["val_log_every_n_steps"]
     own = make_entries(
@@ -63,17 +68,17 @@ def make_callbacks(
             size = config["data"]["image_size"]
             callback.title = f"{config['model']['name']} on {config['data']['name']}, {size} px"
     metrics = RunningMetrics()
-    # Lightning calls them in this order, but Checkpoint callbacks after all others.
+    # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
     callbacks = [
         LearningRate(lr_factor),  # before LearningRateMonitor, which reads the rate in the same hooks
-        metrics,  # before all that read trainer.callback_metrics
+        metrics,  # before all callbacks that read trainer.callback_metrics
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after those that draw
+        *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         AugmentationNote(log.say),
         ChanceNote(log.say),
-        GracefulStop(agreement),  # after all others: what they do at a step is in the checkpoint
+        GracefulStop(agreement),  # after all others, so that its checkpoint includes their work at a step
     ]
     skip_empty_hooks(callbacks)
     checkpoints = (callback for callback in own if isinstance(callback, ResumeCheckpoint))
@@ -86,9 +91,11 @@ def given(entries: Mapping[str, Any]) -> list[str]:
 
 
 def make_entries(config: Config, group: str, /, **defaults: Any) -> list[Any]:
-    """Make the objects of a group of name -> {_target_: ..., arguments}; null switches one off.
+    """Make the objects of a config group, which maps names to {_target_: ..., arguments}, or to null for entries that
+    are switched off.
 
-    defaults: arguments for each class that takes them with no default, or with None, and was not given them.
+    defaults: arguments passed to each class that has a parameter of this name without a default, or with the default
+    None, unless the entry sets the argument itself.
     """
     made = []
     for name, node in config[group].items():
