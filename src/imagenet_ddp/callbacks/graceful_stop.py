@@ -1,5 +1,5 @@
-"""Save and stop on a signal, at the same position on all ranks (stop_agreement.py). SLURM sends it as long before the
-time limit as --signal in scripts/*.sbatch says."""
+"""Save and stop on a signal, at the same position on all ranks (see stop_agreement.py). SLURM sends the signal before
+the time limit; --signal in scripts/*.sbatch sets how long before."""
 
 from typing import Any
 
@@ -19,7 +19,11 @@ class _StopAt(L.Callback):
     def _stop_if_agreed(
         self, trainer: L.Trainer, offset: int, *, before_validation: bool = False, leave: bool = True
     ) -> None:
-        """Save with the trainer's ResumeCheckpoint, if it has one, and raise Stopped."""
+        """If the ranks have agreed to stop here, save with the trainer's ResumeCheckpoint, if it has one, and raise
+        Stopped.
+
+        offset: place within the current batch: 0 after its training step, 1 in a validation, 2 at the end of the epoch.
+        """
         if self._agreement.must_stop(3 * _num_batches(trainer) + offset, leave=leave):
             if not before_validation:
                 _log_last(trainer)
@@ -30,13 +34,13 @@ class _StopAt(L.Callback):
 
 
 class GracefulStopInValidation(_StopAt):
-    """Stop within a validation. Must come first: a rank that has begun another callback's collective cannot stop before
-    it."""
+    """Stop within a validation. Must precede all callbacks that use collectives, because a rank that is already in such
+    a collective cannot stop before it."""
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        # Lightning's SIGTERM handler calls a collective in the middle of whatever the process was doing, and hangs; and
-        # it broadcasts a flag and reads it back in every training step. Both are private: the version is bounded,
-        # tests/distributed/test_several_hosts.py watches.
+        # Lightning's SIGTERM handler calls a collective at an arbitrary point of the program, and hangs. Lightning also
+        # broadcasts a flag and reads it back in every training step. Both methods are private, so the version of
+        # Lightning is bounded, and tests/distributed/test_several_hosts.py tests these overrides.
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
@@ -55,14 +59,14 @@ class GracefulStopInValidation(_StopAt):
 
     @staticmethod
     def _may_stop(trainer: L.Trainer) -> bool:
-        # while Lightning's averaging callbacks validate, the average stands in for the weights
+        # during a validation, Lightning's averaging callbacks replace the weights by their average
         is_swapped = find_callback(trainer, WeightAveraging) is not None
         return not (trainer.sanity_checking or is_swapped) and is_update(trainer)
 
 
 class GracefulStop(_StopAt, Checkpoint):
-    """Stop after a step or an epoch. Must come last, so that the work of the other callbacks is done and in the
-    checkpoint; a Checkpoint, because Lightning calls these after all others."""
+    """Stop after a step or an epoch. Must be the last callback, so that the checkpoint includes the work of all other
+    callbacks. The class is a Checkpoint because Lightning calls these callbacks after all others."""
 
     _delayed = False  # trainer.should_stop was set within an update, and takes effect when the update is complete
 
@@ -70,7 +74,7 @@ class GracefulStop(_StopAt, Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._delay_stop(trainer)
-        # the run stops there instead: after an epoch's last batch, and in a validation that follows
+        # otherwise the run stops at the end of the epoch, or in the validation that follows this batch
         if not is_epoch_over(trainer) and is_update(trainer) and not validates_next(trainer):
             self._stop_if_agreed(trainer, 0)
 
@@ -91,12 +95,14 @@ class GracefulStop(_StopAt, Checkpoint):
 
 
 def _log_last(trainer: L.Trainer) -> None:
-    """Pass the figures of the last step (after an epoch's last step: those of the epoch) to the loggers. Lightning
-    would do so only after this hook, and a resumed run does not train the step again. Private API: the version is
-    bounded, and tests/callbacks/test_graceful_stop.py watches it."""
+    """Pass the metrics of the last step, or of the epoch after its last step, to the loggers. Lightning would do this
+    only after the current hook, and a resumed run does not train the step again.
+
+    Uses private API of Lightning, so its version is bounded, and tests/callbacks/test_graceful_stop.py tests this.
+    """
     connector, epoch_loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
     if is_epoch_over(trainer):
-        epoch_loop._batches_that_stepped -= 1  # as Lightning: an epoch's figures are logged at its last step
+        epoch_loop._batches_that_stepped -= 1  # like Lightning, log the epoch's metrics at its last step
         connector.update_train_epoch_metrics()
         epoch_loop._batches_that_stepped += 1
     else:

@@ -6,8 +6,8 @@ from torch.nn.utils import get_total_norm
 
 
 class GradientNorm(L.Callback):
-    """Log grad_norm, the 2-norm over all parameters before clipping, every trainer.log_every_n_steps steps of the
-    optimizer. Other steps cost nothing."""
+    """Log grad_norm, the 2-norm of the gradients of all parameters before clipping, every trainer.log_every_n_steps
+    optimizer steps. The norm is not computed in other steps."""
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer

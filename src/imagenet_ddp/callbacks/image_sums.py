@@ -1,4 +1,4 @@
-"""Sum losses and hits on the device, and read them together."""
+"""Sum losses and hits on the device, and copy all sums to the host at once."""
 
 import numpy as np
 import torch
@@ -6,29 +6,30 @@ from torch import Tensor
 
 from imagenet_ddp.callbacks.means import is_hit, sums_of
 
-MAX_KEPT = 64  # steps whose figures wait to be added up
+MAX_KEPT = 64  # largest number of steps kept before they are added to the sums
 
 
 class ImageSums:
-    """Sum the losses and the hits by place over this rank's training images, and count the images. Adding a step does
-    not wait for the device; read() copies what has been added to the host.
+    """Sum the losses, and the hits at each place of the top k, over this rank's training images, and count the images.
+    Adding a step does not wait for the device. read() copies the sums to the host.
 
-    epoch, since: the sums on the host, as Means.from_sums takes them. Callers set them to zero. last: of the last step.
+    epoch, since: sums on the host, in the form that Means.from_sums expects; the caller resets them to zero. last: sums
+    of the last step, in the same form.
     """
 
     def __init__(self, device: torch.device, top_k: int):
         self._loss = torch.zeros((), dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
         self._hits = torch.zeros(top_k, dtype=torch.int64, device=device)
         self._top_k = top_k
-        self._count = 0  # images in the sums on the device
-        self._recent: list[tuple[Tensor, Tensor]] = []  # steps that are not in these sums yet: loss, is_hit()
+        self._count = 0  # images added since the last read()
+        self._recent: list[tuple[Tensor, Tensor]] = []  # (loss, is_hit()) of steps that are not in the sums yet
         self._last: tuple[Tensor, Tensor] | None = None
-        self._is_read = True  # nothing was added since
+        self._is_read = True  # whether no step has been added since the last read()
         self.epoch, self.since, self.last = np.zeros(4), np.zeros(4), np.zeros(4)
 
     @property
     def begun(self) -> bool:
-        """Return whether there has been a step."""
+        """Return whether a step has been added."""
         return self._last is not None
 
     def add(self, loss_sum: Tensor, logits: Tensor, target: Tensor) -> None:
@@ -41,7 +42,7 @@ class ImageSums:
             self._add_up()
 
     def _add_up(self) -> None:
-        # of several steps at once: 10 µs less per step
+        # adding several steps at once saves 10 µs per step
         if self._recent:
             losses, hits = zip(*self._recent, strict=True)
             self._loss += torch.stack(losses).sum(dtype=self._loss.dtype)
@@ -49,7 +50,7 @@ class ImageSums:
             self._recent.clear()
 
     def read(self) -> None:
-        """Bring the sums on the host up to date. Waits for the device if there was a step since the last call."""
+        """Update the sums on the host. Waits for the device if a step has been added since the last call."""
         if self._is_read:
             return
         assert self._last is not None
@@ -66,7 +67,7 @@ class ImageSums:
         self._count, self._is_read = 0, True
 
     def epoch_on_device(self) -> Tensor:
-        """Return this epoch's sums as a tensor, for a sum over all ranks."""
+        """Return this epoch's sums as a tensor on the device, to be summed over all ranks."""
         return torch.tensor(self.epoch, dtype=self._loss.dtype, device=self._loss.device)
 
 

@@ -7,10 +7,10 @@ import lightning.pytorch as L
 
 
 class LearningRate(L.Callback):
-    """Set the learning rate before each step: the schedule's factor times the initial rate of each group of the
-    optimizer. Must be the first callback: LearningRateMonitor reads the rate in the same hooks.
+    """Set the learning rate of each optimizer group before each step, to its initial rate times the schedule's factor.
+    Must be the first callback, because LearningRateMonitor reads the rate in the same hooks.
 
-    schedule: epochs passed (fractional within an epoch) -> factor.
+    schedule: maps the number of epochs passed (fractional within an epoch) to a factor.
     """
 
     def __init__(self, schedule: Callable[[float], float]):
@@ -18,7 +18,7 @@ class LearningRate(L.Callback):
         self._peaks: list[float] = []
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning loads a checkpoint's optimizer, with the rates it was saved with, after this hook
+        # Lightning restores the optimizer of a checkpoint, with the rates stored in it, only after this hook
         self._peaks = [group["lr"] for group in trainer.optimizers[0].param_groups]
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -27,7 +27,7 @@ class LearningRate(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # the same for all batches of an update, so that it does not depend on how the update is split
+        # the rate is the same for all batches of an update, so it does not depend on how the update is split
         first = batch_idx - batch_idx % trainer.accumulate_grad_batches
         self._set(trainer, trainer.current_epoch + first / trainer.num_training_batches)
 

@@ -1,4 +1,4 @@
-"""Pass to the loggers what is not a scalar per step: the config, pictures, and the best checkpoint."""
+"""Pass the config, pictures and the best checkpoint of a run to its loggers."""
 
 import warnings
 from collections.abc import Mapping
@@ -18,14 +18,15 @@ from imagenet_ddp.data.contact_sheet import FILE
 from imagenet_ddp.runs.confusion_figure import draw_confusion
 from imagenet_ddp.system.text import first_line
 
-MAX_CLASSES = 50
+MAX_CLASSES = 50  # most classes shown in the confusion matrix
 
 
 class LoggerPictures(L.Callback):
-    """Log the config as hyper-parameters, and train_batch.png, curves.png and the confusion matrix of the last
-    validation to the loggers that accept pictures; at the end offer best.ckpt to loggers with log_model.
+    """Log the config as hyper-parameters. Log train_batch.png, curves.png and the confusion matrix of the last
+    validation to the loggers that accept pictures. At the end, pass best.ckpt to the loggers, which upload it if their
+    log_model is set.
 
-    With more than MAX_CLASSES classes, the matrix shows those with the most confusions.
+    With more than MAX_CLASSES classes, the matrix shows the classes with the most confusions.
     """
 
     def __init__(self, run_dir: Path, hyperparams: Mapping[str, Any]):
@@ -35,7 +36,7 @@ class LoggerPictures(L.Callback):
         self._unsent: dict[str, Any] = {}
         self._has_batch = False
         self._is_validated = False
-        self._target: list[Tensor] = []  # of this rank's images in the last validation
+        self._target: list[Tensor] = []  # targets of this rank's images in the last validation
         self._predicted: list[Tensor] = []
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -69,7 +70,7 @@ class LoggerPictures(L.Callback):
             self._target.append(batch["target"][: len(outputs["logits"])])
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Collect the confusions from all ranks."""
+        """Sum the confusion matrix over all ranks, and draw it on rank 0."""
         if not self._is_validated:
             return
         labels = trainer.datamodule.source.labels  # type: ignore[attr-defined]
@@ -88,17 +89,17 @@ class LoggerPictures(L.Callback):
             path = self.run_dir / "confusion_matrix.png"
             try:
                 draw_confusion(path, matrix.cpu().numpy(), names, len(labels))
-            except Exception as error:  # a picture is no reason to lose the result, which is written after this
+            except Exception as error:  # summary.json, written later, must not be lost because of a picture
                 warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._log(trainer, "curves.png")  # History's, which comes before this callback
+        self._log(trainer, "curves.png")  # drawn by History, which precedes this callback
         if self._is_validated:
             self._log(trainer, "confusion_matrix.png")
         checkpoint = find_callback(trainer, ResumeCheckpoint)
         if not trainer.is_global_zero or checkpoint is None or not checkpoint.best_path.is_file():
             return
-        # what Lightning's loggers read of its ModelCheckpoint
+        # the attributes of Lightning's ModelCheckpoint that its loggers read
         as_lightnings: Any = SimpleNamespace(
             save_top_k=1,
             monitor=checkpoint.best.monitor,
@@ -109,8 +110,8 @@ class LoggerPictures(L.Callback):
             logger.after_save_checkpoint(as_lightnings)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the metrics not sent yet: a kill would lose them, and a resumed run does not train those steps
-        again."""
+        """Return the metrics that have not been sent yet. A killed process would lose them, and a resumed run does not
+        train those steps again."""
         return {logger.entry: list(logger.unsent) for logger in self._senders if logger.unsent}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -135,7 +136,7 @@ class LoggerPictures(L.Callback):
 
 
 def _sum(trainer: L.Trainer, counts: Tensor) -> Tensor:
-    """Sum over all ranks."""
+    """Sum the counts over all ranks."""
     return trainer.strategy.reduce(counts, reduce_op="sum")
 
 

@@ -1,6 +1,8 @@
-"""Lightning's loggers, adapted: a resumed run continues at its checkpoint, and no server can hold up a training.
+"""Adapt Lightning's loggers so that a resumed run continues logging at its checkpoint, and no server can delay a
+training.
 
-A further logger needs a class here, a file in conf/logger, and its package in LOGGER_PACKAGES of runs/validate.py.
+To add a logger, add a class to this package, a file to conf/logger, and an entry to LOGGER_PACKAGES in
+runs/validate.py.
 """
 
 from typing import TYPE_CHECKING

@@ -19,54 +19,58 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text import count_noun, first_line
 
-START_S = 30.0  # for the first answer of a server
-END_S = 30.0  # for what is still to be sent at the end
-UPLOAD_S = 600.0  # the same, where a checkpoint is uploaded
-MAX_WAITING = 10_000  # calls: with one per ten steps, those of an hour or more
+START_S = 30.0  # longest wait for the first answer of a server
+END_S = 30.0  # longest wait at the end for the remaining messages to be sent
+UPLOAD_S = 600.0  # the same wait if a checkpoint is uploaded
+MAX_WAITING = 10_000  # longest queue of calls: with one call per ten steps, those of an hour or more
 
 
 class Background(Logger):
-    """Mixin for a Lightning logger whose service can only append: calls wait in a queue for one thread.
+    """Mixin for a Lightning logger whose service can only append. Calls wait in a queue, and one thread sends them.
 
-    The first call that fails switches the logger off, with one warning. `logger_NAME.json` in the run folder stores the
-    run's id at the service and the last step sent of each metric, so a resumed run continues the same run there and
-    sends each step once.
+    The first call that fails switches the logger off, with a single warning. `logger_NAME.json` in the run folder
+    stores the run's id at the service and the last step sent for each metric, so a resumed run continues the same run
+    at the service and sends each step only once.
 
-    A subclass calls prepare() before its own __init__, and begins or continues a run in _open().
+    A subclass calls prepare() before the __init__ of Lightning's logger, and begins or continues its run in _open().
     """
 
-    server: str | None = None  # address; None where nothing leaves this machine
-    hint = ""
+    server: str | None = None  # address; None if no data leaves this machine
+    hint = ""  # beginning of the hint if the service cannot be reached; "set logger=none." follows
 
     def prepare(self, run_dir: str | Path, entry: str, server: str | None) -> None:
-        """Prepare one logger. entry: its name in the logger group. server: its address; None if nothing leaves this
-        machine."""
+        """Prepare the queue, and read what an earlier part of the run has stored.
+
+        entry: the logger's name in the config group logger. server: the server's address; None if no data leaves this
+        machine.
+        """
         self.entry, self.server = entry, server
         self._file = Path(run_dir) / f"logger_{entry}.json"
         self.stored: dict[str, Any] = {"steps": {}}
         if self._file.is_file():
             self.stored |= json.loads(self._file.read_text(encoding="utf-8"))
         self._waiting: queue.Queue[tuple[Callable[[], Any], Future]] = queue.Queue(MAX_WAITING)
-        self.unsent: deque[tuple[dict[str, Any], int | None]] = deque(maxlen=MAX_WAITING)  # metrics, for a checkpoint
+        self.unsent: deque[tuple[dict[str, Any], int | None]] = deque(maxlen=MAX_WAITING)  # stored in checkpoints
         self._is_open = False
         self._failure: str | None = None
         self._num_lost = 0
         self._thread: threading.Thread | None = None
 
     def connect(self) -> None:
-        """Begin or continue the run at the service. Raises ConfigError if that fails or takes too long; a run that has
-        sent figures there before continues without it."""
+        """Begin or continue the run at the service. If this fails or takes longer than START_S, raises ConfigError. A
+        run that has sent metrics to the service before continues without the logger instead."""
         try:
             self._put(self._open).result(START_S if self.server else None)
         except Exception as error:
             reason = f"there was no answer in {START_S:.0f} s" if isinstance(error, TimeoutError) else first_line(error)
-            if self.stored["steps"]:  # requeued, with nobody there; its checkpoints keep what is to be sent
+            if self.stored["steps"]:  # a requeued run has no user to fix this; its checkpoints keep the unsent metrics
                 self._failure = reason.rstrip(".")
                 self._say_off()
                 return
-            where = f"reach {self.server}" if self.server else "be able to write its files"
+            task = f"reach {self.server}" if self.server else "write its files"
             raise ConfigError(
-                f"logger.{self.entry} must {where}, but: {reason.rstrip('.')}. Hint: {self.hint}logger=none."
+                f"logger.{self.entry} must be able to {task}, but cannot: {reason.rstrip('.')}. "
+                f"Hint: {self.hint}set logger=none."
             ) from error
         self._is_open = True
         self._store()
@@ -83,10 +87,10 @@ class Background(Logger):
 
     @property
     def experiment(self) -> Any:
-        """Return the client's object, or one that does nothing while the service has not begun the run: the Trainer and
-        callbacks of one's own ask for it."""
+        """Return the client's experiment object. Until the service has begun the run, return an object that does
+        nothing, because the Trainer and callbacks of the user's own may access this property earlier."""
         if self._is_open or threading.current_thread() is self._thread:
-            return super().experiment  # type: ignore[misc]  # of the Lightning logger behind this class
+            return super().experiment  # type: ignore[misc]  # defined by the Lightning logger of the subclass
         return DummyLogger().experiment
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -101,12 +105,12 @@ class Background(Logger):
                 self._store()
             self.unsent.popleft()
 
-        # as plain floats: a checkpoint with a picture of W&B's or a scalar of NumPy's in it could not be read again
+        # Stored as plain floats, because a checkpoint that contains a W&B image or a NumPy scalar cannot be read again.
         self.unsent.append(({key: float(value) for key, value in metrics.items() if isinstance(value, Real)}, step))
         self._put(log_new)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Send the hyper-parameters of a new run only: a service may refuse to change them."""
+        """Send the hyper-parameters, but only those of a new run, because a service may not allow changes."""
         log = super().log_hyperparams
         if not self.stored.get("has_hyperparams"):
             self._put(lambda: log(params, *args, **kwargs))
@@ -124,26 +128,27 @@ class Background(Logger):
         self._put(lambda: after(checkpoint_callback))
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Do nothing: the training thread may be using the module."""
+        """Do nothing, because the training thread may be using the module."""
 
     def save(self) -> None:
-        """Do nothing: Lightning calls it after every log_metrics."""
+        """Do nothing, because Lightning calls this method after every log_metrics."""
 
     def finalize(self, status: str = "success") -> None:
-        """Send the remaining messages, for at most END_S seconds, and report how many were lost."""
+        """Send the remaining messages, for at most END_S seconds (UPLOAD_S if a checkpoint is uploaded). Warn if
+        messages were lost."""
         ended = self._put(lambda: self._close(status))
         seconds = UPLOAD_S if getattr(self, "_log_model", False) in (True, "all") else END_S
         try:
             ended.result(seconds if self.server else None)
         except TimeoutError:
             self._num_lost += self._waiting.qsize() + 1
-            self._failure = f"{self.server} did not accept the rest within {seconds:.0f} s"
+            self._failure = f"{self.server} did not accept the remaining messages within {seconds:.0f} s"
         except Exception:
             pass  # reported by the thread
         if self._failure is not None:
             warnings.warn(
                 f"logger.{self.entry} lost {count_noun(self._num_lost, 'message')}: {self._failure}. "
-                "metrics.csv in the run folder has the figures.",
+                "metrics.csv in the run folder still contains the metrics of each epoch.",
                 stacklevel=2,
             )
 
@@ -180,7 +185,8 @@ class Background(Logger):
 
     def _say_off(self) -> None:
         warnings.warn(
-            f"logger.{self.entry} is switched off, and the training continues: {self._failure}.", stacklevel=3
+            f"logger.{self.entry} is switched off, and the training continues without it: {self._failure}.",
+            stacklevel=3,
         )
 
     def _store(self) -> None:
@@ -188,7 +194,7 @@ class Background(Logger):
 
 
 def connect(loggers: Iterable[Logger]) -> None:
-    """Begin the runs of all loggers that send to a service. Raises ConfigError."""
+    """Begin the runs of all loggers that send to a service. Raises ConfigError if a service cannot be reached."""
     for logger in loggers:
         if isinstance(logger, Background):
             logger.connect()

@@ -1,4 +1,4 @@
-"""Loggers that write files into the run folder; a resumed run removes what was logged after its checkpoint."""
+"""Provide loggers that write files into the run folder. A resumed run removes records logged after its checkpoint."""
 
 import csv
 import warnings
@@ -11,9 +11,9 @@ from typing_extensions import override
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
-    """Write event files into one folder, tensorboard/, however often the run is resumed.
+    """Write all event files of a run into one folder, tensorboard/, even if the run is resumed.
 
-    first_step: the first step that this process logs; readers drop older records from this step on.
+    first_step: the first step that this process logs. TensorBoard drops earlier records of this and later steps.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
 
     @override
     def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
-        """Record the hyper-parameters with the highest val/top1, for the page HPARAMS; Lightning would log a value of
-        -1."""
+        """Record the hyper-parameters with the metric val/top1, for TensorBoard's HPARAMS page. Lightning would log -1
+        as the value of a metric."""
         super().log_hyperparams(params, metrics, step)
         if metrics is None:
             from torch.utils.tensorboard.summary import hparams
@@ -43,10 +43,10 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
 
 
 class CSVLogger(loggers.CSVLogger):
-    """Write csv/metrics.csv, one row per call. Lightning's own logger would delete the file of an earlier part of the
-    run.
+    """Write csv/metrics.csv, with one row per call. Lightning's own logger would delete the file of an earlier part of
+    the run.
 
-    first_step: the first step that this process logs; earlier rows from this step on are removed.
+    first_step: the first step that this process logs. Existing rows of this and later steps are removed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CSVLogger(loggers.CSVLogger):
             with file.open(newline="", encoding="utf-8") as stream:
                 rows = [{key: cell for key, cell in row.items() if cell} for row in csv.DictReader(stream)]
             earlier = [row for row in rows if int(row.get("step", 0)) < self._first_step]
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # that the file will be deleted
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # warns that it will delete the file
             experiment = super().experiment
         experiment.metrics.extend(earlier)
         experiment.save()

@@ -12,8 +12,8 @@ from imagenet_ddp.runs.folder import run_group
 def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
     """Return the loggers of the config's logger group, which write into the run folder unless configured otherwise.
 
-    On ranks other than 0 they are dummies: two real ones would create the same database at once. first_step: the number
-    of steps before a resume.
+    Ranks other than 0 get dummy loggers, because two real loggers would create the same database at once. first_step:
+    number of steps trained before a resume.
     """
     if rank:
         return [DummyLogger() for _ in given(config["logger"])]

@@ -1,4 +1,4 @@
-"""Loggers of services: each run folder is one run at the service, also after a resume."""
+"""Provide loggers for online services. Each run folder is one run at the service, even after a resume."""
 
 import os
 import secrets
@@ -14,12 +14,13 @@ from imagenet_ddp.callbacks.loggers.background import END_S, START_S, Background
 
 
 class MLFlowLogger(Background, loggers.MLFlowLogger):
-    """Write to the server of tracking_uri or MLFLOW_TRACKING_URI, else to mlflow.db and mlartifacts/ in the run folder.
+    """Log to the server given by tracking_uri or MLFLOW_TRACKING_URI, otherwise to mlflow.db and mlartifacts/ in the
+    run folder.
 
-    run_dir, entry: see Background. group: of runs, becomes the tag `group`.
+    run_dir, entry: see Background.prepare. group: name of a group of runs, stored as the tag `group`.
     """
 
-    hint = "start the server, or correct or unset MLFLOW_TRACKING_URI, or "
+    hint = "start the server, correct or unset MLFLOW_TRACKING_URI, or "
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
             uri = f"sqlite:///{folder / 'mlflow.db'}"
             arguments = {"artifact_location": (folder / "mlartifacts").as_uri(), **arguments}
         self.prepare(run_dir, entry, uri if "://" in uri and not uri.startswith(("sqlite:", "file:")) else None)
-        if self.stored.get("uri") != uri:  # a run of another server
+        if self.stored.get("uri") != uri:  # the stored run belongs to another server
             self.stored = {"steps": {}, "uri": uri}
         arguments = {"run_name": _run_name(folder, group), "run_id": self.stored.get("id"), **arguments}
         if group is not None:
@@ -46,7 +47,7 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
     @override
     def _open(self) -> None:
         is_new = self._run_id is None
-        # later calls use the client's own settings, whose retries over minutes survive a server's restart
+        # later calls use the client's own settings, which retry for minutes, long enough for a server to restart
         with _environment(MLFLOW_HTTP_REQUEST_MAX_RETRIES="1", MLFLOW_HTTP_REQUEST_TIMEOUT="10"):
             self.stored["id"] = self.run_id
             if not is_new:
@@ -58,12 +59,12 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
 
 
 class WandbLogger(Background, loggers.WandbLogger):
-    """Write to the server of WANDB_BASE_URL, or with WANDB_MODE=offline into wandb/ in the run folder.
+    """Log to the server at WANDB_BASE_URL, or with WANDB_MODE=offline to wandb/ in the run folder.
 
-    run_dir, entry: see Background. group: of runs, as W&B shows them.
+    run_dir, entry: see Background.prepare. group: name of W&B's group for the run.
     """
 
-    hint = "`wandb login`, or WANDB_MODE=offline and later `wandb sync`, or "
+    hint = "run `wandb login`, or set WANDB_MODE=offline and run `wandb sync` later, or "
 
     def __init__(
         self, *, run_dir: str | Path, entry: str = "wandb", group: str | None = None, settings: Any = None,
@@ -72,7 +73,8 @@ class WandbLogger(Background, loggers.WandbLogger):
         offline = arguments.get("offline") or os.environ.get("WANDB_MODE") in ("offline", "dryrun", "disabled")
         self.prepare(run_dir, entry, None if offline else os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
         folder = Path(run_dir).absolute()
-        # console: the lines are in logs/. The timeouts, shorter than ours, say why.
+        # W&B need not record the console, because logs/ has the output. Its timeouts are shorter than ours, so that its
+        # error message is the one reported.
         bounds = {"console": "off", "init_timeout": START_S - 5, "login_timeout": 5, "finish_timeout": END_S - 5}
         self.stored.setdefault("id", secrets.token_hex(8))
         own = {
@@ -83,7 +85,7 @@ class WandbLogger(Background, loggers.WandbLogger):
             "settings": bounds | dict(settings or {}),
         }
         super().__init__(**{**own, **arguments})
-        self._wandb_init.pop("anonymous")  # W&B warns of it
+        self._wandb_init.pop("anonymous")  # W&B warns about this argument
 
     @override
     def _open(self) -> None:
@@ -92,7 +94,7 @@ class WandbLogger(Background, loggers.WandbLogger):
     @override
     def _close(self, status: str) -> None:
         super()._close(status)
-        self.experiment.finish(exit_code=int(status != "success"))  # else at exit, and for as long as it takes
+        self.experiment.finish(exit_code=int(status != "success"))  # else it would run at exit, without a time limit
 
     @override
     def _send_picture(self, name: str, path: Path, step: int) -> None:
@@ -102,12 +104,12 @@ class WandbLogger(Background, loggers.WandbLogger):
 
 
 class CometLogger(Background, loggers.CometLogger):
-    """Write to Comet, or with COMET_START_ONLINE=0 a zip file into comet/ in the run folder.
+    """Log to Comet, or with COMET_START_ONLINE=0 to a zip file in comet/ in the run folder.
 
-    run_dir, entry: see Background. group: of runs, becomes a tag.
+    run_dir, entry: see Background.prepare. group: name of a group of runs, stored as a tag.
     """
 
-    hint = "set COMET_API_KEY, or COMET_START_ONLINE=0 and later `comet upload`, or "
+    hint = "set COMET_API_KEY, or set COMET_START_ONLINE=0 and run `comet upload` later, or "
 
     def __init__(
         self, *, run_dir: str | Path, entry: str = "comet", group: str | None = None, online: bool | None = None,
@@ -126,16 +128,16 @@ class CometLogger(Background, loggers.CometLogger):
             "offline_directory": str(folder / "comet"),
             "tags": [group] if group else None,
             "display_summary_level": 0,
-            "auto_output_logging": False,  # the lines are in logs/
-            "auto_metric_logging": False,  # it would take MLflow's, too, where both are on
+            "auto_output_logging": False,  # logs/ has the output
+            "auto_metric_logging": False,  # would also log MLflow's metrics if both loggers are on
             "auto_param_logging": False,
         }
         super().__init__(**{**own, **arguments})
-        self._online = is_online  # given above, False would switch off the offline file too
+        self._online = is_online  # as an argument of __init__, False would also switch off the offline file
 
     @override
     def _create_experiment(self) -> None:
-        if self._may_begin:  # not while it is made: that would be before the run is known to begin
+        if self._may_begin:  # not yet in __init__, when it is still uncertain whether the run will begin
             super()._create_experiment()
 
     @override
@@ -158,7 +160,7 @@ def _run_name(folder: Path, group: str | None) -> str:
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Set environment variables that are not set yet."""
+    """Set environment variables that are not set yet, for the duration of the block."""
     new = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(new)
     try:
