@@ -107,7 +107,7 @@ def test_weights_that_only_another_ranks_loss_has_spoiled(tmp_path: Path) -> Non
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             trainer.save_checkpoint(tmp_path / "last.ckpt")
 
-    with pytest.raises(RunError, match=f"weights must be finite, but are not after step {NUM_BATCHES}: "):
+    with pytest.raises(RunError, match=f"weights must be finite, but are not after step {NUM_BATCHES}, "):
         fitted(tmp_path, Saving(), module=Spoiled(()))
     assert not (tmp_path / "last.ckpt").exists()
 
@@ -123,10 +123,10 @@ def test_a_finite_loss_is_read_only_for_log_lines(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("bad", [(0,), (3, 4, 7), (NUM_BATCHES - 1,)])
 def test_skipped_updates_leave_no_trace(tmp_path: Path, bad: tuple[int, ...]) -> None:
     """As if their batches had never been: the weights, the statistics of batch norm, the state of the optimizer."""
-    with pytest.warns(UserWarning, match="is left out") as said:
+    with pytest.warns(UserWarning, match="is skipped") as said:
         one = fitted(tmp_path, NonFiniteLoss("skip"), bad=bad)
-    steps = [f"Step {number + 1} is left out" for number in bad]
-    assert [str(each.message).partition(":")[0] for each in said if "left out" in str(each.message)] == steps
+    steps = [f"Step {number + 1} is skipped" for number in bad]
+    assert [str(each.message).partition(" because")[0] for each in said if "is skipped" in str(each.message)] == steps
     other = fitted(tmp_path, None, left_out=bad)
     first, second = one.lightning_module.state_dict(), other.lightning_module.state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -136,8 +136,8 @@ def test_skipped_updates_leave_no_trace(tmp_path: Path, bad: tuple[int, ...]) ->
 
 def test_nothing_but_skipped_updates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("imagenet_ddp.callbacks.nonfinite_loss.MAX_SKIPPED", 3)
-    said = "those of 4 updates in a row are not, up to step 4"
-    with pytest.raises(RunError, match=said), pytest.warns(UserWarning, match="is left out"):
+    said = "those of 4 updates in a row were not, up to step 4"
+    with pytest.raises(RunError, match=said), pytest.warns(UserWarning, match="is skipped"):
         fitted(tmp_path, NonFiniteLoss("skip"), bad=tuple(range(NUM_BATCHES)))
     assert MAX_SKIPPED > 3
 

@@ -549,7 +549,7 @@ def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[s
     assert since(killed_at, found) < 30
     nobody_is_left(two)
     if node == 0:
-        assert "rank 0 leaves without saving: the rendezvous store does not answer" in found[0].err
+        assert "rank 0 exits without saving: the rendezvous store does not answer" in found[0].err
         assert "rank 1 ends because rank 0 (node 0, local rank 0) is gone" in found[1].err
         assert found[1].code == 1
     else:

@@ -1,4 +1,4 @@
-"""Read a training's position within an epoch, and set where a resumed one continues."""
+"""Read the position of a training within an epoch, and set the position at which a resumed training continues."""
 
 import math
 from typing import Any, TypeVar
@@ -9,20 +9,20 @@ _Callback = TypeVar("_Callback", bound=L.Callback)
 
 
 def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None:
-    """Return the trainer's first callback of this class."""
+    """Return the trainer's first callback of this class; None if there is none."""
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return next((callback for callback in callbacks if isinstance(callback, kind)), None)
 
 
 def is_epoch_over(trainer: L.Trainer) -> bool:
-    """Return whether all batches of the epoch are trained. An epoch may also end early: by trainer.max_steps,
-    trainer.max_time, or a callback that sets trainer.should_stop."""
+    """Return whether all batches of the epoch have been trained. An epoch can end before that through
+    trainer.max_steps, trainer.max_time, or a callback that sets trainer.should_stop."""
     return trainer.fit_loop.batch_idx + 1 >= trainer.num_training_batches
 
 
 def is_update(trainer: L.Trainer) -> bool:
-    """Return whether the last batch completed an update of the weights; stopping before one loses the accumulated
-    gradients."""
+    """Return whether the last batch completed an update of the weights. If training stops within an update, the
+    accumulated gradients are lost."""
     return (trainer.fit_loop.batch_idx + 1) % trainer.accumulate_grad_batches == 0 or is_epoch_over(trainer)
 
 
@@ -31,16 +31,17 @@ def validates_next(trainer: L.Trainer) -> bool:
     every, every_n_epochs = trainer.val_check_batch, trainer.check_val_every_n_epoch
     if every in (None, math.inf):
         return False
-    if every_n_epochs is None:  # counted over the epochs
+    if every_n_epochs is None:  # batches are then counted across epochs
         is_due = (trainer.fit_loop.total_batch_idx + 1) % every == 0
     else:
         is_due = (trainer.current_epoch + 1) % every_n_epochs == 0 and (trainer.fit_loop.batch_idx + 1) % every == 0
-    return is_due and trainer.enable_validation  # which Lightning finds out each time
+    return is_due and trainer.enable_validation  # last, because Lightning computes this on each access
 
 
-# The layout of checkpoint["loops"] is Lightning's own, and there is no public way to resume within an epoch: the
-# version is bounded, tests/callbacks/test_exact_resume.py watches it. In each counter, ready and started count what
-# has begun, processed and completed what has ended; from a difference Lightning concludes that a run was interrupted.
+# The layout of checkpoint["loops"] is private to Lightning, but there is no public way to resume within an epoch. The
+# version of Lightning is therefore bounded, and tests/callbacks/test_exact_resume.py tests the layout. In each counter,
+# `ready` and `started` count the items that have begun, `processed` and `completed` those that have ended. If the two
+# differ, Lightning concludes that the run was interrupted.
 
 
 def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
@@ -53,7 +54,7 @@ def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False
 
 
 def begin_validation(loops: dict[str, Any]) -> None:
-    """Mark a validation as begun: Lightning completes it before any training."""
+    """Mark a validation as begun, so that Lightning completes it before it continues the training."""
     progress = loops["epoch_loop.val_loop.batch_progress"]
     for part in ("total", "current"):
         progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
@@ -61,7 +62,7 @@ def begin_validation(loops: dict[str, Any]) -> None:
 
 
 def set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
-    """Mark this many epochs as done. begun: the next one is partly trained."""
+    """Mark this many epochs as done. begun: whether the next epoch is partly trained."""
     progress = loops["epoch_progress"]
     for part in ("current", "total"):
         progress[part] = {

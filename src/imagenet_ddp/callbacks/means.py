@@ -1,4 +1,4 @@
-"""Compute means of loss, top-1 and top-5 over images, and the sums they are made of."""
+"""Compute means of loss, top-1 and top-5 over images from sums."""
 
 from dataclasses import dataclass
 
@@ -31,11 +31,12 @@ def is_hit(logits: Tensor, target: Tensor, top_k: int) -> Tensor:
 
 
 def sums_of(loss_sum: float, hits: list[float], count: float) -> list[float]:
-    """Return the sums that Means.from_sums takes. hits: the sums of is_hit() over images."""
+    """Return [sum of losses, top-1 hits, top-k hits, number of images], as Means.from_sums expects. hits: is_hit()
+    summed over the images."""
     return [loss_sum, hits[0], sum(hits), count]
 
 
 def on_cpu(values: dict[str, float]) -> dict[str, Tensor]:
-    """Return the values as CPU tensors: Lightning would put plain numbers on the device, and progress bars would wait
-    for them in each step."""
+    """Return the values as CPU tensors. Lightning would copy plain numbers to the device, and progress bars would then
+    wait for the device in each step."""
     return dict(zip(values, torch.tensor([*values.values()], dtype=torch.float64).unbind(), strict=True))

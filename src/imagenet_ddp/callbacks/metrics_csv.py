@@ -29,13 +29,14 @@ def _is_of_epoch(name: str) -> bool:
 
 
 class History(ScoreCallback):
-    """Write one row per epoch to metrics.csv, with accuracies as fractions, and curves.png at the end. Other metrics
-    that the module logs as train/... or val/... get columns of their own; images_per_s and data_wait_frac need
-    RunningMetrics.
+    """Write one row per epoch to metrics.csv, with accuracies as fractions, and curves.png at the end of the training.
+    Other metrics that the module logs as train/... or val/... get their own columns. The columns images_per_s and
+    data_wait_frac require RunningMetrics.
 
-    A checkpoint contains the rows: a resumed run removes the rows of epochs after its checkpoint.
+    Checkpoints contain the rows, so a resumed run removes the rows of epochs after its checkpoint.
 
-    run_dir: None means the trainer's default_root_dir. title: of the figure; None means the folder's name.
+    run_dir: folder for both files; None means the trainer's default_root_dir. title: title of the figure; None means
+    the folder's name.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class History(ScoreCallback):
             row["train_s"] = round(metrics.elapsed_s, 2)
         if self.scores and (counted := getattr(pl_module, "num_counted", None)):
             row["num_val_images_counted"] = counted[0]
-        # an epoch that was cut short, by trainer.max_steps or max_time, has a row already when it is resumed
+        # an epoch that trainer.max_steps or trainer.max_time ended early already has a row when the run is resumed
         self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]
         self._write(trainer)
 
@@ -103,7 +104,7 @@ class History(ScoreCallback):
             path, top_k = self.path.with_name("curves.png"), getattr(pl_module, "top_k", 5)
             try:
                 draw_curves(self.path, path, self.title or path.parent.name, top_k=top_k)  # type: ignore[arg-type]
-            except Exception as error:  # a picture is no reason to lose the result, which is written after this
+            except Exception as error:  # summary.json, written later, must not be lost because of a picture
                 warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""End a training whose loss is not finite before that state is saved, or skip such updates."""
+"""End a training whose loss is not finite before its state is saved, or skip updates with non-finite gradients."""
 
 import math
 import time
@@ -21,34 +21,35 @@ from imagenet_ddp.system.csv_file import csv_bytes
 
 FILE = "nonfinite_batch.csv"
 MAX_KEPT = 1000  # steps whose losses are kept until the next check
-MAX_SKIPPED = 20  # updates in a row
-PAUSE_S = 1.0  # the rank with that loss has the better message, and only the first rank to end is shown
+MAX_SKIPPED = 20  # most updates skipped in a row
+# Only the message of the first rank that fails is shown, and a rank whose own loss is not finite has the better message.
+PAUSE_S = 1.0
 LOWER = (
-    "a lower optim.lr, trainer.gradient_clip_val=1, or callbacks.nonfinite_loss.on_nan=skip, which leaves such updates "
-    "out"
+    "set a lower optim.lr, set trainer.gradient_clip_val=1, or skip such updates with "
+    "callbacks.nonfinite_loss.on_nan=skip"
 )
 
 
 class NonFiniteLoss(L.Callback):
-    """Check the losses of all steps every trainer.log_every_n_steps steps of the optimizer, and losses and weights
-    before each checkpoint, so that no checkpoint has such weights. Other steps do not wait for the device.
+    """Check the losses of all steps every trainer.log_every_n_steps optimizer steps. Before each checkpoint, check the
+    losses and the weights, so that no checkpoint contains non-finite weights. Other steps do not wait for the device.
 
-    on_nan: raise: end the training with the first step whose loss is not finite, and list the images of its batch in
-    nonfinite_batch.csv in run_dir. skip: skip each update whose gradients are not finite; this waits for the device in
-    every step. With trainer.precision=16-mixed, torch's GradScaler skips such updates in any case, but keeps what their
-    forward passes did to batch norm's statistics; skip undoes that too.
+    on_nan=raise: raise RunError for the first step whose loss is not finite, and list the images of its batch in
+    nonfinite_batch.csv in run_dir. on_nan=skip: skip each update whose gradients are not finite, which requires waiting
+    for the device in every step. With trainer.precision=16-mixed, torch's GradScaler skips such updates in any case,
+    but keeps the changes that their forward passes made to batch norm's statistics. on_nan=skip undoes them as well.
 
-    Needs the batches of ImageDataModule and the outputs of ImageClassifier.
+    Requires the batches of ImageDataModule and the outputs of ImageClassifier.
     """
 
     def __init__(self, on_nan: str = "raise", run_dir: str | Path | None = None) -> None:
         self.on_nan = on_nan
         self.run_dir = None if run_dir is None else Path(run_dir)
-        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # not checked yet
-        self._buffers: list[Tensor] = []  # after the last update, for skip
-        self._num_skipped = 0  # in a row
+        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # unchecked steps
+        self._buffers: list[Tensor] = []  # copy made after the last update, for on_nan=skip
+        self._num_skipped = 0  # updates skipped in a row
         if on_nan == "raise":
-            self.on_before_optimizer_step = None  # type: ignore[assignment]  # Lightning then leaves it out
+            self.on_before_optimizer_step = None  # type: ignore[assignment]  # Lightning then skips it
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -61,13 +62,13 @@ class NonFiniteLoss(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self._look(trainer)
-        # the same on all ranks, also on those whose own losses were finite
+        # all ranks have the same weights, including ranks whose own losses were finite
         weights = [parameter.detach() for parameter in pl_module.parameters() if parameter.is_floating_point()]
         if self.on_nan == "raise" and not bool(get_total_norm(weights, math.inf).isfinite()):
             time.sleep(PAUSE_S)
             raise RunError(
-                f"weights must be finite, but are not after step {trainer.global_step}: a gradient, or another rank's "
-                f"loss, was not. No checkpoint has these weights. Hint: {LOWER}."
+                f"weights must be finite, but are not after step {trainer.global_step}, because a gradient or another "
+                f"rank's loss was not finite. No checkpoint contains these weights. Hint: {LOWER}."
             )
 
     def _look(self, trainer: L.Trainer) -> None:
@@ -92,7 +93,7 @@ class NonFiniteLoss(L.Callback):
         lr = trainer.optimizers[0].param_groups[0]["lr"]
         raise RunError(
             f"the loss must be finite, but is {loss} in step {step} (epoch {epoch + 1}, rank {trainer.global_rank}), "
-            f"at a learning rate of {lr:.3g}.{listed} No checkpoint has these weights. Hint: {LOWER}."
+            f"at a learning rate of {lr:.3g}.{listed} No checkpoint contains these weights. Hint: {LOWER}."
         )
 
     # -- skip
@@ -108,26 +109,26 @@ class NonFiniteLoss(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        # of all ranks: they have the same sum, and so the same answer
+        # the gradients are already summed over all ranks, so all ranks get the same answer
         if bool(get_total_norm(gradients).isfinite()):
             self._num_skipped = 0
             for kept, buffer in zip(self._buffers, pl_module.buffers(), strict=True):
                 kept.copy_(buffer)
             return
         for kept, buffer in zip(self._buffers, pl_module.buffers(), strict=True):
-            buffer.copy_(kept)  # the statistics of batch norm are of the same forward pass
+            buffer.copy_(kept)  # the same forward pass updated batch norm's statistics
         if self.on_nan == "scaler":
             return
-        optimizer.zero_grad(set_to_none=True)  # torch's optimizers leave out parameters without a gradient
+        optimizer.zero_grad(set_to_none=True)  # torch's optimizers skip parameters without a gradient
         self._num_skipped += 1
         step = trainer.global_step + 1
         if self._num_skipped > MAX_SKIPPED:
             raise RunError(
-                f"gradients must be finite, but those of {self._num_skipped} updates in a row are not, up to step "
-                f"{step}. Hint: a lower optim.lr, or trainer.gradient_clip_val=1."
+                f"gradients must be finite, but those of {self._num_skipped} updates in a row were not, up to step "
+                f"{step}. Hint: set a lower optim.lr, or set trainer.gradient_clip_val=1."
             )
         if trainer.is_global_zero:
             warnings.warn(
-                f"Step {step} is left out: its gradients are not finite (callbacks.nonfinite_loss.on_nan=skip).",
+                f"Step {step} is skipped because its gradients are not finite (callbacks.nonfinite_loss.on_nan=skip).",
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Collect the predictions of a validation for each image, from all ranks."""
+"""Collect the predictions for all validation images from all ranks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,23 +13,25 @@ from imagenet_ddp.models.calibration import log_sums
 
 @dataclass
 class Predicted:
-    """The readable images of one rank, or of all, by position; k is 5, or the number of classes if there are fewer."""
+    """The predictions for N readable images of all ranks, sorted by position in the split. k is 5, or the number of
+    classes if there are fewer."""
 
     index: np.ndarray  # int64 (N,), position in the split
     classes: np.ndarray  # int64 (N, k), most probable first
     probabilities: np.ndarray  # float32 (N, k)
     losses: np.ndarray  # float32 (N,), cross entropy
-    log_sums: np.ndarray  # float32 (N, 41), of models.calibration
-    gaps: np.ndarray  # float32 (N,), greatest logit - that of the true class
-    scores: np.ndarray | None  # float32 (N, num_classes), all probabilities, where they are wanted
-    loaded: np.ndarray  # int64, positions that a loader has taken, the unreadable ones among them
+    log_sums: np.ndarray  # float32 (N, 41), see models.calibration
+    gaps: np.ndarray  # float32 (N,), greatest logit minus the logit of the true class
+    scores: np.ndarray | None  # float32 (N, num_classes), all probabilities; None unless keep_scores is set
+    loaded: np.ndarray  # int64, positions of all loaded images, including unreadable ones
 
 
 class Predictions(L.Callback):
-    """Collect the outputs of ImageClassifier.validation_step. After the validation, `result` has those of all ranks on
-    rank 0, and is None on the others.
+    """Collect the outputs of ImageClassifier.validation_step. After the validation, `result` contains the predictions
+    of all ranks on rank 0, and is None on other ranks.
 
-    Small tensors stay on the device until the validation ends, so no batch waits for the device.
+    keep_scores: also keep all probabilities of each image. The collected tensors are small and stay on the device until
+    the validation ends, so no batch waits for the device.
     """
 
     def __init__(self, *, keep_scores: bool = False) -> None:
@@ -51,10 +53,10 @@ class Predictions(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         self._loaded.append(batch["index"])
-        if outputs is None:  # no image of this rank counts
+        if outputs is None:  # no image of this batch counts on this rank
             return
         logits, losses, counted = outputs["logits"], outputs["losses"], batch["num_counted"]
-        # not topk, which may order equal logits otherwise than the argmax that val/top1 counts
+        # topk may order equal logits differently from the argmax that val/top1 is computed with
         values, classes = logits.sort(dim=1, descending=True, stable=True)
         values, classes = values[:, : pl_module.top_k], classes[:, : pl_module.top_k].clone()
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
@@ -76,8 +78,8 @@ class Predictions(L.Callback):
 
 
 def _merge(parts: list[list[np.ndarray]], loaded: list[np.ndarray]) -> Predicted:
-    """Sort the images of all ranks that have any (at least one rank has). parts: in the order of Predicted's fields,
-    with or without scores."""
+    """Merge the predictions of the ranks, and sort them by position. parts: columns of each rank that has any, at least
+    one, in the order of Predicted's fields, with or without scores. loaded: positions loaded by each rank."""
     columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
     order = columns[0].argsort()
     index, classes, probabilities, losses, sums, gaps, *scores = (column[order] for column in columns)

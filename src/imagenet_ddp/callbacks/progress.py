@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 REDRAW_S = 0.1
 COLUMNS = 80
 SPARK_COLUMNS = 16
-SUMMARISED = ("train/loss", "train/top1")  # of the training, in an epoch's line
+SUMMARISED = ("train/loss", "train/top1")  # training metrics shown in an epoch's line
 
 
 class Progress(ScoreCallback):
-    """Print accuracies in percent to `log`. On a terminal: a table of the epochs and, below it, sparklines, memory and
-    a bar, while the lines go to the log file. In a pipe: the lines. A progress bar of Lightning's replaces the live
-    view on the screen; the lines then go to the log file.
+    """Report the progress of a training, with accuracies in percent.
 
-    log: None prints to rank 0's standard output. The lines of the steps (every trainer.log_every_n_steps-th and
-    val_log_every_n_steps-th) need RunningMetrics before this callback; without it there is one line per epoch, from
-    trainer.callback_metrics.
+    On a terminal, show a table of the epochs and, below it, sparklines, memory use and a progress bar. The lines about
+    steps then go to the log file only. In a pipe or file, print these lines. If the trainer has a progress bar of
+    Lightning's, it replaces the live view, and the lines go to the log file.
+
+    log: receives the lines; None prints them to rank 0's standard output. The lines about training and validation steps
+    (every trainer.log_every_n_steps-th and val_log_every_n_steps-th step) require RunningMetrics before this callback.
+    Without it, there is one line per epoch, made from trainer.callback_metrics.
     """
 
     def __init__(
@@ -47,16 +49,16 @@ class Progress(ScoreCallback):
         mode: str = "max",
     ):
         super().__init__(monitor, mode)
-        self.run_log = log  # not `log`: Lightning sets that to the module's method
+        self.run_log = log  # not named `log`, because Lightning overwrites that attribute
         self._metrics: RunningMetrics | None = None
-        self._draws = False  # a bar of its own
+        self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
         self._top_k = 5
         self._drawn_s = self._start_s = 0.0
-        self._start_epoch: float | None = None  # epochs trained before this process, with the fraction of one
-        self._shown: Means | None = None  # of this epoch
-        self._val_shown: Means | None = None  # of this validation
-        self._rows: list[dict[str, Any]] = []  # of the epochs, as in metrics.csv
+        self._start_epoch: float | None = None  # epochs trained before this process, fractional
+        self._shown: Means | None = None  # means of this epoch shown in the bar
+        self._val_shown: Means | None = None  # means of this validation shown in the bar
+        self._rows: list[dict[str, Any]] = []  # one per epoch, as in metrics.csv
         self._num_rows_shown = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -71,7 +73,7 @@ class Progress(ScoreCallback):
         self.run_log.has_other_bar = trainer.progress_bar_callback is not None
         self._draws = self.run_log.is_terminal and not self.run_log.has_other_bar
         history = find_callback(trainer, History)
-        self._rows = list(history.rows) if history is not None else []  # of a run that is resumed
+        self._rows = list(history.rows) if history is not None else []  # earlier rows of a resumed run
         self._num_rows_shown = 0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -128,7 +130,8 @@ class Progress(ScoreCallback):
         self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
 
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
-        """Return the epoch's row of the table for a terminal, preceded by the titles at the start and every 20 rows."""
+        """Return the epoch's row of the table on a terminal, preceded by the column titles at the start and every 20
+        rows."""
         values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **self.scores}
         if (metrics := self._metrics) is not None:
             values |= {name: getattr(metrics, name) for name in ("images_per_s", "data_wait_frac")}
@@ -222,7 +225,7 @@ class Progress(ScoreCallback):
         return f"loss {format_loss(means.loss, 3)} {top}"
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
-        """Return the time left in the whole run, from the mean speed so far, validation included."""
+        """Estimate the time left in the whole run from the mean speed so far, including validation."""
         done = trainer.current_epoch + step / steps - (self._start_epoch or 0.0)
         left = (trainer.max_epochs or 0) - trainer.current_epoch - step / steps
         if done <= 0 or left < 0:
@@ -239,17 +242,17 @@ def _spark(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _memory(device: torch.device) -> str:
-    """Return the peak memory of this process so far, without waiting for the device."""
+    """Format the peak memory of this process so far, without waiting for the device."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return f"{torch.cuda.max_memory_reserved(device) / 2**30:.1f} of {total / 2**30:.0f} GiB of {device}"
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
 def _fit_columns(parts: Mapping[str, str], share: float, optional: Sequence[str] = ()) -> str:
-    """Join the parts within COLUMNS, dropping as few of the optional ones as possible, in their order. A bar fills the
-    space between the first part and the others."""
+    """Join the parts into one line of at most COLUMNS characters. If they do not fit, drop as few optional parts as
+    possible, in the order of `optional`. A bar fills the space after the first part and shows `share`, 0 to 1."""
     names = list(parts)
     for name in optional:
         if name in names and sum(len(parts[each]) + 1 for each in names) - 1 > COLUMNS:

@@ -1,5 +1,5 @@
-"""Describe the position at which a checkpoint was made, and continue there: at an image of an epoch, on any number of
-devices."""
+"""Describe the position in the training at which a checkpoint is written, and continue at that image of the epoch, on
+any number of devices."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -12,9 +12,9 @@ from imagenet_ddp.errors import ConfigError
 
 
 class ResumableData(Protocol):
-    """The methods of a data module by which an epoch can continue at an image; ImageDataModule has them."""
+    """The interface of a data module whose epochs can continue at any image. ImageDataModule implements it."""
 
-    train_sampler: BatchSampler | None  # of the current train_dataloader()
+    train_sampler: BatchSampler | None  # sampler of the current train_dataloader()
 
     @property
     def num_train_images(self) -> int: ...
@@ -25,18 +25,18 @@ class ResumableData(Protocol):
         ...
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
-        """Skip the first `image` images of this epoch, trained on in `step` steps; called before the loaders are
-        made."""
+        """Skip the first `image` images of this epoch, which have been trained on in `step` steps. Must be called
+        before the loaders are made."""
         ...
 
 
 def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bool) -> dict[str, Any]:
-    """Return kind (epoch_end, mid_epoch, before_validation or interrupted), epoch, the number of its images already
-    trained on, the images per step, and whether the epoch has no more steps. Also correct Lightning's own counters
-    accordingly. loops: checkpoint["loops"]["fit_loop"].
+    """Return the kind of the position (epoch_end, mid_epoch, before_validation or interrupted), the epoch, the number
+    of its images already trained on, the images per step, and whether the epoch has no more steps. Also correct
+    Lightning's own counters in `loops`, which is checkpoint["loops"]["fit_loop"].
 
-    before_validation: the epoch's batches so far are trained, but the validation that follows them is not done.
-    interrupted: written after an error by another callback, maybe in the middle of an update or of a validation.
+    before_validation: whether the validation that follows the batches trained so far still has to be run. The kind is
+    interrupted if another callback writes the checkpoint after an error, possibly within an update or a validation.
     """
     epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
     epoch = max(epochs["started"] - 1, 0)
@@ -53,7 +53,7 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
         kind = "epoch_end"
     else:
         kind = "mid_epoch"
-        # gradients of an incomplete update are not in the file: its batches are trained again
+        # the checkpoint has no gradients of an incomplete update, so the batches of this update are trained again
         if sampler and not is_epoch_over(trainer):
             batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
         set_batches(loops, batches)
@@ -63,7 +63,7 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
         "epoch": epoch,
         "images": sampler.images_after(epoch, batches) if sampler else 0,
         "global_batch_size": data.train_step_images if data else 0,
-        "is_over": is_epoch_over(trainer),  # missing in a checkpoint of an older version
+        "is_over": is_epoch_over(trainer),  # missing in checkpoints of older versions
     }
 
 
@@ -71,11 +71,11 @@ def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str
     """Make Lightning and the data module continue at a position returned by describe()."""
     if position["kind"] == "interrupted":
         raise ConfigError(
-            f"{trainer.ckpt_path} must be written between two steps to be resumed, but was when an error had ended the "
-            "training (save_on_exception). Hint: resume the last.ckpt of that run."
+            f"{trainer.ckpt_path} must be written between two steps to be resumed, but was written after an error had "
+            "ended the training (save_on_exception). Hint: resume from the last.ckpt of that run."
         )
     if position["kind"] == "epoch_end":
-        # with trainer.max_steps Lightning takes a finished epoch for an interrupted one
+        # with trainer.max_steps, Lightning mistakes a finished epoch for an interrupted one
         set_epochs(loops, position["epoch"] + 1)
         set_batches(loops, 0, keep_total=True)
         return
@@ -85,12 +85,12 @@ def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str
     step_images = data.train_step_images
     steps = -(-data.num_train_images // step_images)
     if position["global_batch_size"] != step_images:
-        # counted in the new, larger or smaller steps, so that the epoch still ends at its usual number of them
+        # count in steps of the new size, so that the epoch still ends after its usual number of steps
         batches = steps - -(-(data.num_train_images - position["images"]) // step_images)
         set_batches(loops, batches, keep_total=True)
     limit = trainer.limit_train_batches
     limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
-    # a new, lower limit, or larger steps: only the validation of this epoch is left
+    # with a lower limit or larger steps than before, only the validation of this epoch may be left
     if batches > limit or (batches == limit and not position.get("is_over")):
         batches = limit
         set_batches(loops, batches, keep_total=True)

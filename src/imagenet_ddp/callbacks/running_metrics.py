@@ -1,4 +1,4 @@
-"""Measure loss, top-1, top-5, images/s and the time spent waiting for data, and log them."""
+"""Measure and log loss, top-1, top-5, images/s and the time spent waiting for data."""
 
 import time
 from collections.abc import Mapping
@@ -15,38 +15,38 @@ from imagenet_ddp.callbacks.means import Means, is_hit, on_cpu, sums_of
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.callbacks.step_times import StepTimes
 
-SAVE_EVERY_S = 1.0  # loggers open a file for each save: 0.3 ms
+SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it
 
 
 class RunningMetrics(ScoreCallback):
-    """Log train/loss, train/top1, train/top5, lr, images_per_s, data_wait_frac and, on a GPU, gpu_memory_gib, the peak
-    allocation so far; keep them for the callbacks after this one. Needs the batches of ImageDataModule and the outputs
-    of ImageClassifier.
+    """Log train/loss, train/top1, train/top5, lr, images_per_s, data_wait_frac and, on a GPU, gpu_memory_gib, which is
+    the peak allocation so far. Callbacks after this one can read these values. Requires the batches of ImageDataModule
+    and the outputs of ImageClassifier.
 
-    Every trainer.log_every_n_steps-th step of the optimizer gets the means over this rank's images since the last such
-    step. No other step waits for the device, and none waits for another rank: sums are kept on the device and copied to
-    the host with the next figures. At the end of an epoch, and before a validation, callback_metrics has the means over
-    all ranks' images of the epoch so far, so a decision based on them is the same on all ranks; loggers get those of
-    the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
+    Every trainer.log_every_n_steps optimizer steps, log the means over this rank's images since the last such step. No
+    other step waits for the device, and no step waits for another rank, because the sums stay on the device until they
+    are logged. At the end of an epoch, and before a validation, trainer.callback_metrics contains the means over all
+    ranks' images of the epoch so far, so decisions based on them are the same on all ranks. Loggers receive the means
+    of the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
 
-    Times are this rank's, in seconds; numbers of images are over all ranks.
+    Times are measured on this rank, in seconds. Numbers of images are totals over all ranks.
     """
 
     def __init__(self, monitor: str = "val/top1", mode: str = "max") -> None:
         super().__init__(monitor, mode)
-        self.num_epochs = 0  # completely trained
+        self.num_epochs = 0  # number of completely trained epochs
         self.train_times, self.val_times = StepTimes(), StepTimes()
-        self.train_s = self.train_cpu_s = 0.0  # of earlier epochs and of the part before a resume
-        self.epoch_means: Means | None = None  # of the last finished epoch, over all ranks
-        self._sums: ImageSums | None = None  # of the fit that is running; since: the last call of take()
+        self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
+        self.epoch_means: Means | None = None  # means of the last finished epoch, over all ranks
+        self._sums: ImageSums | None = None  # sums of the current fit; sums.since: since the last call of take()
         self._restored: list[float] | None = None
         self._cpu_mark = self._fit_mark = 0.0
         self._end: float | None = None
         self._end_cpu_s: float | None = None
         self._trainer: L.Trainer | None = None
-        self._num_updates = 0  # of the weights, after the last batch
-        self._has_saved = False  # since the last step: what that took is no waiting for data
-        self._saved_s = 0.0  # when loggers wrote what they had been given
+        self._num_updates = 0  # number of weight updates after the last batch
+        self._has_saved = False  # a checkpoint was saved since the last step, whose time is not waiting for data
+        self._saved_s = 0.0  # time of the loggers' last save
 
     # -- hooks
 
@@ -70,8 +70,9 @@ class RunningMetrics(ScoreCallback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # Loggers, and Lightning's callbacks that write to them, count steps by this; after a resume within an epoch it
-        # is one too low. Private: the version is bounded, tests/callbacks/test_running_metrics.py watches.
+        # Loggers, and Lightning's callbacks that write to them, use this counter as the step. After a resume within an
+        # epoch, it is one too low. It is private, so the version of Lightning is bounded, and
+        # tests/callbacks/test_running_metrics.py tests it.
         trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
         if self._has_saved:
             self.train_times.begin()
@@ -86,9 +87,9 @@ class RunningMetrics(ScoreCallback):
             logits, target = logits[:counted], target[:counted]
         self.sums.add(outputs["loss_sum"], logits, target)
         self.train_times.end_step(batch["step_images"])
-        step = trainer.global_step  # which Lightning looks up each time
+        step = trainer.global_step  # read once, because Lightning computes it on each access
         is_update, self._num_updates = step != self._num_updates, step
-        # Lightning's loggers take what is logged in these very steps
+        # Lightning passes metrics to its loggers in exactly these steps
         if is_update and (trainer.should_stop or step % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
             means, images_per_s, data_wait_frac = self.take()
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])
@@ -98,8 +99,8 @@ class RunningMetrics(ScoreCallback):
             self._log(trainer, means.named(), on_cpu(rest))
 
     def _log(self, trainer: L.Trainer, shown: dict[str, Tensor], rest: dict[str, Tensor]) -> None:
-        """Do the work of pl_module.log_dict, which would take 3 ms, and 40 µs in each later step. shown: also in
-        progress bars."""
+        """Do the work of pl_module.log_dict, which would take 3 ms, and 40 µs in each later step. shown: metrics that
+        progress bars also show. rest: all other metrics."""
         trainer.progress_bar_metrics.update({name: float(value) for name, value in shown.items()})
         for metrics in (trainer.callback_metrics, trainer.logged_metrics):
             metrics.update(shown | rest)
@@ -137,20 +138,21 @@ class RunningMetrics(ScoreCallback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.epoch_means = self.total(trainer)
         pl_module.log_dict(self.epoch_means.named(), prog_bar=True, logger=False)
-        self._log(trainer, {}, self.epoch_means.named("_epoch"))  # now: Lightning would after the checkpoint is written
+        # logged here, because Lightning would log these metrics only after the checkpoint is written
+        self._log(trainer, {}, self.epoch_means.named("_epoch"))
         self.num_epochs = trainer.current_epoch + is_epoch_over(trainer)
         if not is_epoch_over(trainer):
-            return  # a checkpoint of this moment continues the epoch
+            return  # a checkpoint written now continues the epoch
         self.train_times.end_epoch()
-        self.sums.epoch[:] = 0.0  # a checkpoint of this moment begins the next epoch
+        self.sums.epoch[:] = 0.0  # a checkpoint written now begins the next epoch
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._end_cpu_s = cpu_s(trainer)  # Lightning ends the loader workers next, and with them goes their time
+        self._end_cpu_s = cpu_s(trainer)  # must be read before Lightning ends the loader workers
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._end = time.perf_counter()
 
-    # -- what other callbacks, and the summary, read
+    # -- values that other callbacks and the summary read
 
     @property
     def begun(self) -> bool:
@@ -158,8 +160,8 @@ class RunningMetrics(ScoreCallback):
         return self._sums is not None and self._sums.begun
 
     def current(self) -> tuple[Means, Means]:
-        """Return (last step, this epoch so far) of this rank's images. Waits for the device, unless they have been read
-        since that step."""
+        """Return the means over this rank's images as (last step, this epoch so far). Waits for the device, unless the
+        sums have been read since the last step."""
         self._read()
         return Means.from_sums(self.sums.last.tolist()), Means.from_sums(self.sums.epoch.tolist())
 
@@ -178,7 +180,8 @@ class RunningMetrics(ScoreCallback):
     def validated(
         self, pl_module: L.LightningModule, outputs: Mapping[str, Tensor] | None, batch: Any
     ) -> tuple[Means, Means]:
-        """Return (last step, this validation so far) of this rank's images. Waits for the device."""
+        """Return the means over this rank's validation images as (last step, this validation so far). Waits for the
+        device."""
         so_far: Tensor = pl_module.validation_sums()  # type: ignore[operator]
         parts: list[Tensor] = []
         count = 0
@@ -199,7 +202,7 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def data_wait_frac(self) -> float:
-        """Return the share of this epoch's training time that this rank waited for its loader."""
+        """Return the share of this epoch's training time that this rank spent waiting for its loader."""
         return self.train_times.data_wait_frac
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
@@ -212,14 +215,14 @@ class RunningMetrics(ScoreCallback):
 
     @property
     def elapsed_s(self) -> float:
-        """Return the seconds of training by this rank's clock, including the parts before a resume."""
+        """Return the seconds of training measured on this rank, including the parts before a resume."""
         return self.train_s + (self._end or time.perf_counter()) - self._fit_mark
 
     # -- sums
 
     @property
     def sums(self) -> ImageSums:
-        """Return the sums over this rank's images; there are none before a training."""
+        """Return the sums over this rank's images, which exist only after the training has started."""
         assert self._sums is not None
         return self._sums
 
@@ -228,7 +231,7 @@ class RunningMetrics(ScoreCallback):
         return trainer.strategy.reduce(self.sums.epoch_on_device(), reduce_op="sum").tolist()
 
     def _read(self) -> None:
-        """Copy the sums to the host. The wait for the device counts as time of this step, not as waiting for data."""
+        """Copy the sums to the host. Count the wait for the device as part of this step, not as waiting for data."""
         start_s = time.perf_counter()
         self.sums.read()
         self.train_times.add(time.perf_counter() - start_s)
@@ -236,7 +239,7 @@ class RunningMetrics(ScoreCallback):
     # -- checkpoints
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._save(trainer)  # a resumed run logs what comes after this moment, and nothing before it
+        self._save(trainer)  # a resumed run logs only the steps after this checkpoint
         self._has_saved = True
 
     def state_dict(self) -> dict[str, Any]:

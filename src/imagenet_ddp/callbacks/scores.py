@@ -1,4 +1,4 @@
-"""Track the scores of validations: those of the current epoch, and the best one."""
+"""Track validation scores: those of the current epoch, and the best one so far."""
 
 import math
 from typing import Any
@@ -7,8 +7,11 @@ import lightning.pytorch as L
 
 
 class BestScore:
-    """value: the best so far; None before the first. epoch: the one in which it was reached, from 1; 0 before the
-    first."""
+    """The best score of a metric so far.
+
+    monitor: name of the metric. mode: "min" or "max". value: the best score; None before the first validation. epoch:
+    the epoch, counted from 1, in which it was reached; 0 before the first validation.
+    """
 
     def __init__(self, monitor: str, mode: str):
         if mode not in ("min", "max"):
@@ -19,7 +22,7 @@ class BestScore:
         self.epoch = 0
 
     def update(self, trainer: L.Trainer) -> bool:
-        """Take the score of the validation that has just ended; return whether it is the best so far."""
+        """Read the score of the validation that has just ended, and return whether it is the best so far."""
         if self.monitor not in trainer.callback_metrics:
             return False
         value = float(trainer.callback_metrics[self.monitor])
@@ -29,7 +32,8 @@ class BestScore:
         return True
 
     def restore(self, monitor: str, value: float | None, epoch: int) -> bool:
-        """Take the best score of a checkpoint; return False if it is of another metric and cannot be compared."""
+        """Restore the best score from a checkpoint. Return False without restoring it if it is a score of another
+        metric, which cannot be compared."""
         if monitor != self.monitor:
             return False
         self.value, self.epoch = value, epoch
@@ -37,8 +41,10 @@ class BestScore:
 
 
 class ScoreCallback(L.Callback):
-    """Base of callbacks that report on epochs. scores: what the last validation of this epoch logged under val/; empty
-    before it. best: over all validations."""
+    """Base class of callbacks that report on epochs.
+
+    scores: val/... metrics of the last validation in this epoch; empty before it. best: best score of all validations.
+    """
 
     def __init__(self, monitor: str = "val/top1", mode: str = "max"):
         self.scores: dict[str, float] = {}

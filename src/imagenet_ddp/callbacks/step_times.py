@@ -1,28 +1,28 @@
-"""Sum up the seconds of a loop's steps, and those spent waiting for data."""
+"""Measure the time of a loop's steps, and the time spent waiting for data."""
 
 import math
 import time
 from typing import Any
 
-# Of this epoch and of all earlier ones: stored, so that a resumed run continues them.
+# Totals of this epoch and of all earlier ones, which checkpoints store so that a resumed run continues counting.
 STORED = ("num_images", "num_steps", "batch_sum_s", "data_sum_s", "all_images", "all_batch_s", "all_data_s")
 
 
 class StepTimes:
-    """Seconds by this rank's clock and the corresponding numbers of images: of the last step, of this epoch, of the
-    whole run, and since the last call of take(). A step lasts from the end of the previous one."""
+    """Seconds measured on this rank and numbers of images, for the last step, this epoch, the whole run, and the time
+    since the last call of take(). A step begins when the previous one ends."""
 
     def __init__(self) -> None:
-        self.batch_s = self.data_s = 0.0  # of the last step
-        self.batch_sum_s = self.data_sum_s = 0.0  # of this epoch's steps
-        self.num_steps = self.num_images = 0  # of this epoch
-        self.all_images, self.all_batch_s, self.all_data_s = 0, 0.0, 0.0  # of the epochs that have ended
+        self.batch_s = self.data_s = 0.0  # last step
+        self.batch_sum_s = self.data_sum_s = 0.0  # all steps of this epoch
+        self.num_steps = self.num_images = 0  # this epoch
+        self.all_images, self.all_batch_s, self.all_data_s = 0, 0.0, 0.0  # all epochs that have ended
         self._since_images, self._since_batch_s, self._since_data_s = 0, 0.0, 0.0
-        self._is_added = False  # whether this epoch is one of those that have ended
+        self._is_added = False  # whether this epoch has ended and is included in these totals
         self._mark = 0.0
 
     def begin(self) -> None:
-        """Begin the next step now: the time since the last one belongs to no step."""
+        """Begin the next step now, so that the time since the last step belongs to no step."""
         self._mark = time.perf_counter()
 
     def begin_epoch(self) -> None:

@@ -1,11 +1,11 @@
 """Stop all ranks at the same step, without a collective or a device sync per step.
 
-A signal only sets a flag (runs/signals.py). A thread on each rank, with its own connection to the rendezvous store,
-passes it to the others: rank 0 proposes a position a little ahead, every rank answers whether it can still stop there,
-and rank 0 decides on the position if all can, else proposes a later one. The training thread compares two integers per
-step, and waits only at a position that is proposed but not yet decided.
+A signal only sets a flag (runs/signals.py). Each rank has a thread with its own connection to the rendezvous store,
+which reports the signal to the other ranks. Rank 0 then proposes a position slightly ahead, and every rank answers
+whether it can still stop there. If all ranks can, rank 0 decides on this position. Otherwise it proposes a later one.
+The training thread compares two integers per step, and waits only at a position that is proposed but not yet decided.
 
-Positions are the same on all ranks and grow: 3k after training batch k (of the whole run), 3k + 1 in the validation
+Positions are the same on all ranks and increase: 3k after training batch k (of the whole run), 3k + 1 in the validation
 after it, 3k + 2 at the end of the epoch. A run stops at the first position at or after the decided one.
 """
 
@@ -22,13 +22,13 @@ from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.text import first_line
 
-POLL_S = 0.1  # between two reads of the store by the thread
-ANSWER_S = 5.0  # longest wait for another rank's thread, which answers also during a long step
+POLL_S = 0.1  # time between two reads of the store by the thread
+ANSWER_S = 5.0  # longest wait for another rank's thread, which answers even during a long step
 
 
 class StopAgreement:
-    """Agree with the other ranks on a position at which to stop. store_client: makes the thread's connection to the
-    store; None for a single process."""
+    """Agree with the other ranks on a position at which to stop. store_client: function that opens the thread's
+    connection to the store; None for a single process."""
 
     def __init__(self, signals: Signals, rank: int, world_size: int, store_client: Callable[[], Store] | None):
         self._signals, self._rank, self._world_size = signals, rank, world_size
@@ -50,8 +50,9 @@ class StopAgreement:
             self._passed = position
 
     def must_stop(self, position: int, *, leave: bool = True) -> bool:
-        """Return whether to stop here. leave: if not, mark this position as passed; False if it comes again (before
-        each validation batch)."""
+        """Return whether to stop at this position. Wait for the decision if this position has been proposed. leave:
+        mark the position as passed if the run does not stop; False for a position that is tested several times, as
+        before each validation batch."""
         if self._thread is None:
             self.signal_number = self._signals.received
             return self.signal_number is not None
@@ -69,7 +70,7 @@ class StopAgreement:
             return False
 
     def end(self) -> None:
-        """End the thread: the run is over, and the other ranks need not wait for this one."""
+        """End the thread. To be called when the run is over, so that the other ranks need not wait for this one."""
         self._ending = True
         if self._thread is not None:
             self._thread.join(2 * POLL_S)
@@ -79,7 +80,7 @@ class StopAgreement:
             store = store_client()
             while not self._ending:
                 if self._signals.received:
-                    # of several ranks' signals the first one counts
+                    # if several ranks receive signals, the first one counts
                     store.compare_set("stop/signal", "", str(self._signals.received))
                 if store.check(["stop/signal"]):
                     self.signal_number = int(store.get("stop/signal"))
@@ -98,7 +99,7 @@ class StopAgreement:
             key = f"stop/{attempt}"
             if self._rank == 0:
                 with self._lock:
-                    # others may be one batch ahead; in a validation all are in the same one
+                    # other ranks may be one batch ahead, but during a validation all ranks are in the same one
                     ahead = 1 if self._validating else 4
                     store.set(f"{key}/position", str(self._passed + ahead))
             position = int(self._get(store, f"{key}/position", "rank 0"))
@@ -131,9 +132,9 @@ class StopAgreement:
         return store.get(key).decode()
 
     def _give_up(self, reason: str) -> None:
-        """End the process: its training thread is in a collective that will never return."""
+        """End the process, because its training thread is in a collective that will never return."""
         number = self.signal_number or self._signals.received
         if number:
-            print(f"rank {self._rank} leaves without saving: {reason}", file=sys.stderr, flush=True)
+            print(f"rank {self._rank} exits without saving: {reason}", file=sys.stderr, flush=True)
             unfinished.finish()
             os._exit(128 + number)

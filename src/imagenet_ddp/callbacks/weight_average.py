@@ -1,4 +1,4 @@
-"""Keep a running average of the weights, which is validated and stored in their place."""
+"""Keep a running average of the weights, which is validated and stored instead of the weights themselves."""
 
 from collections import defaultdict
 from functools import partial
@@ -15,15 +15,15 @@ from imagenet_ddp.callbacks.loop_state import is_epoch_over
 
 
 class WeightAverage(WeightAveraging):
-    """Average the weights and the buffers (batch norm's statistics): exponentially (ema), or equally over the ends of
-    epochs (swa).
+    """Average the weights and the buffers (batch norm's statistics), either exponentially (ema) or equally over the
+    ends of epochs (swa).
 
-    decay: weight of the old average in each update; None: an equal average of the ends of epochs. every_n_steps:
+    decay: weight of the old average in each update; None means an equal average over the ends of epochs. every_n_steps:
     optimizer steps between two updates of an exponential average. start_epoch: the first epoch, counted from 0, that is
-    averaged; until then there is no average, and the weights themselves are validated and stored.
+    averaged. Before it there is no average, and the weights themselves are validated and stored.
 
-    A checkpoint has the average as `state_dict`, which evaluation and prediction load, and the weights that training
-    continues from as `current_model_state`.
+    A checkpoint contains the average as `state_dict`, which evaluation and prediction load, and the weights from which
+    training continues as `current_model_state`.
     """
 
     def __init__(self, decay: float | None = 0.9998, every_n_steps: int = 1, start_epoch: int = 0):
@@ -44,12 +44,12 @@ class WeightAverage(WeightAveraging):
             self._average_model.update_parameters = partial(_update, self._average_model)  # type: ignore[assignment]
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # Lightning copies the module in setup(), before it moves it to its device and type
+        # Lightning copies the module in setup(), before it moves the module to its device and type
         if self._average_model is not None:
             self._average_model.module.to(device=pl_module.device, dtype=pl_module.dtype)  # type: ignore[call-overload]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._epoch = trainer.current_epoch  # a run that is resumed within an epoch does not start one
+        self._epoch = trainer.current_epoch  # on_train_epoch_start is skipped after a resume within an epoch
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch = trainer.current_epoch
@@ -71,7 +71,7 @@ class WeightAverage(WeightAveraging):
         self._is_swapped = self.has_average
         if self._is_swapped:
             super().on_validation_epoch_start(trainer, pl_module)
-            trainer.strategy.on_validation_start()  # once more, as it sends rank 0's buffers: now those of the average
+            trainer.strategy.on_validation_start()  # again, to broadcast rank 0's buffers, now those of the average
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._is_swapped:
@@ -86,15 +86,15 @@ class WeightAverage(WeightAveraging):
             super().on_save_checkpoint(trainer, pl_module, checkpoint)
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        # without one, the average begins with the first update, as in a new run
+        # without a stored average, averaging begins with the first update, as in a new run
         if "averaging_state" in checkpoint:
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
 
 @torch.no_grad()
 def _update(average: AveragedModel, model: nn.Module) -> None:
-    """Do what AveragedModel.update_parameters does without its two waits for the GPU: reading its counter, and copying
-    the counter to the device."""
+    """Do the work of AveragedModel.update_parameters, but without its two waits for the GPU, when it reads its counter
+    and copies the counter to the device."""
     kept = chain(average.module.parameters(), average.module.buffers())
     new = chain(model.parameters(), model.buffers())
     count = int(average.n_averaged)
