@@ -196,7 +196,7 @@ def test_the_same_command_on_both_nodes(trained: Trained) -> None:
     zeta, alpha = trained.found
     assert f"Rendezvous: MASTER_ADDR at {ZETA}:29500, rank 0 of 4, local rank 0 of 2, node 0 of 2." in zeta.out
     assert "GLOO_SOCKET_IFNAME=ens5: it routes to" in zeta.out
-    assert f"Node 1 of 2, ranks 2 to 3, rendezvous at {ZETA}:29500. Node 0 (zeta) shows the run." in alpha.out
+    assert f"Node 1 of 2 runs ranks 2 to 3. The rendezvous is at {ZETA}:29500. Node 0 (zeta) shows" in alpha.out
     assert zeta.out.rstrip().endswith("11 of 11 validation images, each once.")
     assert zeta.err == alpha.err == ""
     nobody_is_left((trained.zeta, trained.alpha))
@@ -669,7 +669,7 @@ def test_the_node_that_stays_must_be_there(two: tuple[Host, Host], tree: Path, t
                *probe(tmp_path / "seen", slow_s=0.25)]  # fmt: skip
     (end,) = ends(*start((alpha,), *options, "cluster.timeout_s=3"))
     assert end.code == 1, end.printed
-    assert f"The node at {ZETA}:29500 does not answer. Waiting for it, at most 3 s." in end.out
+    assert f"The node at {ZETA}:29500 does not answer. Waiting for it for at most 3 s." in end.out
     assert f"the node at {ZETA}:29500 has not answered for 3 s (cluster.timeout_s)" in end.said
     assert "Traceback" not in end.err
 

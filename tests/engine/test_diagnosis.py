@@ -14,7 +14,7 @@ def test_out_of_memory() -> None:
     text = out_of_memory(plan_of("data.batch_size=64", "trainer.accumulate_grad_batches=2"), error)
     assert "rank 0 must have memory for batches of 64 images of " in text
     assert "Tried to allocate 2 GiB. Hint: data.batch_size=32 trainer.accumulate_grad_batches=4," in text
-    assert "Hint: a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
+    assert "Hint: set a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
 
 
 def test_errors_that_are_explained() -> None:

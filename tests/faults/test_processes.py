@@ -35,7 +35,7 @@ def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path,
     stopped.send_signal(signal.SIGCONT)  # else torch's launcher kills it half a minute later
     ended = end(running)
     assert (ended.code, said_s < 60) == (1, True)
-    told(ended, "another rank did not take part in a collective operation. Hint: was a process stopped (kill -CONT",
+    told(ended, "another rank did not take part in a collective operation. Hint: check whether a process is stopped",
          seconds=said_s)  # fmt: skip
     assert "leaked semaphore" not in ended.err
     resume(tmp_path, *options)

@@ -22,7 +22,7 @@ from imagenet_ddp.system.csv_file import csv_bytes
 FILE = "nonfinite_batch.csv"
 MAX_KEPT = 1000  # steps whose losses are kept until the next check
 MAX_SKIPPED = 20  # most updates skipped in a row
-# Only the message of the first rank that fails is shown, and a rank whose own loss is not finite has the better message.
+# Only the message of the first rank that fails is shown. A rank whose own loss is not finite has the better message.
 PAUSE_S = 1.0
 LOWER = (
     "set a lower optim.lr, set trainer.gradient_clip_val=1, or skip such updates with "

@@ -1,4 +1,5 @@
-"""Make the objects of a run from its plan: data module, Lightning module, callbacks, Trainer. Makes no decisions."""
+"""Make the objects of a run from its plan: data module, Lightning module, callbacks and Trainer. The plan has already
+made all decisions."""
 
 import hashlib
 import os
@@ -43,7 +44,7 @@ from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
-# RuntimeErrors and ValueErrors of Lightning's that mean a MisconfigurationException.
+# First words of Lightning's RuntimeErrors and ValueErrors that report a misconfiguration.
 UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (",
            "The current optimizer, ")  # fmt: skip
 
@@ -61,7 +62,8 @@ class Run:
 
 
 def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:
-    """Open the images. Raises ConfigError on all ranks if they found different ones; waits for the slowest rank."""
+    """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
+    images. say: function that writes a line to the log. need_train: open the training images, too."""
     config, options = plan.config, data_options(plan)
     source = open_source(options, config["seed"], os.environ, need_train=need_train)
     images = source.train if source.train is not None else source.val
@@ -87,8 +89,8 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
 def make_module(
     plan: Plan, classes: list[str], num_val_images: int, num_train_images: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the module with random weights, for a checkpoint to fill. num_train_images: one count per class;
-    None if nothing is trained."""
+    """Return the Lightning module with random weights, which a checkpoint may replace. num_train_images: number of
+    training images of each class; None if nothing is trained."""
     config, num_classes = plan.config, len(classes)
     data, model = config["data"], config["model"]
     net = create_model(model, num_classes, config["seed"], data["image_size"])
@@ -100,7 +102,7 @@ def make_module(
         net,
         num_classes,
         num_val_images,
-        make_optimizer=lambda _: make_optimizer(config["optim"], net, **arguments),  # its groups need the layers' names
+        make_optimizer=lambda _: make_optimizer(config["optim"], net, **arguments),  # parameter groups need layer names
         loss=Loss(config["loss"], num_classes, num_train_images),
         seed=config["seed"],
         val_mirror=config["data"]["val_mirror"],
@@ -118,14 +120,14 @@ def make_trainer(
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
         if strategy != "auto":
-            arguments["devices"] = 1  # the strategy brings its own
+            arguments["devices"] = 1  # the strategy handles all devices itself
     else:
-        # frozen layers have no gradients that DistributedDataParallel could wait for
+        # frozen layers have no gradients, so DistributedDataParallel must not wait for them
         unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
         options = {**config["strategy"], "find_unused_parameters": unused}
         strategy = make_strategy(options, world.info.world_size, world.store, kind)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
-        callbacks = [*callbacks, ModelSummary()]  # Lightning's choice prints past the log where rich is installed
+        callbacks = [*callbacks, ModelSummary()]  # with rich installed, Lightning's own would bypass the log
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)
     sync = [SyncBatchNorm(kind)] if arguments["sync_batchnorm"] else []
     arguments["profiler"] = arguments["profiler"] or NoProfiler()
@@ -136,8 +138,8 @@ def make_trainer(
             plugins=[DetectedEnvironment(world.info), BackgroundCheckpointIO(), *sync],
             callbacks=callbacks,
             logger=loggers or False,
-            use_distributed_sampler=False,  # ours are made for the trainer's rank and world
-            # true where there is one already (of this package or the user's): Lightning then adds none of its own
+            use_distributed_sampler=False,  # our samplers already split the data between the ranks
+            # true only if there is such a callback, of this package or the user's, so that Lightning adds none
             enable_checkpointing=_has(callbacks, Checkpoint),
             enable_progress_bar=_has(callbacks, ProgressBar),
             enable_model_summary=False,
@@ -151,8 +153,8 @@ def _has(callbacks: list[L.Callback], kind: type) -> bool:
 
 
 class NoProfiler(PassThroughProfiler):
-    """Does nothing. Lightning's own does not measure either, but makes a generator for each hook of each callback: 100
-    µs per step."""
+    """Profiler that does nothing. Lightning's default profiler does not measure anything either, but makes a generator
+    for each hook of each callback, which takes 100 µs per step."""
 
     _NOTHING = nullcontext()
 
@@ -162,8 +164,8 @@ class NoProfiler(PassThroughProfiler):
 
 @contextmanager
 def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn what Lightning refuses into a sentence: ConfigError before the first training step, else RunError. begun:
-    returns whether there was one."""
+    """Turn Lightning's errors about its configuration into a ConfigError before the first training step, or into a
+    RunError after it. begun: function that returns whether a step has been trained."""
     try:
         yield
     except (MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
@@ -172,13 +174,13 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
         if not (isinstance(error, MisconfigurationException) or is_untyped or is_missing):
             raise
         reason = " ".join(str(error).split()).rstrip(".?")
-        text = f"Lightning refuses these trainer.*, callbacks.* and logger.*: {reason}."
-        text += "" if "hint:" in reason.lower() else " Hint: change what it names."
+        text = f"Lightning rejects these settings of trainer.*, callbacks.* or logger.*: {reason}."
+        text += "" if "hint:" in reason.lower() else " Hint: change the setting that this message names."
         raise (RunError if begun() else ConfigError)(text) from error
 
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
-    """Make all parts of a training. Raises ConfigError if they cannot be made, or cannot be combined."""
+    """Make all parts of a training. Raises ConfigError if they cannot be made or combined."""
     config, info = plan.config, world.info
     data = make_data(plan, world, log.say)
     source = data.source
@@ -191,7 +193,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         "command": job.command,
         "experiment": job.experiment,
         "config": dict(job.config),
-        "images_per_update": plan.update_wanted,  # on another number of devices they may divide again
+        "images_per_update": plan.update_wanted,  # may be divisible by another number of devices
         "classes": source.classes,
         "labels": source.labels,
         "num_train_images": len(data.train_images),

@@ -1,4 +1,5 @@
-"""Coordinate the commands of one job, one per node or per rank: join them, agree on one job, start the processes."""
+"""Coordinate the commands of one job, one per node or per rank: connect them, make them agree on the job, and start its
+processes."""
 
 import os
 import sys
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
-    """Return the launcher around this command. A job of a sweep detects it where it runs."""
+    """Return information about the launcher that started this command. A job of a sweep detects its launcher on the
+    machine where the job runs."""
     found = request.launch_infos[0]
     if found is None:
         config = plain(request.configs[0], partial=True)
@@ -40,7 +42,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     """Wait for the other commands of this job and compare their options; return None if this is the only one."""
     if launch_info.standalone or (launch_info.world_info is not None and launch_info.world_info.world_size == 1):
         return None
-    # a rank that ends is reported here; torch's C++ code would add its stack
+    # this package reports a rank that ends; torch's C++ code would also print a stack trace
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.rendezvous import join
@@ -48,7 +50,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
 
     config = plain(request.configs[0], partial=True)
     place = launch_info.world_info
-    speaks = place is None or place.local_rank == 0 or launch_info.manual  # else the first rank of this machine does
+    speaks = place is None or place.local_rank == 0 or launch_info.manual  # else this machine's first rank reports
     try:
         _expect_backend(config)
         num_local = 1 if place else devices.num_local_processes(config)
@@ -65,7 +67,8 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
 
 
 def _expect_backend(config: Mapping[str, Any]) -> None:
-    """Check once that several processes can train here, before each of them fails separately."""
+    """Check once that several processes can train on this machine, because otherwise each of them would fail
+    separately. Raises ConfigError."""
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.distributed.strategies import backends
 
@@ -74,7 +77,8 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
 
 
 def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
-    """Let number 0 decide for all: one folder, even if the clocks differ, and the checkpoint to continue from."""
+    """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
+    clocks differ, and continue from the same checkpoint. make: function that decides on the job."""
     if rendezvous is None:
         return make()
     from imagenet_ddp.distributed.rendezvous.send_file import send_file
@@ -114,8 +118,8 @@ def run_job(
     *,
     own_processes: bool = False,
 ) -> T:
-    """Call task(world_info, payload) in every process of this node. own_processes: start one even if there is just
-    one."""
+    """Call task(world_info, payload) in every process of this node. own_processes: start a separate process even if
+    there is only one."""
     if launch_info.world_info is not None:
         return task(rendezvous.world_info if rendezvous else launch_info.world_info, payload)
     from imagenet_ddp.distributed import devices
@@ -130,7 +134,7 @@ def run_job(
         last = first.rank + num_local - 1
         ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
         console.print_message(
-            f"Node {first.node_rank} of {first.num_nodes}, {ranks}, rendezvous at "
+            f"Node {first.node_rank} of {first.num_nodes} runs {ranks}. The rendezvous is at "
             f"{first.address}:{first.port}. Node 0 ({rendezvous.rank_group.members[0]['host']}) shows the run.",
             sys.stdout,
         )
@@ -143,9 +147,9 @@ def run_job(
     except WorkersFailedError as error:
         here = first is None or first.node_rank == 0
         if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
-            error.is_requeued = scontrol.requeue_and_print(os.environ)  # the workers of this node, so all, have saved
-        if rendezvous is not None and error.exit_code < 128:  # maybe before they joined the others, who would wait
-            rendezvous.abort(f"its workers ended with exit code {error.exit_code}. Hint: look at its own message.")
+            error.is_requeued = scontrol.requeue_and_print(os.environ)  # this node's workers, and so all, have saved
+        if rendezvous is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
+            rendezvous.abort(f"its workers ended with exit code {error.exit_code}. Hint: read that node's messages.")
         raise
     finally:
         if rendezvous is not None:

@@ -1,5 +1,6 @@
-"""Train on nodes that may leave and come back, trainer.num_nodes=LEAST:MOST. The command on each node starts ranks as
-torchrun would, and restarts them from the run's last checkpoint when nodes leave or join. No torch."""
+"""Train on nodes that may leave and come back (trainer.num_nodes=LEAST:MOST). The command on each node starts ranks as
+torchrun would, and restarts them from the run's last checkpoint when nodes leave or join. Importing this module does
+not import torch."""
 
 import os
 import socket
@@ -21,13 +22,14 @@ from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import first_line
 
-OF_THE_COMMAND = ("cluster", "cluster.address", "cluster.max_restarts", "resume")  # not of its ranks
+OF_THE_COMMAND = ("cluster", "cluster.address", "cluster.max_restarts", "resume")  # not passed on to its ranks
 PAUSE_S, ANSWER_S = 1.0, 5.0
 
 
 def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
-    """Return the best val/top1. train: the ranks' main function. Raises WorkersFailedError; and RunError if the nodes
-    do not meet, or the one that must stay is gone."""
+    """Run this node's ranks until the training has ended, and return the best val/top1, a fraction. train: main
+    function of a rank. Raises WorkersFailedError if ranks fail, and RunError if the nodes do not meet or the node that
+    must stay is gone."""
     with raise_on_signal():
         config = plain(request.configs[0])
         from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
@@ -54,8 +56,8 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
         except RendezvousError as error:
             problem = RunError(
                 f"{nodes.range} must meet at {host}:{address.port} within {timeout_s:g} s (cluster.timeout_s), but did"
-                f" not: {first_line(error.__cause__ or error).rstrip('.')}. Hint: the same command on each node, which"
-                " continues the run; or another port."
+                f" not: {first_line(error.__cause__ or error).rstrip('.')}. Hint: run the same command on each node to"
+                " continue the run, or set another port in cluster.address."
             )
             if not is_host and isinstance(error, RendezvousConnectionError):
                 try:
@@ -65,7 +67,7 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
                 except RunError as silent:
                     problem = silent
         ended = run_dir / "summary.json"
-        if folder.finished_epochs(run_dir) is None or ended.stat().st_mtime < started_s:  # else by the others
+        if folder.finished_epochs(run_dir) is None or ended.stat().st_mtime < started_s:  # else other nodes finished it
             raise problem
         console.print_message(f"{run_dir} is finished.", sys.stdout)
         return folder.summary(run_dir).get("best/val/top1")
@@ -78,7 +80,7 @@ def _rank(train: Callable[[], Any], argv: list[str]) -> Any:
 
 def _wait_for(host: str, port: int, timeout_s: float) -> None:
     """Wait until the node that must stay answers. Raises RunError after timeout_s."""
-    print(f"The node at {host}:{port} does not answer. Waiting for it, at most {timeout_s:g} s.", flush=True)
+    print(f"The node at {host}:{port} does not answer. Waiting for it for at most {timeout_s:g} s.", flush=True)
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -87,7 +89,7 @@ def _wait_for(host: str, port: int, timeout_s: float) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise RunError(
-                    f"the node at {host}:{port} has not answered for {timeout_s:g} s (cluster.timeout_s), last:"
-                    f" {error.strerror or error}. Hint: run the same command there and here to continue the run."
+                    f"the node at {host}:{port} has not answered for {timeout_s:g} s (cluster.timeout_s), last error:"
+                    f" {error.strerror or error}. Hint: run the same command on both nodes to continue the run."
                 ) from error
         time.sleep(PAUSE_S)

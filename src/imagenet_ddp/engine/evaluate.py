@@ -24,7 +24,8 @@ from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
-    """Return top-1 as a fraction; the other results are in evaluation.json in the job's folder."""
+    """Evaluate the job's checkpoint. Return top-1 as a fraction, and write all results to evaluation.json in the job's
+    folder."""
     assert job.checkpoint is not None
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
@@ -37,7 +38,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
     metric_names, real_labels = job.config["metrics"] or [], None
     if "auroc" in metric_names and len(classes) > MAX_AUROC_CLASSES:
         raise ConfigError(
-            f"metrics=[auroc] needs at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}. Hint: leave it out."
+            f"metrics=[auroc] requires at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}. "
+            "Hint: leave auroc out of metrics."
         )
     if job.config["real_labels"]:
         paths = map(data.val_images.path, range(num_images))
@@ -67,7 +69,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted, num_unreadable, lines = module.num_counted, 0, []
     if (predicted := collected.result) is not None:  # rank 0
-        num_unreadable = len(predicted.loaded) - counted[0]  # limit_val_batches leaves readable ones out
+        num_unreadable = len(predicted.loaded) - counted[0]  # limit_val_batches leaves out readable images
         targets = data.val_images.targets
         further = further_results(predicted, targets, classes, metric_names, real_labels)
         lines = results_lines(further)

@@ -1,4 +1,4 @@
-"""Compute from the predictions of all ranks what an evaluation reports besides top-1, top-5 and loss."""
+"""Compute the results that an evaluation reports besides top-1, top-5 and loss from the predictions of all ranks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,10 @@ def further_results(
     metric_names: Sequence[str],
     real_labels: Sequence[set[str]] | None,
 ) -> dict[str, Any]:
-    """Return calibration and, if requested, metrics and real, for evaluation.json.
+    """Return the entries calibration and, if requested, metrics and real of evaluation.json.
 
-    targets: int64, of the split's images, positions in classes. real_labels: names of the right classes of each image.
+    targets: int64, position in `classes` of the class of each image in the split. real_labels: names of the correct
+    classes of each image.
     """
     labels, top1 = targets[predicted.index], predicted.classes[:, 0]
     found: dict[str, Any] = {
@@ -49,10 +50,10 @@ def further_results(
 
 
 def results_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return a log line for each of further_results."""
+    """Return the log lines for the results of further_results."""
     calibration = results["calibration"]
     ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
-    lines = [f"Calibration error {ece}, {then} at the best temperature, {calibration['temperature']:.3f}"]
+    lines = [f"Calibration error {ece}, or {then} at the best temperature ({calibration['temperature']:.3f})"]
     for name, value in results.get("metrics", {}).items():
         if isinstance(value, dict):
             worst = sorted((share, each) for each, share in value.items() if share is not None)[:5]
@@ -70,10 +71,11 @@ def prediction_columns(
 ) -> dict[str, list[Any]]:
     """Return the columns of the predictions file, with one row per loaded image, in order.
 
-    images: of the split, with positions in classes as targets. reasons: path -> why an image could not be read.
+    images: the images of the split, whose targets are positions in `classes`. reasons: maps a path to the reason why
+    the image could not be read.
     """
     index = predicted.loaded
-    rows: list[int | None] = [None] * len(index)  # of predicted
+    rows: list[int | None] = [None] * len(index)  # row of each loaded image in predicted; None if it is unreadable
     for row, place in enumerate(np.searchsorted(index, predicted.index).tolist()):
         rows[place] = row
 

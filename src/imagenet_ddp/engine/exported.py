@@ -1,4 +1,4 @@
-"""Predict with a file that export has written, .onnx or .pt2, on the CPU."""
+"""Predict on the CPU with a .onnx or .pt2 file that export has written."""
 
 import json
 from collections.abc import Callable
@@ -20,11 +20,12 @@ Function = Callable[[Tensor], Tensor]  # (B, 3, H, W) -> (B, num_classes)
 
 
 def make_predictor(path: Path, decoder: str) -> Predictor:
-    """Open an exported file. decoder: data.decoder. Raises ConfigError for a file that export did not write."""
-    hint = "Hint: python -m imagenet_ddp.export writes such a file."
+    """Open an exported file. decoder: value of data.decoder. Raises ConfigError for a file that export did not
+    write."""
+    hint = "Hint: write the file with python -m imagenet_ddp.export."
     try:
         function, text = _open_onnx(path) if path.suffix == ".onnx" else _open_pt2(path)
-    except Exception as error:  # runtime, zip and pickle errors, by what the file really is
+    except Exception as error:  # a runtime, zip or pickle error, depending on the file
         raise ConfigError(
             f"{path} must be an exported model, but cannot be read as one ({first_line(error).rstrip('.')}). {hint}"
         ) from error
@@ -63,8 +64,8 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
         return function(normalise(batch, transform.mean, transform.std, channels_last=False)).softmax(dim=1)
 
     def probabilities(images: list[Tensor]) -> Tensor:
-        """Return the probabilities. Images of one shape form a batch; for a file with a fixed batch size the last one
-        is padded."""
+        """Return the probabilities of images. Images of the same shape form a batch. If the file has a fixed batch
+        size, the last batch is padded."""
         rows = torch.empty(len(images), len(metadata["classes"]))
         shapes: dict[tuple[int, ...], list[int]] = {}
         for position, image in enumerate(images):

@@ -1,4 +1,4 @@
-"""Train in one process: the order of a training, on one screen."""
+"""Train in one process. This file shows the order of all steps of a training."""
 
 import os
 from contextlib import nullcontext
@@ -23,8 +23,8 @@ from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_sig
 
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
-    """Train in this process, from the plan to the last line of the log; return the highest val/top1, a fraction, or
-    None without validation. Raises Stopped after saving if the run was asked to stop."""
+    """Train in this process, from the plan to the last line of the log. Return the highest val/top1, a fraction, or
+    None without validation. Raises Stopped after saving if the run received a signal to stop."""
     with lock(job.run_dir) if world.info.rank == 0 else nullcontext():
         return _run(job, plan, world, signals)
 
@@ -50,7 +50,7 @@ def _run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 
 
 def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> build.Run:
-    """Make everything, and refuse here whatever can be detected before the first step."""
+    """Make all parts of the run. Raises ConfigError for all problems that can be detected before the first step."""
     max_epochs, resumed = plan.config["trainer"]["max_epochs"], job.checkpoint is not None
     try:
         with raise_on_signal():  # a network disk may take many minutes to list its images
@@ -85,7 +85,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
             trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
     except ConfigError:
         if is_first and job.checkpoint is None:
-            (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained: the folder is still a new one
+            (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained, so the folder is still new
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, RuntimeError) and (reason := diagnosis.explain(plan, error)):
@@ -106,7 +106,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:
-    """Return the options by which the same nodes can meet again; none under a launcher or on one node."""
+    """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
     if node_range(config["trainer"]["num_nodes"]):
         return " trainer.num_nodes=1 (or the same as before, on each node)"
     if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
