@@ -12,7 +12,7 @@ from imagenet_ddp.engine.diagnosis import explain, out_of_memory
 def test_out_of_memory() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
     text = out_of_memory(plan_of("data.batch_size=64", "trainer.accumulate_grad_batches=2"), error)
-    assert "rank 0 must have memory for batches of 64 images of " in text
+    assert "rank 0 must have enough memory for batches of 64 images of " in text
     assert "Tried to allocate 2 GiB. Hint: data.batch_size=32 trainer.accumulate_grad_batches=4," in text
     assert "Hint: set a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
 
@@ -21,7 +21,7 @@ def test_errors_that_are_explained() -> None:
     plan = plan_of("strategy.timeout_s=7")
     text = explain(plan, RuntimeError("[unbound_buffer.cc:78] Timed out waiting 7000ms for recv operation to complete"))
     assert text.startswith("timed out after 7 s (strategy.timeout_s): another rank did not take part")
-    assert explain(plan, torch.OutOfMemoryError("no room")).startswith("rank 0 must have memory")
+    assert explain(plan, torch.OutOfMemoryError("no room")).startswith("rank 0 must have enough memory")
     assert explain(plan, RuntimeError("mat1 and mat2 shapes cannot be multiplied")) == ""
 
 

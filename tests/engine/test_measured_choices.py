@@ -45,8 +45,8 @@ def test_what_is_found_is_as_if_it_was_typed(plan: Plan, monkeypatch: pytest.Mon
     assert job.config["data"]["batch_size"] == 96
     assert job.messages == (
         "first",
-        "trainer.batch_finder: data.batch_size=96 instead of 32, the largest for which 2 steps of training need at "
-        "most 90% of the memory that rank 0 has free.",
+        "trainer.batch_finder: data.batch_size=96 instead of 32. This is the largest batch for which 2 training steps "
+        "need at most 90% of the free memory of rank 0.",
     )
     then = make_plan(job.config, WorldInfo())
     assert (then.global_batch_size, then.images_per_forward) == (96, 96)
@@ -64,7 +64,7 @@ def test_a_resumed_run_keeps_what_was_found(plan: Plan, monkeypatch: pytest.Monk
 
 def test_no_room_at_all(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     room_for(7, monkeypatch)
-    with pytest.raises(ConfigError, match="rank 0 must have memory for batches of 8 images"):
+    with pytest.raises(ConfigError, match="rank 0 must have enough memory for batches of 8 images"):
         find_batch(job_of(plan), plan, World(WorldInfo()))
 
 

@@ -1,4 +1,4 @@
-"""Decide what is run and where: the config, the run folder, the checkpoint."""
+"""Decide the config, the run folder and the checkpoint of a job."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints, folder, summary
 
-# What a resumed run may not change: another net, other images or another order would be another run.
+# Keys that a resumed run must not change: another net, other images or another order would make it a different run.
 FIXED_PREFIXES = (
     "model.name", "model._target_", "model.args", "model.library", "model.freeze", "model.unfreeze_epoch",
     "optim.name", "optim._target_", "optim.no_decay_on", "optim.layer_decay", "optim.lr_head", "averaging.name", "seed",
@@ -31,21 +31,22 @@ BATCH_PREFIXES = ("data.batch_size", "trainer.accumulate_grad_batches", "strateg
 
 @dataclass(frozen=True)
 class Job:
-    """One training or evaluation, decided by the first of its commands and handed to every process."""
+    """One training or evaluation, decided by the first of its commands and passed to every process."""
 
-    config: dict[str, Any]  # resolved, plain
+    config: dict[str, Any]  # resolved, plain containers
     run_dir: Path
     checkpoint: Path | None = None  # to resume from, or to evaluate
-    messages: tuple[str, ...] = ()  # from before the processes started, for the head of the log
-    finished: bool = False  # a resumed run that has nothing left to do
+    messages: tuple[str, ...] = ()  # from before the processes started, for the top of the log
+    finished: bool = False  # whether a resumed run has nothing left to do
     command: str = ""  # as typed
-    experiment: str | None = None  # as chosen by experiment=, also where a resumed run's first command chose it
-    update_before: int | None = None  # images per update of the weights before the resume; None: a run that begins
-    keep_update: bool = True  # update_before on whatever number of devices; False: the command sets another batch
+    experiment: str | None = None  # value of experiment=, in this command or in the first command of a resumed run
+    update_before: int | None = None  # images per update of the weights before the resume; None for a new run
+    keep_update: bool = True  # keep update_before on any number of devices; False if the command sets another batch
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM is to requeue a stopped job: only with a checkpoint, else it would start over each time."""
+    """Return whether SLURM should requeue a stopped job. Without a checkpoint it should not, because the job would
+    start over each time."""
     has_checkpoint = checkpoints.has_checkpoint(job.run_dir)
     return has_checkpoint and scontrol.should_requeue(signal_number, job.config, environ)
 
@@ -57,8 +58,9 @@ def decide(
     command: str,
     num_local: int | None = None,
 ) -> Job:
-    """Decide folder and checkpoint of a training. Makes only the folder; the caller removes it if the run does not
-    start. num_local: number of workers announced by each node; None if none were."""
+    """Decide the config, the run folder and the checkpoint of a training. Make only the folder, which the caller
+    removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed. num_local: number of
+    workers that each node has announced; None if the nodes have not announced any."""
     if request.configs[0].resume or _again(request, environ):
         job = _resume(request, environ, launch_info, num_local)
     else:
@@ -69,7 +71,7 @@ def decide(
 
 
 def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
-    """Return whether this run was started before: its launcher restarted the job, or the sweep is resumed."""
+    """Return whether this run was started before, because its launcher restarted the job or the sweep is resumed."""
     return request.again or restarted(environ)
 
 
@@ -102,13 +104,13 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
-    of_checkpoint = leaves(stored)  # one from before a key has its default
+    of_checkpoint = leaves(stored)  # a key that an older checkpoint lacks had its default value in that run
     fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]
     if fixed:
         raise ConfigError(
             [
                 f"{line}, but a resumed run keeps its model, data and seed. "
-                "Hint: leave it out, or start a new run without resume="
+                "Hint: leave this option out, or start a new run without resume="
                 for line in fixed
             ]
         )
@@ -117,21 +119,21 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         sentence = _finished_sentence(run_dir, resolved["trainer"])
         return Job(resolved, run_dir, messages=(sentence,), finished=True)
     lines = tuple(f"Changed: {line}." for _, line in changed)
-    # one of an older version: all images of a forward, and its accumulation
+    # checkpoints of older versions store the images of a forward pass over all devices, and the accumulation
     forward = contents["global_batch_size"] * stored["trainer"]["accumulate_grad_batches"]
     return Job(
         resolved,
         run_dir,
         found.checkpoint.resolve(),
         (found.sentence, *lines),
-        experiment=contents.get("experiment"),  # missing in a checkpoint of an older version
-        update_before=contents.get("images_per_update", forward) or None,  # 0: with other data than ours
+        experiment=contents.get("experiment"),  # missing in checkpoints of older versions
+        update_before=contents.get("images_per_update", forward) or None,  # 0 with a foreign data module
         keep_update=not any(key.startswith(BATCH_PREFIXES) for key, _ in changed),
     )
 
 
 def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job | None:
-    """Return the job of a finished run that had callbacks.checkpoint=null; None if it must be trained."""
+    """Return the job of a finished run that had callbacks.checkpoint=null; None if it still has to be trained."""
     epochs = folder.finished_epochs(run_dir)
     if epochs is None or _is_prolonged(config["trainer"], epochs, changes(summary.read_config(run_dir), config)):
         return None
@@ -140,7 +142,7 @@ def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job |
 
 
 def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
-    """Return whether the limit that ended a finished run has changed. epochs: complete epochs it has trained."""
+    """Return whether the limit that ended a finished run has changed. epochs: number of completely trained epochs."""
     most = trainer["max_epochs"]
     if most is not None and 0 <= most <= epochs:
         return False
@@ -148,7 +150,7 @@ def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[s
 
 
 def changes_end(changed: list[tuple[str, str]]) -> bool:
-    """Return whether what ends a training has changed."""
+    """Return whether an option that can end a training has changed."""
     ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks")
     return any(key.startswith(ends) for key, _ in changed)
 
@@ -157,29 +159,30 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
     ended = folder.summary(run_dir)
     epochs, steps = ended["epochs"], ended.get("steps", 0)
     if trainer["max_epochs"] is not None and 0 <= trainer["max_epochs"] <= epochs:
-        hint = f"trainer.max_epochs={2 * epochs} continues it"
+        hint = f"set trainer.max_epochs={2 * epochs} to continue"
     elif 0 <= trainer["max_steps"] <= steps:
-        hint = f"trainer.max_steps={2 * steps} continues it"
+        hint = f"set trainer.max_steps={2 * steps} to continue"
     elif trainer["max_time"] is not None:
-        hint = "trainer.max_time=null continues it"
+        hint = "set trainer.max_time=null to continue"
     else:
-        hint = "callbacks=default continues it without what stopped it"
+        hint = "set callbacks=default to continue without the callback that ended the run"
     return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
 
 
 def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
-    """Keep the run's own numbers of nodes and devices if none are typed, unless the nodes have already joined."""
+    """Return an error if the resumed run's number of nodes or devices does not match this command. The run keeps its
+    own numbers unless others are typed, but nodes that have already joined cannot change theirs."""
     num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
     if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
-            f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but this command is for "
-            f"{launch_info.num_nodes}. Hint: trainer.num_nodes={num_nodes} on each node, with the address where they "
-            f"meet; or trainer.num_nodes={launch_info.num_nodes}."
+            f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but the number of nodes of this command is "
+            f"{launch_info.num_nodes}. Hint: set trainer.num_nodes={num_nodes} and cluster.address on each node, or "
+            f"set trainer.num_nodes={launch_info.num_nodes}."
         ]
     if num_local is not None and devices is not None and devices != num_local:
         return [
-            f"the run of {checkpoint} has trainer.devices={devices}, but the nodes have {num_local} each. "
-            f"Hint: trainer.devices={devices}, or {num_local}, on each node."
+            f"the run of {checkpoint} has trainer.devices={devices}, but the number of devices of each node is "
+            f"{num_local}. Hint: set trainer.devices={devices} or trainer.devices={num_local} on each node."
         ]
     return []
 
@@ -202,8 +205,9 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
 def new_folder(
     request: parse.Request, name: str | None = None, *, again: bool = False, run_key: str | None = None
 ) -> Path:
-    """Return the folder of a new run: the one typed, or a new one by name and time or by the launcher's key. name: of
-    the run, if a checkpoint overrides the command line."""
+    """Make and return the folder of a new run: the typed folder, or one named after the run and the time, or after the
+    launcher's key. name: name of the run, if a checkpoint overrides the one of the command line. again: accept a folder
+    in which this run was started before."""
     assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:
@@ -212,14 +216,14 @@ def new_folder(
         wanted = wanted.parent.with_name(name) / wanted.name
     if run_key is None:
         return folder.make_new(wanted)
-    # the same name when the launcher restarts the job, whatever the time
+    # the name must be the same when the launcher restarts the job later
     return folder.make_new(wanted.with_name(run_key), again=restarted(os.environ), options=request.typed)
 
 
-# Only the person who types may allow code to run, never a file from elsewhere.
+# Keys read from the command line only, because a file from elsewhere must not be able to allow code to run.
 TYPED_ONLY = ("allow_targets",)
 
-# Where the processes of one command meet, and which of them it is.
+# Keys that belong to this command, such as where its processes meet and which process this is.
 OF_THIS_COMMAND = (
     *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
     "sweep",

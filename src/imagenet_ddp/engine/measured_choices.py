@@ -1,5 +1,5 @@
-"""Decide by a measurement, before a training begins, what the plan leaves open: compile=auto and trainer.batch_finder.
-All ranks decide the same."""
+"""Measure before a training begins what the plan alone cannot decide: the values of compile=auto and
+trainer.batch_finder. All ranks make the same decision."""
 
 import os
 from dataclasses import replace
@@ -14,14 +14,14 @@ from imagenet_ddp.system.text import count_noun
 
 
 def measure_compile(plan: Plan, world: World) -> Plan:
-    """Return the plan with compile=auto resolved, by rank 0's measurement, for all ranks."""
+    """Return the plan with compile=auto resolved by a measurement on rank 0, which all ranks adopt."""
     if plan.config["trainer"]["deterministic"]:
-        # Lightning sets it, later: but torch looks once, at the first product of matrices, such as here or of the batch
-        # finder
+        # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
+        # the measurement below or in the batch finder.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     if plan.compile.value != "auto":
         return plan
-    from imagenet_ddp.performance import compile_choice  # takes time to import
+    from imagenet_ddp.performance import compile_choice  # slow to import
 
     found: Any = None
     if world.info.rank == 0:
@@ -33,8 +33,9 @@ def measure_compile(plan: Plan, world: World) -> Plan:
 
 
 def find_batch(job: Job, plan: Plan, world: World) -> Job:
-    """Return the job with the batch size found; unchanged without trainer.batch_finder, or if it is resumed, because
-    its checkpoint has the batch size. Raises ConfigError if no batch fits."""
+    """Return the job with the batch size that trainer.batch_finder finds. Without trainer.batch_finder, the job stays
+    unchanged. A resumed job keeps the batch size of its checkpoint. Raises ConfigError if no batch fits, or without a
+    GPU."""
     config = plan.config
     if not config["trainer"]["batch_finder"]:
         return job
@@ -44,7 +45,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
     if plan.accelerator.value != "cuda":
         raise ConfigError(
             "trainer.batch_finder=true needs an NVIDIA or AMD GPU, whose memory limits the batch, but the device is "
-            f"{plan.accelerator.value}. Hint: trainer.batch_finder=false data.batch_size=32."
+            f"{plan.accelerator.value}. Hint: set trainer.batch_finder=false data.batch_size=32."
         )
     from imagenet_ddp.performance import batch_finder
 
@@ -54,24 +55,24 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
     found, rank = smallest(world, batch_finder.largest_batch(step), config["strategy"]["timeout_s"])
     if not found:
         raise ConfigError(
-            f"rank {rank} must have memory for batches of {batch_finder.MULTIPLE} images of "
-            f"{config['data']['image_size']} pixels (trainer.batch_finder), but does not. Hint: a smaller net or "
-            "data.image_size; or trainer.batch_finder=false data.batch_size=1."
+            f"rank {rank} must have enough memory for batches of {batch_finder.MULTIPLE} images of "
+            f"{config['data']['image_size']} pixels (trainer.batch_finder), but does not. Hint: set a smaller "
+            "data.image_size, choose a smaller model.name, or set trainer.batch_finder=false data.batch_size=1."
         )
-    of_all = f", the smallest of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
-    limit = " (no more are tried)" if found == batch_finder.MOST else ""
+    of_all = f", the smallest value of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
+    limit = " (larger batches are not tried)" if found == batch_finder.MOST else ""
     message = (
-        f"trainer.batch_finder: data.batch_size={found} instead of {config['data']['batch_size']}, the largest for "
-        f"which {count_noun(2, 'step')} of training need at most {batch_finder.USABLE:.0%} of the memory that rank "
-        f"{rank} has free{of_all}{limit}."
+        f"trainer.batch_finder: data.batch_size={found} instead of {config['data']['batch_size']}. This is the largest "
+        f"batch for which {count_noun(2, 'training step')} need at most {batch_finder.USABLE:.0%} of the free memory "
+        f"of rank {rank}{of_all}{limit}."
     )
     data: dict[str, Any] = {**job.config["data"], "batch_size": found}
     return replace(job, config={**job.config, "data": data}, messages=(*job.messages, message))
 
 
 def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
-    """Return (the smallest of the values found by the ranks, the rank that found it), the same on all ranks. Waits for
-    the slowest."""
+    """Return (the smallest of the values found by the ranks, the rank that found it). The result is the same on all
+    ranks. Waits for the slowest rank."""
     group = world.rank_group
     if group is None:
         return found, 0

@@ -1,5 +1,5 @@
-"""Open the model of predict and demo: a checkpoint of train, or a file written by export. Imports torch only when it is
-needed."""
+"""Open the model for predict and demo, which is a checkpoint of train or a file written by export. Import torch only
+when it is needed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,12 @@ from imagenet_ddp.system.heavy_imports import import_torch
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
-EXPORTED = (".onnx", ".pt2")  # files of export
+EXPORTED = (".onnx", ".pt2")  # suffixes of exported files
 
 
 def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options: those of the checkpoint, overridden by what was typed; an exported file needs none."""
+    """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
+    config unchanged."""
     checkpoint = Path(request.configs[0].checkpoint)
     if checkpoint.suffix in EXPORTED:
         return plain(request.configs[0])
@@ -25,7 +26,8 @@ def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[
 
 
 def open_predictor(config: dict[str, Any]) -> "Predictor":
-    """Open a checkpoint or an exported file. config: from resolved_config. Raises ConfigError for any other file."""
+    """Open a checkpoint or an exported file. config: result of resolved_config. Raises ConfigError for any other
+    file."""
     with import_torch():
         from imagenet_ddp.engine import exported
         from imagenet_ddp.engine.predictor import load_net, make_predictor

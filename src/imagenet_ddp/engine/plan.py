@@ -1,5 +1,5 @@
-"""Decide every automatic value of one process, once: build makes objects from the plan, startup_report prints it,
-summary.json stores it. Nothing decides again."""
+"""Decide every automatic value of one process, once. build makes objects from the plan, startup_report prints it, and
+summary.json stores it. No other module decides these values again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from imagenet_ddp.models.factory import own_statistics
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
 
-Config = Mapping[str, Any]  # resolved: plain containers, "auto" where it was left to this file
+Config = Mapping[str, Any]  # resolved to plain containers; values that this module decides may be "auto"
 
 
 class Choice(NamedTuple):
@@ -33,30 +33,31 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How one process runs. Made after all ranks have joined, so that all of them learn what one cannot do."""
+    """The decisions on how one process runs. Made after all ranks have joined, so that an error on one rank is reported
+    to all of them."""
 
     config: Config
     world_info: WorldInfo
     accelerator: Choice  # cpu, cuda or mps
-    local_devices: int | list[int]  # of this node: how many, or which
-    num_own_devices: int  # of this process: 1, or all of the node with strategy=dp
+    local_devices: int | list[int]  # number or indices of this node's devices
+    num_own_devices: int  # devices of this process: 1, or all of the node with strategy=dp
     precision: Choice
-    compile: Choice  # mode of torch.compile, or off; auto: not yet measured
+    compile: Choice  # mode of torch.compile, or off; auto if not yet measured
     fused: Choice  # whether the optimizer's step is one kernel
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
     decoder: Choice
-    batch: Choice  # images per device and number of forwards per update of the weights; config has the same
+    batch: Choice  # images per device, and forwards per update of the weights; the same values as in config
     images_per_forward: int  # in this process, in training
     val_images_per_forward: int
     global_batch_size: int  # images per update of the weights, over all processes
-    update_before: int | None  # what it was before the run was resumed; None: a run that begins
-    update_wanted: int  # what it is to be, also where it does not divide among these devices
+    update_before: int | None  # global_batch_size before the run was resumed; None for a new run
+    update_wanted: int  # intended global_batch_size, even if it does not divide among these devices
     learning_rate: Choice  # after warm-up
     warmup_epochs: Choice
     averaging_start_epoch: int  # counted from 0
-    mean: Choice  # of each channel
-    std: Choice
+    mean: Choice  # three values, one per channel
+    std: Choice  # three values, one per channel
 
     @property
     def on_cpu(self) -> bool:
@@ -64,7 +65,7 @@ class Plan:
 
     @property
     def num_devices(self) -> int:
-        """Count the devices of all processes."""
+        """Return the number of devices of all processes."""
         return self.num_own_devices * self.world_info.world_size
 
     def own_gpus(self) -> list[RankGpu]:
@@ -72,8 +73,8 @@ class Plan:
         return devices.rank_gpus(self.config["trainer"], self.world_info.local_rank, self.num_own_devices)
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
-        """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include what only a training
-        uses."""
+        """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include the values that only a
+        training uses."""
         left_out = () if training else ("batch", "learning_rate", "warmup_epochs", "fused")
         return {
             name: value._asdict()
@@ -85,7 +86,7 @@ class Plan:
 def make_plan(
     config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
 ) -> Plan:
-    """Decide, without a CUDA context. Raises ConfigError if this machine cannot do what is requested.
+    """Make the plan without creating a CUDA context. Raises ConfigError if this machine cannot do what is requested.
 
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
     trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
@@ -96,11 +97,11 @@ def make_plan(
     local_devices = devices.local_devices({**trainer, "accelerator": kind})
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
-    # only now it is known how many trainer.devices=auto are
+    # the number of devices of trainer.devices=auto is known only now
     if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
         raise ConfigError(mistakes)
     wanted, whose = update_before if keep_update else None, "from before the resume"
-    if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # not of those that happen to come first
+    if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # not of the nodes that join first
         of_node = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices) * local_world_size
         wanted, whose = of_node * nodes[1] * trainer["accumulate_grad_batches"], f"of {nodes[1]} nodes"
     size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted, whose)
@@ -117,7 +118,7 @@ def make_plan(
     return Plan(
         config=config,
         world_info=world_info,
-        accelerator=Choice(kind, "as set" if trainer["accelerator"] != "auto" else "the best that torch finds"),
+        accelerator=Choice(kind, "as set" if trainer["accelerator"] != "auto" else "the best one that torch finds"),
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,
@@ -148,13 +149,13 @@ def make_plan(
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer: trainer.*, with this plan's values for automatic ones."""
     local, trainer = plan.local_devices, plan.config["trainer"]
-    # left out, Lightning leaves it off: cuDNN then does not try which of its convolutions is fastest
+    # If it is None, Lightning leaves it off, and cuDNN does not try which of its convolution algorithms is fastest.
     by_measurement = True if plan.accelerator.value == "cuda" and not trainer["deterministic"] else None
     return {
-        **{key: value for key, value in trainer.items() if key != "batch_finder"},  # this project's own
+        **{key: value for key, value in trainer.items() if key != "batch_finder"},  # unknown to Lightning
         "benchmark": by_measurement if trainer["benchmark"] is None else trainer["benchmark"],
         "accelerator": plan.accelerator.value,
-        # explicit GPU numbers as they are; else the launcher's number of processes, which validation has compared
+        # explicit GPU indices unchanged, else the launcher's number of processes, which validation has compared
         "devices": local if isinstance(local, list) else plan.world_info.local_world_size,
         "num_nodes": plan.world_info.num_nodes,
         "precision": plan.precision.value,
@@ -162,7 +163,8 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def data_options(plan: Plan) -> dict[str, Any]:
-    """Return data.*, with this plan's values for the automatic ones. Batch sizes are per forward of this process."""
+    """Return data.*, with this plan's values for automatic ones. Batch sizes are those of a forward pass of this
+    process."""
     return {
         **plan.config["data"],
         "batch_size": plan.images_per_forward,

@@ -1,5 +1,5 @@
-"""Draw predictions as a contact sheet: each image above its most likely classes, and optionally where the net found the
-first."""
+"""Draw predictions as a contact sheet: each image above its most likely classes, optionally with a map that shows where
+the net found the first class."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.models.class_activation import overlay
 
 MOST_IMAGES = 50 * COLUMNS
-SIDE = 128  # pixels of a tile
-GREY = 200
-NAMED = 3  # classes below an image
+SIDE = 128  # width and height of a tile, in pixels
+GREY = 200  # of the tile of an unreadable image, 0 to 255
+NAMED = 3  # number of classes named below an image
 
 
 class SheetWriter:
-    """Collects predictions, and draws them in `close`. method: of Predictor.explain, whose map becomes a second tile of
-    each image; None: no maps."""
+    """Collect predictions, and draw them in `close`. method: the method for Predictor.explain, whose map becomes a
+    second tile for each image; None for no maps."""
 
     def __init__(self, path: Path, predictor: Predictor, method: str | None):
         self._path, self._predictor, self._method = path, predictor, method
@@ -28,13 +28,13 @@ class SheetWriter:
         self._captions: list[list[Line]] = []
 
     def write(self, path: str, top: list[tuple[int, float]], error: str, image: Tensor | UnreadableImage) -> None:
-        """Add one image. top: (class index, probability), most likely first; empty if the image could not be read, and
-        error says why."""
+        """Add one image. top: (class index, probability) pairs, most likely first; empty if the image could not be
+        read. error: the reason in that case."""
         name = Line(printable(Path(path).name))
         if isinstance(image, UnreadableImage):
             grey = torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8)
             self._add(grey, [name, Line(printable(error))])
-            if self._method is not None:  # else later images stand in another row than their maps
+            if self._method is not None:  # else later images and their maps would be in different rows
                 self._add(grey, [Line("")])
             return
         labels = self._predictor.labels

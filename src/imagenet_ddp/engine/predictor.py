@@ -20,11 +20,11 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 
 @dataclass(frozen=True)
 class Predictor:
-    """A network with the transform of its validation.
+    """A network with its validation transform.
 
-    read: path -> image, uint8 (3, H, W), thread-safe and picklable; lists of these are the input of `probabilities`,
-    which returns float32 (B, num_classes) on the CPU. explain: (images of one size, class indices, method) -> float (B,
-    H, W) in 0..1, where each class was found; None for an exported file, which has no gradients.
+    read: maps a path to an image, uint8 (3, H, W); thread-safe and picklable. probabilities: maps a list of such images
+    to float32 (B, num_classes) on the CPU. explain: maps (images of one size, class indices, method) to float (B, H, W)
+    in 0..1, which shows where each class was found; None for an exported file, which has no gradients.
     """
 
     classes: list[str]
@@ -33,10 +33,11 @@ class Predictor:
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device
     explain: Callable[[list[Tensor], list[int], str], Tensor] | None = None
-    reads_whole: bool = False  # whether images are read in their own size, which takes much memory
+    reads_whole: bool = False  # whether images are read in their original size, which needs much memory
 
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
-        """Return, for each image, ((class index, probability) of the top_k, "") or ([], why it could not be read)."""
+        """Return for each image ([(class index, probability), ...] of the top_k classes, ""), or ([], reason) if the
+        image could not be read."""
         readable = [image for image in images if isinstance(image, Tensor)]
         rows = iter(self._top(readable, top_k) if readable else [])
         return [([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images]
@@ -48,7 +49,8 @@ class Predictor:
 
 
 def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> torch.nn.Module:
-    """Return the net of a checkpoint in evaluation mode, fp32, on the CPU. contents, state_dict: of the checkpoint."""
+    """Return the net of a checkpoint in evaluation mode, in fp32 on the CPU. contents: this package's entry in the
+    checkpoint. state_dict: the weights in the checkpoint."""
     net = create_model(config["model"], len(contents["classes"]), 0, contents["eval_transform"]["image_size"])
     prefix = "net."
     weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
@@ -59,8 +61,8 @@ def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[st
 def make_predictor(
     config: Config, contents: Mapping[str, Any], net: torch.nn.Module, device: torch.device | None = None
 ) -> Predictor:
-    """Make the predictor of a checkpoint. contents: of the checkpoint. device: None means that of trainer.*. Computes
-    in fp32: a few images need no speed."""
+    """Make the predictor of a checkpoint. contents: this package's entry in the checkpoint. device: None means the
+    device of trainer.*. The predictor computes in fp32, because speed does not matter for a few images."""
     transform = EvalTransform.from_options(contents["eval_transform"])
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)
