@@ -13,7 +13,7 @@ def test_out_of_memory() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
     text = out_of_memory(plan_of("data.batch_size=64", "trainer.accumulate_grad_batches=2"), error)
     assert "rank 0 must have enough memory for batches of 64 images of " in text
-    assert "Tried to allocate 2 GiB. Hint: data.batch_size=32 trainer.accumulate_grad_batches=4," in text
+    assert "Tried to allocate 2 GiB. Hint: set data.batch_size=32 trainer.accumulate_grad_batches=4," in text
     assert "Hint: set a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
 
 
@@ -42,7 +42,7 @@ def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_
     failed = run("train", *options, "data.batch_size=4", PYTHONPATH=str(tmp_path))
     assert failed.returncode == 1, failed.stdout + failed.stderr
     assert "Traceback" not in failed.stderr
-    assert "no room for it. Hint: data.batch_size=2 trainer.accumulate_grad_batches=2," in " ".join(
+    assert "no room for it. Hint: set data.batch_size=2 trainer.accumulate_grad_batches=2," in " ".join(
         failed.stderr.split()
     )
     hint = ["data.batch_size=2", "trainer.accumulate_grad_batches=2"]

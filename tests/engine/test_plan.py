@@ -161,10 +161,12 @@ def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> Non
     plans = [on(num_nodes, 8) for num_nodes in (1, 2, 3)]
     assert [plan.global_batch_size for plan in plans] == [48, 48, 48]
     assert [tuple(plan.batch.value.values()) for plan in plans] == [(8, 3), (6, 2), (8, 1)]
-    assert startup_report.batch_lines(plans[0])[1:] == ["This batch: it keeps the 48 images per step of 3 nodes."]
+    reason = "it keeps the 48 images per step of 3 nodes"
+    assert startup_report.batch_lines(plans[0])[1:] == [f"Reason for this batch: {reason}."]
     plan = on(2, 1)
     assert (plan.global_batch_size, plan.update_wanted) == (4, 6)
-    assert startup_report.batch_lines(plan)[1:] == ["This batch: 6 images cannot be split evenly among these devices."]
+    reason = "6 images cannot be split evenly among these devices"
+    assert startup_report.batch_lines(plan)[1:] == [f"Reason for this batch: {reason}."]
 
 
 def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkeypatch: pytest.MonkeyPatch):

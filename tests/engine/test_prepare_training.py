@@ -35,7 +35,7 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
     assert result.returncode == 0, result.stderr
     log = result.stdout
     assert "Started from first/checkpoints/best.ckpt: " in log and "is new (other classes)" in log
-    assert "Frozen until epoch 3: all layers but classifier.3." in log
+    assert "All layers except classifier.3 are frozen until epoch 3." in log
     second = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
     for name, value in second["current_model_state"].items():
         if name.startswith("net.") and not name.startswith("net.classifier.3."):

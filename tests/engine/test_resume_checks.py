@@ -57,7 +57,7 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
     # 4 forwards to the end of the first epoch; the second is left after 4, where the update is complete
     out = train(*again, "trainer.devices=1", "+callbacks.probe.folder=p2", "+callbacks.probe.step=7", code=143)
     assert "Batch: 4 per device × 1 device × 1 node × 2 accumulation = 8 images per step." in out
-    assert "This batch: it keeps the 8 images per step from before the resume." in out
+    assert "Reason for this batch: it keeps the 8 images per step from before the resume." in out
     out = train(*again, "trainer.devices=2", "+callbacks.probe.folder=p3")
     assert "Batch: 4 per device × 2 devices × 1 node × 1 accumulation = 8 images per step." in out
     assert "This batch" not in out

@@ -101,18 +101,18 @@ def test_jobs_are_listed(run: Run, tmp_path: Path) -> None:
     [
         ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, got 4"),
         (LISTED, array("7"), "SLURM_ARRAY_TASK_ID must be one of the 4 jobs of this sweep"),
-        (LISTED, array("abc"), "0 to 3, got abc. Hint: #SBATCH --array=0-3."),
-        (LISTED, array("-1"), "0 to 3, got -1. Hint: #SBATCH --array=0-3."),
+        (LISTED, array("abc"), "0 to 3, got abc. Hint: set #SBATCH --array=0-3."),
+        (LISTED, array("-1"), "0 to 3, got -1. Hint: set #SBATCH --array=0-3."),
         (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job must have one value, got several"),
         (("sweep.job=list",), {}, "sweep.job=list selects jobs of -m, but -m is not set. Hint: add -m."),
         (("+sweep.resume=gone",), {}, "sweep.resume=gone must be the folder of a sweep"),
         (("-m", "sweep.resume=s", "hydra.sweep.dir=t"), {}, "Hint: leave hydra.sweep.dir out."),
-        ((*LISTED, "sweep.job=1"), {}, "sweep.job=1 needs the folder of the sweep. Hint: hydra.sweep.dir=FOLDER"),
+        ((*LISTED, "sweep.job=1"), {}, "sweep.job=1 requires the folder of the sweep. Hint: set hydra.sweep.dir"),
         (("sweep.job=1",), {}, "sweep.job=1 selects jobs of -m, but -m is not set. Hint: add -m."),
         ((*LISTED, "sweep.job=first"), {}, "sweep.job must be "),
         (("-m", "sweep.resume=gone"), {}, "sweep.resume=gone must be the folder of a sweep, but gone/sweep"),
-        (("-m", "sweep.resume=s", "seed=3"), {}, "must list the 2 jobs of this sweep, got 4 others"),
-        (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, got 4 others"),
+        (("-m", "sweep.resume=s", "seed=3"), {}, "must list the 2 jobs of this sweep, got 4 other jobs"),
+        (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, got 4 other jobs"),
     ],
 )
 def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], message: str) -> None:

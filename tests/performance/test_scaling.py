@@ -78,11 +78,11 @@ def test_advice_where_nodes_pay_and_where_they_do_not():
     all_reduce_s = ethernet_s(step, 8, 2)
     ok, text, hint = scaling.advise(2, scaling.efficiency(step, all_reduce_s), step, all_reduce_s, 6.9, can_halve=True)
     assert ok and hint == ""
-    assert text.startswith("over this link of 6.9 Gbit/s 2 nodes are 1.35 times as fast as one: better with ")
+    assert text.startswith("over this link of 6.9 Gbit/s, 2 nodes are 1.35 times as fast as one: better with ")
     assert "strategy.comm_hook=bf16 (100 %), or 5 times trainer.accumulate_grad_batches (90 %" in text
     all_reduce_s = ethernet_s(step, 0.5, 2)
     ok, text, hint = scaling.advise(2, scaling.efficiency(step, all_reduce_s), step, all_reduce_s, 0.43, can_halve=True)
-    assert not ok and text == "over this link of 0.43 Gbit/s 2 nodes are slower than one (0.11 times as fast)"
+    assert not ok and text == "over this link of 0.43 Gbit/s, 2 nodes are slower than one (0.11 times as fast)"
     assert hint == "use one, or strategy.comm_hook=bf16 (11 %)"
     # what was measured counts, not what is calculated
     assert scaling.advise(2, 0.3, step, all_reduce_s, 0.43, can_halve=False)[2] == "use one"

@@ -1,5 +1,4 @@
-"""Prepare what a training starts from and what changes its weights besides the optimizer: pretrained weights, a
-teacher, frozen layers, an average."""
+"""Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training."""
 
 import lightning.pytorch as L
 
@@ -16,8 +15,9 @@ from imagenet_ddp.models.teacher import make_teacher
 def prepare_training(
     plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool
 ) -> tuple[list[L.Callback], list[str]]:
-    """Load pretrained weights (unless the training is resumed) and a teacher, and freeze what is never trained. Return
-    the callbacks for model.freeze and averaging.*, and a sentence on what was done."""
+    """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
+    Return the callbacks for model.freeze and averaging.*, and log messages on what was done. Raises ConfigError if
+    model.freeze is set for a net without a suitable last layer."""
     config, model = plan.config, plan.config["model"]
     head, messages = head_name(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
@@ -29,14 +29,14 @@ def prepare_training(
     if model["freeze"]:
         if head is None:
             raise ConfigError(
-                f"model.freeze=backbone needs a last layer of {len(classes)} outputs, but this net has none. "
-                "Hint: model.freeze=null."
+                f"model.freeze=backbone requires a last layer with {len(classes)} outputs, but this net has none. "
+                "Hint: set model.freeze=null."
             )
         if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel need all parameters
             for name, parameter in module.net.named_parameters():
                 parameter.requires_grad_(is_in_head(name, head))
         until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"
-        messages.append(f"Frozen {until}: all layers but {head}.")
+        messages.append(f"All layers except {head} are frozen {until}.")
         callbacks.append(BackboneFreeze(head, model["unfreeze_epoch"]))
     averaging = config["averaging"]
     if averaging["name"] != "none":

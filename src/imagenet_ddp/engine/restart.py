@@ -1,4 +1,5 @@
-"""Restart a training after its processes have failed: cluster.max_restarts. No torch."""
+"""Restart a training after its processes have failed (cluster.max_restarts). Importing this module does not import
+torch."""
 
 import os
 import sys
@@ -14,7 +15,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import raise_on_signal
 from imagenet_ddp.system import console
 
-PAUSE_S = 2.0  # for sockets and GPU memory of the ended processes
+PAUSE_S = 2.0  # time for the system to release sockets and GPU memory of the ended processes
 
 
 def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bool) -> None:
@@ -22,12 +23,14 @@ def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bo
     if not (times := config["cluster"]["max_restarts"]):
         return
     if in_sweep:
-        reason, hint = "in a sweep", "cluster.max_restarts=0, and later sweep.resume=FOLDER"
+        reason = "in a sweep"
+        hint = "set cluster.max_restarts=0, and resume the sweep later with sweep.resume=FOLDER"
     elif launch_info.world_info is not None:
-        reason = f"where {launch_info.source} starts the processes"
-        hint = "cluster.max_restarts=0, and its own way, such as torchrun --max-restarts=3"
+        reason = f"when {launch_info.source} starts the processes"
+        hint = "set cluster.max_restarts=0, and use the launcher's own restarts, such as torchrun --max-restarts=3"
     elif not launch_info.standalone:
-        reason, hint = "with several nodes", "cluster.max_restarts=0 and requeuing by SLURM, or trainer.num_nodes=2:2"
+        reason = "with several nodes"
+        hint = "set cluster.max_restarts=0 and let SLURM requeue the job, or set trainer.num_nodes=2:2"
     else:
         return
     raise ConfigError(f"cluster.max_restarts must be 0 {reason}, got {times}. Hint: {hint}.")
@@ -35,13 +38,13 @@ def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bo
 
 def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
     """Replace this process by a new command that continues the run from its last checkpoint, up to cluster.max_restarts
-    times. Return if there must be no restart: the run was refused (exit code 2) or stopped by a signal, or no restarts
-    are left."""
+    times. Return without a restart if the run was rejected (exit code 2) or stopped by a signal, or if no restarts are
+    left."""
     count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config["cluster"]["max_restarts"]
     if error.exit_code != 1 or error.is_stopped or count > most:
         return
     console.print_message(f"Restart {count} of {most} (cluster.max_restarts) in {PAUSE_S:.0f} s.")
-    with raise_on_signal():  # the new command would miss a signal that arrives before it
+    with raise_on_signal():  # the new command would miss a signal that arrives now
         time.sleep(PAUSE_S)
     os.environ[RESTART_COUNT] = str(count)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Collect the results of a finished run: the content of summary.json, and the last lines of the log."""
+"""Collect the results of a finished run for summary.json and for the last lines of the log."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from imagenet_ddp.runs import summary
 from imagenet_ddp.system.text import count_noun, percent
 
 NEXT_STEPS = (
-    "These were generated images. Next, train on your own, on STL-10 or on ImageNet:",
+    "This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:",
     " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
     " python -m imagenet_ddp.train data=stl10",
     " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
@@ -22,13 +22,13 @@ NEXT_STEPS = (
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
-    """Return the content of summary.json. train_s, train_cpu_s: seconds of the training, and CPU seconds of all ranks;
-    both include the parts before a resume, whereas `hardware` is that of the last part."""
+    """Return the content of summary.json. train_s: seconds of the training. train_cpu_s: CPU seconds of all ranks. Both
+    include the parts before a resume, whereas `hardware` describes the last part only."""
     info, data = plan.world_info, parts.data
-    metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores: of before a resume
+    metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores may be from before a resume
     images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
     best = parts.metrics.best.value
-    gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # none there: this is the only process
+    gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
     options = plan.config["data"]
     root = options["root"]
     return {
@@ -55,7 +55,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
         "train_s": round(train_s, 2),
         "train_cpu_s": round(train_cpu_s, 2),
-        "precision": parts.trainer.precision,  # read back from what ran
+        "precision": parts.trainer.precision,  # the precision that was used
         "compiled": compile_statistics(parts.module),
         "seed": plan.config["seed"],
         "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
@@ -76,12 +76,12 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         num_classes, num_images = len(parts.data.source.classes), parts.module.num_counted[0]
         lines += at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
     if num_bad := len(parts.data.bad_images.board.all()):
-        lines.append(f"{count_noun(num_bad, 'image')} could not be read, listed in {job.run_dir / 'bad_images.csv'}.")
+        lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
     lines.append(f"Run folder: {job.run_dir}")
     if data["name"] == "shapes" and not data["_target_"]:
         lines += NEXT_STEPS
     if (counted := parts.module.num_counted)[0]:
-        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: a batch
+        num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     return lines

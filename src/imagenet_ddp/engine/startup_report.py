@@ -1,4 +1,4 @@
-"""Print the plan before training starts: the arithmetic, the recipe, each automatic choice with its reason."""
+"""Describe the plan before training starts: the arithmetic, the recipe, and each automatic choice with its reason."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +17,8 @@ from imagenet_ddp.system.text import count_noun
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
-    """Return the lines on rendezvous, data, recipe, batch and learning-rate arithmetic, and each automatic choice with
-    its reason."""
+    """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
+    rate, and each automatic choice with its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
     trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
     epochs, reason = plan.warmup_epochs
@@ -36,7 +36,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
-        # rank 0 of several lists all; each other one its own, in its own log
+        # rank 0 lists the GPUs of all ranks, every other rank lists its own GPUs in its own log
         *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
@@ -46,7 +46,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
 
 
 def batch_lines(plan: Plan) -> list[str]:
-    """Return the batch arithmetic of an update, and what a resumed run keeps or changes of it."""
+    """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
     config, info = plan.config, plan.world_info
     batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
     lines = batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
@@ -55,7 +55,7 @@ def batch_lines(plan: Plan) -> list[str]:
         f" {plan.global_batch_size} images per step."
     ]
     if (before := plan.update_before) in (None, plan.global_batch_size):
-        return lines if plan.batch.reason == "as set" else [*lines, f"This batch: {plan.batch.reason}."]
+        return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
     lr, was = plan.learning_rate.value, scaled_lr(config["optim"], before)
     effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g} (optim.reference_batch=null)"
     return [
@@ -73,7 +73,7 @@ def _learning_rate_line(plan: Plan) -> str:
 
 
 def _speed_lines(plan: Plan) -> list[str]:
-    """Report whether the optimizer is fused and the net compiled, and why."""
+    """Return the lines on whether the optimizer is fused and the net is compiled, and why."""
     config, (mode, reason) = plan.config, plan.compile
     is_fused, why = plan.fused
     lines = [f"Optimizer step: {'fused' if is_fused else 'not fused'}, {why}."]
@@ -85,9 +85,9 @@ def _speed_lines(plan: Plan) -> list[str]:
     how = "block by block" if config["compile"]["regions"] else "as a whole"
     lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}), kept in {keep_cache()}.")
     if mode == "reduce-overhead" and plan.on_cpu:
-        lines.append("compile=reduce-overhead is as default here: CPUs have no CUDA graphs.")
+        lines.append("compile=reduce-overhead is the same as compile=default here, because CPUs have no CUDA graphs.")
     elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:
-        lines.append(f"compile={mode}: torch skips CUDA graphs where DistributedDataParallel has batch norm's buffers.")
+        lines.append(f"compile={mode}: torch skips CUDA graphs for batch norm under DistributedDataParallel.")
     return lines
 
 
@@ -104,7 +104,7 @@ def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
     threads = dali_pipeline.choose_num_threads(options["num_threads"], workers.value)
     return [
         f"Loader: {dali_pipeline.describe(device, threads)}.",
-        f"Validation and what DALI does not read: {ordinary}",
+        f"Loader of the validation, and of images that DALI does not read: {ordinary}",
     ]
 
 
@@ -153,7 +153,7 @@ def _loss_words(loss: Mapping[str, Any]) -> str:
 
 
 def _learning_lines(config: Config, start_epoch: int) -> list[str]:
-    """Describe learning rates that differ between layers, and the average of the weights."""
+    """Return the lines on learning rates that differ between layers, and on the average of the weights."""
     optim, averaging, lines = config["optim"], config["averaging"], []
     if optim["lr_head"] is not None:
         lines.append(f"Learning rate of the last layer: {optim['lr_head'] / optim['lr']:g} times that of the others.")
@@ -162,13 +162,13 @@ def _learning_lines(config: Config, start_epoch: int) -> list[str]:
     if averaging["name"] != "none":
         how = f"exponential, {averaging['decay']:g}, every {averaging['every_n_steps']} steps"
         how = how if averaging["name"] == "ema" else "equal, at the end of each epoch"
-        lines.append(f"Average of the weights: {how}, from epoch {start_epoch + 1}; it is validated and stored.")
+        lines.append(f"Average of the weights, validated and stored: {how}, from epoch {start_epoch + 1}.")
     return lines
 
 
 def _epochs(number: float | None) -> str:
-    """Describe the number of epochs; None or -1: until something else ends the training."""
-    return "epochs without end" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
+    """Format a number of epochs. None or -1 means that only something else ends the training."""
+    return "unlimited epochs" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def _device_words(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Read the config of a checkpoint for an evaluation, a prediction or an export. No torch until it is read."""
+"""Read the config of a checkpoint for an evaluation, a prediction or an export. Import torch only to read it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints
 from imagenet_ddp.system.text import first_line
 
-# What belongs to the machine an evaluation runs on, not to the run that wrote the checkpoint.
+# Keys that belong to the machine on which an evaluation runs, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (
     "trainer.accelerator",
     "trainer.devices",
@@ -24,13 +24,14 @@ OF_THIS_MACHINE = (
     "logger",
 )
 
-# How much of the images a training took: an evaluation takes all, where nothing else is typed.
+# Keys that limit the images used in a training. An evaluation uses all images unless these keys are typed.
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
 
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the checkpoint's config overridden by the typed options. Another data set is read with the checkpoint's
-    transform instead of its own recipe, except for transform keys that are typed themselves."""
+    """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
+    transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
+    checkpoint is damaged or the resulting config is not valid."""
     from imagenet_ddp.data.transforms import EvalTransform
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -46,13 +47,14 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
                 merged.data[key] = value
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{checkpoint} must be a whole checkpoint, but its eval_transform, or config.data, is of another type: "
-            f"{first_line(error)}. Hint: copy it again from where it came."
+            f"{checkpoint} must be a complete checkpoint, but its eval_transform or config.data has another type: "
+            f"{first_line(error)}. Hint: copy the file again from its source."
         ) from error
     if mistakes := validate.validate(merged, environ, request.verb)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:
         raise ConfigError(
-            "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: trainer.limit_val_batches=10."
+            "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. "
+            "Hint: set trainer.limit_val_batches=10."
         )
     return plain(merged)

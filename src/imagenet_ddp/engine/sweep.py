@@ -1,8 +1,8 @@
-"""Start the jobs of a sweep (-m) in their folders, and report which failed.
+"""Start the jobs of a sweep (-m) in their folders, and report which jobs failed.
 
-Each job is an ordinary run in <sweep folder>/<number>. The jobs run here one after the other; or through a Hydra
-launcher, as SLURM jobs; or one per command (sweep.job), as tasks of a job array or steps of one allocation. When a job
-is started again, it is skipped if it has finished, and resumes if there is a checkpoint.
+Each job is an ordinary run in <sweep folder>/<number>. The jobs run on this machine one after the other, as SLURM jobs
+through a Hydra launcher, or one per command (sweep.job), as tasks of a job array or steps of one allocation. A job that
+is started again is skipped if it has finished, and resumed if there is a checkpoint.
 """
 
 import math
@@ -27,20 +27,21 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.paths import expand_home
 
 FILE = "sweep.yaml"
-FAILED = ".failed"  # marks the folder of a failed job: a job on another machine may leave nothing else
+FAILED = ".failed"  # file that marks the folder of a failed job, which may be all that another machine's job leaves
 MULTIRUN = ("-m", "--multirun")
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 
 
 def expand_resume(argv: list[str]) -> list[str]:
-    """Put the stored options of sweep.resume=DIR before the typed ones; without it, return argv as it is."""
+    """Put the stored options of sweep.resume=DIR before the typed options. Without sweep.resume, return argv unchanged.
+    Raises ConfigError if DIR is not the folder of a sweep."""
     words = [word for word in argv if _key(word) == "sweep.resume" and not word.endswith("=null")]
     if not words or hydra_flags.only_prints(argv):
         return argv
     sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
     if any(_key(word) == "hydra.sweep.dir" for word in argv):
         raise ConfigError(
-            f"sweep.resume={sweep_dir} sets the sweep's folder, and hydra.sweep.dir must not. "
+            f"sweep.resume={sweep_dir} already sets the sweep's folder, so hydra.sweep.dir must not be set. "
             "Hint: leave hydra.sweep.dir out."
         )
     try:
@@ -49,7 +50,7 @@ def expand_resume(argv: list[str]) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} must be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
-            "Hint: the folder named in the last line of the sweep's output."
+            "Hint: set sweep.resume to the folder named in the last line of the sweep's output."
         ) from error
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
     keys = {_key(word) for word in typed}
@@ -69,11 +70,11 @@ def _flags(request: parse.Request) -> list[str]:
 
 
 def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | None:
-    """Return the number of the job this process runs, None for all jobs. Raise ConfigError; list the jobs and exit for
-    sweep.job=list."""
+    """Return the number of the job that this process runs; None means all jobs. With sweep.job=list, print the jobs and
+    exit. Raises ConfigError if sweep.job is not valid for this sweep."""
     chosen, count = request.configs[0].sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
-        raise ConfigError("sweep.job must have one value, got several. Hint: one command for each.")
+        raise ConfigError("sweep.job must have one value, got several. Hint: start one command per job.")
     if chosen == "list":
         for number, names in enumerate(request.names):
             print(number, names or "no options")
@@ -81,10 +82,10 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
     task = slurm_env.array_task(environ)
     if chosen == "all" or (chosen == "auto" and task is None):
         return None
-    source, text, hint = "sweep.job", str(chosen), f"sweep.job={count - 1}"
+    source, text, hint = "sweep.job", str(chosen), f"set sweep.job={count - 1}"
     if chosen == "auto":
         source, text = "SLURM_ARRAY_TASK_ID", str(task)
-        hint = f"#SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
+        hint = f"set #SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
     if not text.isdecimal() or int(text) >= count:
         raise ConfigError(
             f"{source} must be one of the {count} jobs of this sweep, 0 to {count - 1}, got {text}. Hint: {hint}."
@@ -95,14 +96,15 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
 
 
 def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) -> parse.Request:
-    """Return that job as a request of its own, with a folder in the sweep's folder."""
+    """Return the job with this number as a separate request, with a folder in the sweep's folder. Raises ConfigError if
+    the sweep's folder is not known."""
     assert request.hydra is not None
     wanted, key = Path(request.hydra.sweep.dir), slurm_env.sweep_key(environ)
     if overrides.typed_value(request, "hydra.sweep.dir") is None:
         if key is None:
             raise ConfigError(
-                f"sweep.job={number} needs the folder of the sweep. "
-                "Hint: hydra.sweep.dir=FOLDER, the same for all jobs."
+                f"sweep.job={number} requires the folder of the sweep. "
+                "Hint: set hydra.sweep.dir=FOLDER, with the same folder for all jobs."
             )
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
@@ -125,8 +127,8 @@ def _job(request: parse.Request, number: int, options: list[str], config: DictCo
 
 
 def store(request: parse.Request, sweep_dir: Path) -> None:
-    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it exists. Raise ConfigError if it
-    lists other jobs: their folders have the same numbers."""
+    """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it exists. Raises ConfigError if it
+    lists other jobs, because their folders have the same numbers."""
     path = sweep_dir / FILE
     common = set.intersection(*map(set, request.jobs))
     jobs = [[word for word in words if word not in common] for words in request.jobs]
@@ -135,10 +137,10 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         stored = None
     if stored != jobs:
-        got = f"got {len(stored)} others" if isinstance(stored, list) else "but cannot be read"
+        got = f"got {len(stored)} other jobs" if isinstance(stored, list) else "but cannot be read"
         raise ConfigError(
-            f"{path} must list the {len(jobs)} jobs of this sweep, {got}. Hint: another folder for another "
-            "sweep; with sweep.resume, change only options that are not swept."
+            f"{path} must list the {len(jobs)} jobs of this sweep, {got}. Hint: use another folder for another "
+            "sweep. With sweep.resume, change only options that are not swept."
         )
     if path.exists():
         return
@@ -152,14 +154,17 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         sweep_dir.mkdir(parents=True, exist_ok=True)
         atomic_write(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}. Hint: hydra.sweep.dir=FOLDER.") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror}. Hint: set hydra.sweep.dir=FOLDER.") from error
 
 
 def run(request: parse.Request, start: Callable[[parse.Request], float | None]) -> float | None:
-    """Run all jobs through Hydra's launcher; exit with 1 if one failed. start: runs one job."""
+    """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed. start: function that runs one
+    job."""
     assert request.hydra is not None
     if any(config.resume for config in request.configs):
-        raise ConfigError("resume= resumes one run, but -m starts several. Hint: sweep.resume=FOLDER resumes a sweep.")
+        raise ConfigError(
+            "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
+        )
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     if own_launcher:
         from imagenet_ddp.distributed import devices
@@ -170,9 +175,11 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
     store(request, sweep_dir)
     if not own_launcher:
         print(f"Sweep folder: {sweep_dir} (logs of the launcher in .submitit/)", flush=True)
-        exit_on_signal("The jobs continue without this command. Hint: squeue --me, scancel.")
+        exit_on_signal(
+            "The jobs continue without this command. Hint: list them with squeue --me, and end them with scancel."
+        )
     codes: dict[int, int] = {}
-    # other sweepers than Hydra's own choose their jobs one by one
+    # sweepers other than Hydra's own choose their jobs one by one
     names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []
 
     def task(config: DictConfig) -> float | None:

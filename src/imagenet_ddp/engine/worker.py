@@ -1,4 +1,4 @@
-"""Run one process of a job, from its first line to its exit code: join the others, work, report what failed."""
+"""Run one process of a job from its start to its exit code: join the other ranks, do the work, and report failures."""
 
 import os
 import sys
@@ -77,8 +77,8 @@ def run_in_process(
     *,
     job: Job | None = None,
 ) -> Any:
-    """Join the other ranks, run body, and turn every outcome into one exit code for all ranks. world: given if this
-    process has joined already. job: one that a stop may requeue."""
+    """Join the other ranks, run body, and turn every outcome into one exit code for all ranks. world: the connection of
+    a process that has already joined. job: a job that SLURM may requeue after a stop."""
     joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
@@ -86,7 +86,7 @@ def run_in_process(
             start_early(config["data"]["num_workers"], info.local_world_size, ["imagenet_ddp.cli.command"])
         with raise_on_signal():
             with import_torch():
-                from imagenet_ddp.engine.world import World, join_world  # torch from here on
+                from imagenet_ddp.engine.world import World, join_world  # imports torch
 
             world = world or World(info)
             if info.world_size > 1 and not joined:
@@ -101,15 +101,15 @@ def run_in_process(
     except SignalExit as left:
         if is_command:
             raise
-        if world is not None and world.failure_detector:  # None: still importing torch
+        if world is not None and world.failure_detector:  # None while torch is being imported
             world.failure_detector.fail(f"was stopped by {left.signal_name}", left.exit_code)
         if info.rank == 0:
             console.print_message(str(left))
         end_at_once(left.exit_code)
     except Stopped as stop:
-        assert world is not None  # body raises it
+        assert world is not None  # only body raises Stopped
         world.leave()
-        # a worker that spawn.py has started leaves this to the command that was typed
+        # a worker started by spawn.py leaves requeuing to the command that was typed
         here = not info.is_worker and info.rank == 0
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
@@ -117,7 +117,7 @@ def run_in_process(
             end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
     except Exception as error:
-        # shown here and whole: Hydra would cut the traceback down to its last line
+        # printed here in full, because Hydra would cut the traceback down to its last line
         explained = isinstance(error, RunError)
         what = str(error) if explained else traceback.format_exc()
         if info.world_size == 1:
@@ -139,13 +139,13 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
     own = not isinstance(error, SharedError)
     if own and world.failure_detector is not None:
         world.failure_detector.fail(" ".join(error.mistakes), 2)
-        if world.failure_detector.code > 128:  # the one that was stopped is no longer there to be met
+        if world.failure_detector.code > 128:  # this error follows from the stop of another rank
             _end_for_other(world)
     if own or info.local_rank == 0:
         for mistake in error.mistakes:
             console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
     if info.rank == 0 and not info.store_is_served:
-        time.sleep(1.0)  # the others read why from the store that this process serves
+        time.sleep(1.0)  # other ranks read the reason from the store of this process
     end_at_once(2)
 
 

@@ -1,4 +1,4 @@
-"""Join one process of a job to the others, and hold the connection."""
+"""Connect one process of a job to the other processes, and keep the connection."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,8 +28,8 @@ class World:
     rank_group: RankGroup | None = None
     failure_detector: FailureDetector | None = None
     network_notes: tuple[str, ...] = ()  # which interface was chosen and why, for the log
-    gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; on rank 0 of several
-    gpu_models: tuple[str, ...] = ()  # of all ranks; on rank 0 of several
+    gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; only on rank 0 of several ranks
+    gpu_models: tuple[str, ...] = ()  # GPU models of all ranks; only on rank 0 of several ranks
 
     def leave(self) -> None:
         """Mark this process's exit as normal."""
@@ -38,7 +38,8 @@ class World:
 
 
 def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
-    """Wait until all ranks are here, each with its own GPU, and reach each other; set the network interfaces."""
+    """Set the network interfaces, wait until all ranks have joined, and check that each has its own GPU and that all
+    can reach each other. Raises ConfigError otherwise."""
     timeout_s = config["cluster"]["timeout_s"]
     several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
     variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
@@ -52,8 +53,8 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
     def shared_gpus(gpus_of_ranks: list[Any]) -> list[str]:
         return devices.find_shared_gpus([gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks], label)
 
-    roster = Roster(info.world_size, "rank", label, "look at its own message; cluster.timeout_s sets the longest wait.")
-    commands = PrefixStore(COMMANDS, store)  # one of them may have given up before its workers came
+    roster = Roster(info.world_size, "rank", label, "read that rank's messages, or set a longer cluster.timeout_s.")
+    commands = PrefixStore(COMMANDS, store)  # a command may have given up before its workers joined
     rank_group = gather_ranks(
         PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, leader=info.rank == 0,
         aborted=lambda: abort_mistakes(commands),
@@ -63,7 +64,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
         here = ["127.0.0.1"]
         if several:
             assert info.address
-            here = [connectivity.own_address(os.environ, info.address)]  # the others' interface first
+            here = [connectivity.own_address(os.environ, info.address)]  # the interface to other nodes first
             here += [address for address in interfaces.reachable_addresses() if address not in here]
         failure_detector = FailureDetector(rank_group, here, label, end_process(f"rank {info.rank}"))
         own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config["trainer"], info.local_rank)]

@@ -1,4 +1,4 @@
-"""Find the largest batch that fits into a device's memory, by real training steps on noise: trainer.batch_finder."""
+"""Find the largest batch that fits into a device's memory by running training steps on noise (trainer.batch_finder)."""
 
 import gc
 import traceback
@@ -11,15 +11,15 @@ from lightning.pytorch.utilities.memory import is_oom_error
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.train_step import make_training
 
-MULTIPLE = 8  # required by tensor cores; also the smallest batch tried
-MOST = 4096
-USABLE = 0.9  # share of the free memory: batches differ, and memory becomes fragmented
-CLASSES = 1000  # of the net that is tried
+MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
+MOST = 4096  # largest batch tried
+USABLE = 0.9  # usable share of the free memory, because batches differ, and memory becomes fragmented
+CLASSES = 1000  # number of classes of the net that is tried
 
 
 def largest_batch(step: Callable[[int], None], most: int = MOST) -> int:
     """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 if even 8
-    do. Doubles the size, then bisects."""
+    images raise one. Double the size until a step fails, then bisect."""
     fitting, failing = 0, MULTIPLE
     while failing <= most and _fits(step, failing):
         fitting, failing = failing, 2 * failing
@@ -34,7 +34,7 @@ def _fits(step: Callable[[int], None], images: int) -> bool:
     try:
         step(images)
     except (RuntimeError, ConfigError) as error:
-        cause = error.__cause__ if isinstance(error, ConfigError) else error  # make_training explains it
+        cause = error.__cause__ if isinstance(error, ConfigError) else error  # raised by make_training
         if isinstance(cause, torch.OutOfMemoryError) or (isinstance(cause, Exception) and is_oom_error(cause)):
             return False
         raise
@@ -42,10 +42,10 @@ def _fits(step: Callable[[int], None], images: int) -> bool:
 
 
 def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> Callable[[int], None]:
-    """Return a step for largest_batch: two updates of a separate net, which is freed afterwards. The process's random
-    state stays unchanged. The step also fails above 90 % of the memory that is free now.
+    """Return a step function for largest_batch, which runs two updates of a separate net and then frees it. The
+    process's random state stays unchanged. A step also fails if it needs more than 90 % of the memory that is free now.
 
-    copies: number of further copies of the weights in a run (DistributedDataParallel's gradients, an average).
+    copies: number of additional copies of the weights in a run (DistributedDataParallel's gradients, an average).
     """
     data = config["data"]
     size = max(data["image_size"], data["train_size"] or 0)
@@ -61,7 +61,7 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
             _forget_tensors(error)
             raise
         finally:
-            _release(device)  # also where it failed
+            _release(device)  # also if the step failed
         if used > usable:
             raise torch.OutOfMemoryError(f"{used / 2**20:.0f} MiB of {usable / 2**20:.0f} MiB")
 
@@ -69,17 +69,17 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
 
 
 def _train(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> float:
-    """Train for two updates, and return the bytes of memory that this needs."""
+    """Train for two updates, and return the number of bytes of memory needed."""
     training = make_training(config, precision, device, CLASSES)
-    training.forward(training.net).backward()  # with the optimizer's state, which the first step has made
+    training.forward(training.net).backward()  # now with the optimizer's state, made by the first step
     training.optimize()
     weights = sum(weight.numel() * weight.element_size() for weight in training.net.parameters())
     return torch.cuda.max_memory_reserved(device) + copies * weights
 
 
 def _forget_tensors(error: BaseException | None) -> None:
-    """Drop the activations still held by the frames of an error. If they were released only afterwards, they would
-    count as reserved in the next step and make it seem too large."""
+    """Release the activations that the frames of an error still hold. If they were released later, the next step would
+    count them as its own memory and seem too large."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__

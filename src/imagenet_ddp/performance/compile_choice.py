@@ -19,16 +19,18 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.paths import cache_dir
 
-LEAST_GAIN = 1.03  # below it the difference is within what repeated measurements vary by
-BUDGET_S = 20.0  # of the steps, without compiling
+LEAST_GAIN = 1.03  # smaller gains are within the variation of repeated measurements
+BUDGET_S = 20.0  # time for all steps, without compilation
 FILE = "compile.json"
 
 
 def choose(config: Mapping[str, Any], precision: str, device: torch.device, folder: Path | None = None) -> list[str]:
-    """Return [default or off, the reason] for compile=auto. folder: for the stored results; None: the cache folder.
+    """Return [default or off, the reason] for compile=auto. folder: folder of the stored results; None means the cache
+    folder.
 
-    Compiles and trains on generated images unless this combination of machine, net, size, batch, precision and number
-    of threads has been measured before; raises ConfigError if such a step does not fit into memory.
+    Compile the net and train it on generated images, unless this combination of machine, net, image size, batch size,
+    precision and number of threads has been measured before. Raises ConfigError if a training step does not fit into
+    memory.
     """
     path = (folder or cache_dir(os.environ)) / FILE
     known, key = read_mapping(path), _key(config, precision, device)
@@ -37,7 +39,7 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
         found, when = _measure(config, precision, device), "measured now"
         if isinstance(found, str):
             return ["off", f"torch.compile fails here: {found.rstrip('.')}"]
-        with suppress(OSError):  # then it is measured again
+        with suppress(OSError):  # if it cannot be stored, the next run measures again
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, json.dumps({**read_mapping(path), key: found}, indent=1))
     images = config["data"]["batch_size"]
@@ -48,7 +50,7 @@ def choose(config: Mapping[str, Any], precision: str, device: torch.device, fold
 
 
 def _measure(config: Mapping[str, Any], precision: str, device: torch.device) -> dict[str, float] | str:
-    """Return the measured seconds, or why this net cannot be compiled on this machine."""
+    """Return the measured seconds, or the reason why this net cannot be compiled on this machine."""
     training = make_training(config, precision, device, classes=1000)
     eager = training.net
     compiled = copy.deepcopy(eager, {id(parameter): parameter for parameter in eager.parameters()})
@@ -56,12 +58,12 @@ def _measure(config: Mapping[str, Any], precision: str, device: torch.device) ->
     begin = time.perf_counter()
     try:
         training.forward(compiled).backward()
-    except Exception as error:  # of torch's compilers, and of those that they start: of many kinds
+    except Exception as error:  # torch's compilers, and those that they start, raise errors of many kinds
         torch.compiler.reset()
         return " ".join(str(error).split())[:200]
     compile_s = time.perf_counter() - begin
     variants = time_steps(training, [(eager, False), (compiled, False)], budget_s=BUDGET_S)
-    torch.compiler.reset()  # the run compiles its own net, with the same files
+    torch.compiler.reset()  # the run compiles its own net, from the same cached files
     eager_s, compiled_s = (each.compute_s for each in variants)
     return {"eager_s": eager_s, "compiled_s": compiled_s, "compile_s": compile_s}
 

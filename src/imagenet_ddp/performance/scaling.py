@@ -1,36 +1,37 @@
-"""Predict how fast several nodes are together, from one step and one all-reduce. No torch.
+"""Predict the speed of training on several nodes from the times of one step and one all-reduce. Importing this module
+does not import torch.
 
 A ring all-reduce over n ranks sends 2(n-1)/n times the gradients over each link (Patarasuk and Yuan 2009,
-doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts it bucket by bucket while the backward pass still runs
-(Li et al. 2020, arXiv:2006.15704); the first bucket is full only after about a tenth of it.
+doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts the all-reduce bucket by bucket while the backward pass
+is still running (Li et al. 2020, arXiv:2006.15704). The first bucket is full only after about a tenth of this pass.
 
-    T(n)       = T(m) × [(n-1)/n] / [(m-1)/m]        m: the ranks that were measured
+    T(n)       = T(m) × [(n-1)/n] / [(m-1)/m]        m: number of ranks in the measurement
     exposed    = max(0, T(n) - 0.9 × T_backward)
     efficiency = T_compute / (T_compute + exposed)
 
-Post-local SGD sends the weights instead of the gradients, between two steps: exposed = T(n) / steps per average.
+Post-local SGD sends the weights instead of the gradients, between two steps, so exposed = T(n) / steps per average.
 
-The ranks of a node are neighbours in the ring, which crosses each node's link once in each direction: with several
-ranks per node, n is still the number of ranks. Times are in seconds, sizes in bytes.
+The ranks of a node are neighbours in the ring, which crosses each node's link once in each direction. Therefore n is
+the number of ranks even with several ranks per node. Times are in seconds, sizes in bytes.
 """
 
 from dataclasses import dataclass, replace
 
 from imagenet_ddp.system.text import percent
 
-GOOD_EFFICIENCY = 0.9  # nothing to advise from here on
+GOOD_EFFICIENCY = 0.9  # efficiency from which no advice is given
 OVERLAP = 0.9  # share of the backward pass in which gradients can be sent
-MAX_ACCUMULATION = 16
+MAX_ACCUMULATION = 16  # largest factor on trainer.accumulate_grad_batches that is advised
 
 
 @dataclass(frozen=True)
 class Step:
     """One optimizer step of one rank, without communication."""
 
-    compute_s: float  # all of it: reading, forward and backward passes of every accumulated batch, optimizer
-    backward_s: float  # the last backward pass: the one that hides communication
-    gradient_bytes: float  # as they are sent
-    average_every: int | None = None  # post-local SGD: steps per average of the weights; None: gradients are averaged
+    compute_s: float  # whole step: reading, forward and backward passes of every accumulated batch, optimizer
+    backward_s: float  # last backward pass, which overlaps with communication
+    gradient_bytes: float  # size of the gradients as sent
+    average_every: int | None = None  # steps per average of the weights in post-local SGD; None without post-local SGD
 
 
 def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> float:
@@ -39,21 +40,22 @@ def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> floa
 
 
 def efficiency(step: Step, all_reduce_s: float) -> float:
-    """Return the images per second of all ranks divided by that of as many independent ones, 0 to 1."""
+    """Return the images per second of all ranks divided by those of as many independent ranks, 0 to 1."""
     if step.average_every:
         return step.compute_s / (step.compute_s + all_reduce_s / step.average_every)
     return step.compute_s / (step.compute_s + max(0.0, all_reduce_s - OVERLAP * step.backward_s))
 
 
 def needed_gbit_per_s(step: Step, num_ranks: int) -> float:
-    """Return the bandwidth of each link, per direction, that gives GOOD_EFFICIENCY."""
+    """Return the bandwidth of each link and direction, in Gbit/s, that is needed for GOOD_EFFICIENCY."""
     allowed_s = step.compute_s * (1 / GOOD_EFFICIENCY - 1)
     allowed_s = allowed_s * step.average_every if step.average_every else allowed_s + OVERLAP * step.backward_s
     return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / allowed_s * 8 / 1e9
 
 
 def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
-    """Return how many such steps per communication give GOOD_EFFICIENCY; None if more than MAX_ACCUMULATION."""
+    """Return how many such steps per communication are needed for GOOD_EFFICIENCY; None if more than
+    MAX_ACCUMULATION."""
     for times in range(1, MAX_ACCUMULATION + 1):
         if efficiency(replace(step, compute_s=times * step.compute_s), all_reduce_s) >= GOOD_EFFICIENCY:
             return times
@@ -63,10 +65,10 @@ def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
 def advise(
     num_nodes: int, measured: float, step: Step, all_reduce_s: float, gbit_per_s: float, *, can_halve: bool
 ) -> tuple[bool, str, str]:
-    """Return (whether several nodes pay off, a sentence, what to change).
+    """Return (whether several nodes are faster than one, a message, the changes that would help).
 
-    measured: efficiency of num_nodes. all_reduce_s, gbit_per_s: of these nodes. can_halve: the gradients are sent in 32
-    bits.
+    measured: efficiency measured with num_nodes nodes. all_reduce_s, gbit_per_s: all-reduce time and link bandwidth
+    of these nodes. can_halve: whether the gradients are sent in 32 bits.
     """
     speedup = num_nodes * measured
     if measured >= GOOD_EFFICIENCY:
@@ -78,7 +80,7 @@ def advise(
     if times and times > 1:
         reached = percent(GOOD_EFFICIENCY, 0)
         better.append(f"{times} times trainer.accumulate_grad_batches ({reached}, a larger batch per step)")
-    link = f"over this link of {gbit_per_s:.2g} Gbit/s"
+    link = f"over this link of {gbit_per_s:.2g} Gbit/s,"
     if speedup <= 1:
         text = f"{link} {num_nodes} nodes are slower than one ({speedup:.2f} times as fast)"
         return False, text, ", or ".join(["use one", *better])

@@ -1,6 +1,7 @@
 """Time training steps and all-reduces.
 
-All ranks of a job call each function together, so that they share cores, memory and network as they do in training.
+All ranks of a job must call each function at the same time, so that they share cores, memory and network as they do in
+training.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ from imagenet_ddp.distributed.strategies.process_group import destroy_process_gr
 
 MIB = 2**20
 POWERSGD_START = 2  # the first step at which torch's hook may compress
-# After waiting half a second for gradients a core was seen to take 16 % longer for a step than in a row of them.
-STEPS_PER_TURN = 4  # the first one does not count
+# A core that had waited half a second for gradients took 16 % longer for the next step than in consecutive steps.
+STEPS_PER_TURN = 4  # the first step does not count
 MAX_TURNS = 10
 
 
@@ -30,14 +31,12 @@ MAX_TURNS = 10
 def process_group(
     info: WorldInfo, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> Iterator[None]:
-    """Make the default process group for the duration of the block. backend None: nccl on GPUs, gloo on CPUs.
-
-    store: a connection of its own.
-    """
+    """Make the default process group for the duration of the block. store: a separate connection to the rendezvous
+    store. backend: None means nccl on GPUs and gloo on CPUs."""
     init_process_group(info.rank, info.world_size, dist.PrefixStore("doctor", store), device, backend, timeout_s)
     try:
         yield
-        dist.barrier()  # none leaves while another still communicates with it
+        dist.barrier()  # no rank leaves while another rank still communicates with it
     finally:
         destroy_process_group()
 
@@ -47,7 +46,8 @@ def process_group(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Medians in seconds: of the slowest rank if gradients are sent, else the mean over the ranks."""
+    """Median times of a step in seconds: those of the slowest rank if gradients are sent, else the mean over the
+    ranks."""
 
     forward_s: float
     backward_s: float
@@ -61,10 +61,10 @@ class StepTimes:
 
 @dataclass
 class Training:
-    """What a training step on generated images needs.
+    """The net, the optimizer and the generated images of a training step.
 
-    images: uint8 (B, 3, H, W) and target: int64 (B,), on the device. prepare: images -> the net's input. autocast: the
-    type of mixed precision, None without.
+    images: uint8 (B, 3, H, W), on the device. target: int64 (B,), on the device. prepare: converts images to the net's
+    input. autocast: data type for mixed precision; None without it.
     """
 
     net: nn.Module
@@ -88,10 +88,11 @@ class Training:
 def time_steps(
     training: Training, variants: Sequence[tuple[nn.Module, bool]], *, budget_s: float, warm_up: int = 1
 ) -> list[StepTimes]:
-    """Time steps of several variants in turns, so that other work on the machine affects all alike.
+    """Time steps of several variants in turns, so that other work on the machine affects all variants equally.
 
-    variants: (training's own net or its wrapper, whether gradients are sent). budget_s: for all variants; the number of
-    steps is the same on every rank. Raises torch.OutOfMemoryError, like training.
+    variants: (the net of `training` or its wrapper, whether gradients are sent) for each variant. budget_s: seconds for
+    all variants together. The number of steps is the same on every rank. Raises torch.OutOfMemoryError if a step does
+    not fit into memory.
     """
     device = training.images.device
     clock = _Clock(device)
@@ -123,13 +124,13 @@ def time_steps(
     times = []
     for (_, sends), own in zip(variants, laps, strict=True):
         medians = [statistics.median(parts) for parts in zip(*own, strict=True)]
-        operation = dist.ReduceOp.MAX if sends else dist.ReduceOp.AVG  # sending makes all as slow as the slowest
+        operation = dist.ReduceOp.MAX if sends else dist.ReduceOp.AVG  # when sending, all ranks wait for the slowest
         times.append(StepTimes(*_across_ranks(medians, device, operation), num_steps=len(own)))
     return times
 
 
 def _agreed_count(seconds: float, device: torch.device, budget_s: float, most: int) -> int:
-    """Return how often something that takes this long on the slowest rank fits into the budget: from 1 to most."""
+    """Return how many repetitions of this duration fit into the budget on the slowest rank, from 1 to `most`."""
     (slowest,) = _across_ranks([seconds], device, dist.ReduceOp.MAX)
     return max(1, min(most, int(budget_s / max(slowest, 1e-6))))
 
@@ -139,14 +140,14 @@ def _across_ranks(seconds: list[float], device: torch.device, operation: dist.Re
     if not dist.is_initialized():
         return seconds
     values = torch.tensor(seconds, device=device)
-    mean = operation == dist.ReduceOp.AVG  # which Gloo does not have
+    mean = operation == dist.ReduceOp.AVG  # Gloo has no AVG
     dist.all_reduce(values, dist.ReduceOp.SUM if mean else operation)
     return (values / dist.get_world_size() if mean else values).tolist()
 
 
 class _Clock:
-    """Measures seconds between laps; on a GPU with the GPU's events, read after the step, so that nothing waits in
-    between."""
+    """Measure the seconds between laps. On a GPU, record CUDA events and read them after the step, so that no lap waits
+    for the device."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -155,7 +156,7 @@ class _Clock:
     def lap(self) -> None:
         if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))  # else that of the first GPU, which is idle
+            event.record(torch.cuda.current_stream(self._device))  # not that of the first GPU, which is idle
             self._marks.append(event)
         else:
             synchronize(self._device)
@@ -184,7 +185,7 @@ class AllReduce:
     seconds: float
     num_bytes: int
     num_ranks: int
-    measured_bytes: int  # less than num_bytes: the link is so slow that the rest was extrapolated
+    measured_bytes: int  # less than num_bytes if the link is so slow that the time was extrapolated
 
     @property
     def bus_bytes_per_s(self) -> float:
@@ -193,7 +194,8 @@ class AllReduce:
 
 
 def wrap(net: nn.Module, device: torch.device, strategy: Mapping) -> DistributedDataParallel:
-    """Wrap the net as training does. strategy: the resolved strategy.* keys; PowerSGD starts at once."""
+    """Wrap the net in DistributedDataParallel as training does, but let PowerSGD start as early as possible. strategy:
+    the resolved strategy.* keys."""
     wrapper = DistributedDataParallel(
         net, device_ids=[device] if device.type == "cuda" else None, **ddp.ddp_arguments(strategy, net)
     )
@@ -213,7 +215,7 @@ def time_all_reduce(num_bytes: int, device: torch.device, *, budget_s: float) ->
 
 
 def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) -> float:
-    """Return the median time of several calls on the slowest rank, the same on all ranks."""
+    """Return the median time of several all-reduces on the slowest rank. All ranks get the same value."""
     buffer = torch.zeros(max(1, num_bytes // 4), device=device)
 
     def run() -> float:
@@ -225,7 +227,7 @@ def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) 
 
     first = run()
     count = _agreed_count(first, device, budget_s, most)
-    seconds = [run() for _ in range(count)]  # the first one opened the connections
+    seconds = [run() for _ in range(count)]  # without the first call, which opened the connections
     return _across_ranks([statistics.median(seconds)], device, dist.ReduceOp.MAX)[0]
 
 

@@ -1,4 +1,4 @@
-"""Make the training step of a config, on its device and with generated images, for step_timer."""
+"""Make the training step of a config for step_timer, on its device and with generated images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +17,10 @@ Config = Mapping[str, Any]
 
 
 def make_training(config: Config, precision: str, device: torch.device, classes: int) -> Training:
-    """Make the net and optimizer of the run, and one batch of noise. precision: of the plan, never auto.
+    """Make the net and the optimizer of the run, and one batch of noise. precision: precision of the plan, never auto.
+    classes: number of classes of the net.
 
-    Runs the first step: raises ConfigError if it does not fit into memory.
+    Also run the first step. Raises ConfigError if this step does not fit into memory.
     """
     data, size = config["data"], config["data"]["image_size"]
     net = create_model(config["model"], classes, config["seed"], size).to(device, TRUE_PRECISION.get(precision))
@@ -41,6 +42,6 @@ def make_training(config: Config, precision: str, device: torch.device, classes:
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"a step of {data['batch_size']} images of {size} pixels does not fit into the memory of {device}. "
-            f"Hint: data.batch_size={max(data['batch_size'] // 2, 1)} trainer.accumulate_grad_batches=2."
+            f"Hint: set data.batch_size={max(data['batch_size'] // 2, 1)} trainer.accumulate_grad_batches=2."
         ) from error
     return training
