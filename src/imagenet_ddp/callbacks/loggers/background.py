@@ -67,9 +67,9 @@ class Background(Logger):
                 self._failure = reason.rstrip(".")
                 self._say_off()
                 return
-            task = f"reach {self.server}" if self.server else "write its files"
+            where = f"reach {self.server}" if self.server else "write its files"
             raise ConfigError(
-                f"logger.{self.entry} must be able to {task}, but cannot: {reason.rstrip('.')}. "
+                f"logger.{self.entry} must be able to {where}, but cannot: {reason.rstrip('.')}. "
                 f"Hint: {self.hint}set logger=none."
             ) from error
         self._is_open = True
