@@ -343,7 +343,7 @@ def test_resume_with_another_number_of_ranks(run: Run, tree: Path, tmp_path: Pat
     result = succeeded(
         run("train", *options, "hydra.run.dir=r", "resume=auto", "trainer.devices=2", *more, PYTHONPATH=PROBES)
     )
-    assert "trainer.devices was auto, is now 2" in result.stdout
+    assert "trainer.devices was auto and is now 2" in result.stdout
     after = seen(tmp_path / "more")
     assert sorted(before + after[0]) == list(range(29))
     assert sorted(after[1]) == list(range(29))
@@ -357,7 +357,7 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     assert "starting a new run, because no run in runs/n has a checkpoint" in result.stdout
     (folder,) = (tmp_path / "runs/n").iterdir()
     result = succeeded(run("train", *options, f"resume={folder}", "name=n", "trainer.max_epochs=2"))
-    assert "Changed: trainer.max_epochs was 1, is now 2." in result.stdout
+    assert "Changed: trainer.max_epochs was 1 and is now 2." in result.stdout
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == [folder.name], "it went on in its own folder"
     summary = json.loads((folder / "summary.json").read_text())
@@ -378,8 +378,8 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
 
     result = run("train", f"resume={folder}", "model.name=resnet18", "seed=3", "trainer.max_epochs=4")
     assert result.returncode == 2
-    assert "model.name was mobilenet_v3_small, is now resnet18" in result.stderr
-    assert "seed was 0, is now 3" in result.stderr
+    assert "model.name was mobilenet_v3_small and is now resnet18" in result.stderr
+    assert "seed was 0 and is now 3" in result.stderr
     write_images(tmp_path / "other/train", {"cat": 3, "emu": 3})
     write_images(tmp_path / "other/val", {"cat": 1, "emu": 1})
     result = run("train", f"resume={folder}", "data.root=other", "trainer.max_epochs=4")

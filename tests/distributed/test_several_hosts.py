@@ -229,7 +229,7 @@ def test_a_checkpoint_of_node_0_is_sent(trained: Trained) -> None:
     ]
     ranks = [["cluster.node_rank=0"], ["cluster.node_rank=1"]]
     zeta, _ = succeeded(ends(*start(hosts, *options, each=ranks)))
-    assert "Changed: trainer.max_epochs was 2, is now 3." in zeta.out
+    assert "Changed: trainer.max_epochs was 2 and is now 3." in zeta.out
     assert seen(trained.shared / "more") == {2: ALL[2]}
     assert list(pointer.parent.iterdir()) == []
     rows = (trained.run_dir / "metrics.csv").read_text().splitlines()

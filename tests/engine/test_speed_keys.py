@@ -77,4 +77,4 @@ def test_the_checkpoint_is_one_of_an_eager_run(runs: tuple[Path, dict[str, str]]
     more = ("compile=off", "trainer.max_epochs=3", *NET[1:])
     result = command(folder, "train", "resume=fast", *more)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "Changed: compile.name was default, is now off." in result.stdout + result.stderr
+    assert "Changed: compile.name was default and is now off." in result.stdout + result.stderr

@@ -1,5 +1,5 @@
 """Save and stop on a signal, at the same position on all ranks (see stop_agreement.py). SLURM sends the signal before
-the time limit; --signal in scripts/*.sbatch sets how long before."""
+the time limit. --signal in scripts/*.sbatch sets the time between the two."""
 
 from typing import Any
 

@@ -45,7 +45,7 @@ class RunningMetrics(ScoreCallback):
         self._end_cpu_s: float | None = None
         self._trainer: L.Trainer | None = None
         self._num_updates = 0  # number of weight updates after the last batch
-        self._has_saved = False  # a checkpoint was saved since the last step, whose time is not waiting for data
+        self._has_saved = False  # a checkpoint was saved since the last step; its time must not count as a data wait
         self._saved_s = 0.0  # time of the loggers' last save
 
     # -- hooks

@@ -69,7 +69,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
     counted, num_unreadable, lines = module.num_counted, 0, []
     if (predicted := collected.result) is not None:  # rank 0
-        num_unreadable = len(predicted.loaded) - counted[0]  # limit_val_batches leaves out readable images
+        num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
         targets = data.val_images.targets
         further = further_results(predicted, targets, classes, metric_names, real_labels)
         lines = results_lines(further)

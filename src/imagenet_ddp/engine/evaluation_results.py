@@ -23,8 +23,8 @@ def further_results(
 ) -> dict[str, Any]:
     """Return the entries calibration and, if requested, metrics and real of evaluation.json.
 
-    targets: int64, position in `classes` of the class of each image in the split. real_labels: names of the correct
-    classes of each image.
+    targets: int64, index into `classes` for each image of the split. real_labels: names of the correct classes of each
+    image.
     """
     labels, top1 = targets[predicted.index], predicted.classes[:, 0]
     found: dict[str, Any] = {
@@ -71,7 +71,7 @@ def prediction_columns(
 ) -> dict[str, list[Any]]:
     """Return the columns of the predictions file, with one row per loaded image, in order.
 
-    images: the images of the split, whose targets are positions in `classes`. reasons: maps a path to the reason why
+    images: the images of the split, whose targets are indices into `classes`. reasons: maps a path to the reason why
     the image could not be read.
     """
     index = predicted.loaded

@@ -1,4 +1,4 @@
-"""Train in one process. This file shows the order of all steps of a training."""
+"""Train in one process: make all parts of the run, train, and write the results."""
 
 import os
 from contextlib import nullcontext

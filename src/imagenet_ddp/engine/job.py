@@ -188,7 +188,7 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
 
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (key, "key was A, is now B") for every key that differs."""
+    """Return (key, "key was A and is now B") for every key that differs."""
     before, after = leaves(stored), leaves(now)
     keys = [
         key
@@ -196,7 +196,7 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
         if key not in ("resume", "show") and not key.startswith("sweep.")
     ]
     return [
-        (key, f"{key} was {before.get(key, 'not set')}, is now {after.get(key, 'not set')}")
+        (key, f"{key} was {before.get(key, 'not set')} and is now {after.get(key, 'not set')}")
         for key in keys
         if before.get(key) != after.get(key)
     ]

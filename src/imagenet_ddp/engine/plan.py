@@ -101,7 +101,7 @@ def make_plan(
     if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
         raise ConfigError(mistakes)
     wanted, whose = update_before if keep_update else None, "from before the resume"
-    if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # not of the nodes that join first
+    if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # for all nodes, not only those that join first
         of_node = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices) * local_world_size
         wanted, whose = of_node * nodes[1] * trainer["accumulate_grad_batches"], f"of {nodes[1]} nodes"
     size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted, whose)
@@ -149,13 +149,13 @@ def make_plan(
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer: trainer.*, with this plan's values for automatic ones."""
     local, trainer = plan.local_devices, plan.config["trainer"]
-    # If it is None, Lightning leaves it off, and cuDNN does not try which of its convolution algorithms is fastest.
+    # With benchmark=None, Lightning does not let cuDNN try which of its convolution algorithms is fastest.
     by_measurement = True if plan.accelerator.value == "cuda" and not trainer["deterministic"] else None
     return {
         **{key: value for key, value in trainer.items() if key != "batch_finder"},  # unknown to Lightning
         "benchmark": by_measurement if trainer["benchmark"] is None else trainer["benchmark"],
         "accelerator": plan.accelerator.value,
-        # explicit GPU indices unchanged, else the launcher's number of processes, which validation has compared
+        # explicit GPU indices unchanged, else the launcher's number of processes, which validation has checked
         "devices": local if isinstance(local, list) else plan.world_info.local_world_size,
         "num_nodes": plan.world_info.num_nodes,
         "precision": plan.precision.value,

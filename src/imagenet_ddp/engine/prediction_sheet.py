@@ -14,7 +14,7 @@ from imagenet_ddp.models.class_activation import overlay
 
 MOST_IMAGES = 50 * COLUMNS
 SIDE = 128  # width and height of a tile, in pixels
-GREY = 200  # of the tile of an unreadable image, 0 to 255
+GREY = 200  # grey level of the tile for an unreadable image, 0 to 255
 NAMED = 3  # number of classes named below an image
 
 

@@ -28,7 +28,7 @@ class Predictor:
     """
 
     classes: list[str]
-    labels: list[str]  # names for display, in the same order
+    labels: list[str]  # names for display, in the order of classes
     read: FileReader
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device

@@ -104,7 +104,7 @@ def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
     threads = dali_pipeline.choose_num_threads(options["num_threads"], workers.value)
     return [
         f"Loader: {dali_pipeline.describe(device, threads)}.",
-        f"Loader of the validation, and of images that DALI does not read: {ordinary}",
+        f"Loader for validation, and for images that DALI does not read: {ordinary}",
     ]
 
 
@@ -167,7 +167,7 @@ def _learning_lines(config: Config, start_epoch: int) -> list[str]:
 
 
 def _epochs(number: float | None) -> str:
-    """Format a number of epochs. None or -1 means that only something else ends the training."""
+    """Format a number of epochs. None or -1 means that there is no limit."""
     return "unlimited epochs" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 

@@ -27,7 +27,7 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.paths import expand_home
 
 FILE = "sweep.yaml"
-FAILED = ".failed"  # file that marks the folder of a failed job, which may be all that another machine's job leaves
+FAILED = ".failed"  # marks the folder of a failed job; a job on another machine may leave no other trace
 MULTIRUN = ("-m", "--multirun")
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 

@@ -20,7 +20,7 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class World:
-    """The connection of this process to the others. All fields but info are None if there is only one process."""
+    """The connection of this process to the others. If there is only one process, only `info` is set."""
 
     info: WorldInfo
     store: Store | None = None
