@@ -22,8 +22,8 @@ class ResumeCheckpoint(Checkpoint):
     best.ckpt with the weights that reached the best `monitor` value, even within an epoch. Keep the last.ckpt before
     the current one as previous.ckpt, in case the current one is damaged.
 
-    every_n_steps: number of optimizer steps after which last.ckpt is also written within an epoch. every_s: seconds
-    since the last write after which last.ckpt is also written; checked every trainer.log_every_n_steps steps.
+    every_n_steps: also write last.ckpt within an epoch, every `every_n_steps` optimizer steps. every_s: also write it
+    when this many seconds have passed since its last write; checked every trainer.log_every_n_steps steps.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
     ImageDataModule (see resume_position.ResumableData), the training continues at the next image, even on another
