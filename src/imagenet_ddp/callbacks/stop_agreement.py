@@ -59,8 +59,8 @@ class StopAgreement:
         with self._lock:
             self._validating = not leave
             if self._proposed is not None and position >= self._proposed:
-                # The thread has answered that this rank stops here: to continue before the decision could leave the
-                # others waiting for it. The thread ends the wait, or the process.
+                # The thread has already answered that this rank can stop here. If this rank continued before the
+                # decision, the other ranks might wait for it. The thread ends either this wait or the process.
                 while not self._decided and self._proposed is not None and self._thread.is_alive():
                     self._lock.wait(ANSWER_S)
                 if self._decided:
@@ -88,7 +88,7 @@ class StopAgreement:
                     return
                 time.sleep(POLL_S)
         except Exception as error:
-            # the run continues without the store, but the ranks cannot agree on this signal or the next one
+            # the run continues without the store, but the ranks cannot agree on a position for this or a later signal
             while not (self._ending or self._signals.received or self.signal_number):
                 time.sleep(POLL_S)
             if not self._ending:
@@ -121,7 +121,8 @@ class StopAgreement:
 
     def _get(self, store: Store, key: str, owner: str) -> str:
         pause_s = POLL_S / 10
-        polls_left = round(ANSWER_S / pause_s)  # instead of a clock: a suspended machine suspends the others too
+        # polls are counted instead of seconds, because a suspended machine suspends its other ranks too
+        polls_left = round(ANSWER_S / pause_s)
         while not store.check([key]):
             if self._ending:
                 raise SystemExit
