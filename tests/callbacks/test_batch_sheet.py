@@ -79,7 +79,7 @@ def test_an_augmentation_that_makes_training_wait_is_named(tree: Path, tmp_path:
     train(tree, tmp_path, [RunningMetrics(), AugmentationNote(lines.append)], policy="randaugment", erasing=0.1)
     (line,) = lines
     assert line.startswith("Training waits for images for ")
-    assert "the augmentation (data.policy=randaugment, data.erasing=0.1) is 2" in line
+    assert "the augmentation (data.policy=randaugment, data.erasing=0.1) takes 2" in line
     assert "Hint: " in line
 
 
