@@ -107,4 +107,4 @@ def test_its_measurement(tree: Path, monkeypatch: pytest.MonkeyPatch):
     assert 0.02 <= augment_s < whole_s
     line = wait_line(0.31, 0.0021, 0.005, Augmentation((0, 0, 0), "augmix"))
     assert "31 % of the time" in line
-    assert "(data.policy=augmix) is 2.1 of the 5.0 ms of CPU" in line
+    assert "(data.policy=augmix) takes 2.1 of the 5.0 ms of CPU time" in line
