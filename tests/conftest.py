@@ -159,7 +159,7 @@ def clean_environ(**more: str | None) -> dict[str, str]:
     environ = {name: value for name, value in environ.items() if not name.startswith(PREFIXES)}
     # threads that share a core with other threads would otherwise wait in busy loops
     environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # otherwise processes that import torch start, to compile a small graph
+    environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no processes that import torch for small graphs
     environ |= {name: value for name, value in more.items() if value is not None}
     return {name: value for name, value in environ.items() if more.get(name, value) is not None}
 
