@@ -23,11 +23,11 @@ PAGE = ROOT / "docs/reliability.md"
 ELSEWHERE = {
     "SIGKILL of a rank of two nodes: both commands end within 10 s and name its rank":
         "tests/distributed/test_several_hosts.py::test_a_rank_that_dies_ends_all",
-    "SIGKILL of one node's command: the other saves and ends, or names the lost one":
+    "SIGKILL of one node's command: the other node saves a checkpoint and ends, or its message names the lost rank":
         "tests/distributed/test_several_hosts.py::test_a_command_that_is_killed_ends_all",
     "SIGKILL of a loader process: the run ends with a one-sentence error":
         "tests/data/loading/test_worker_processes.py::test_training_ends_with_one_sentence",
-    "SIGKILL of `prepare=pack` at random moments: the pack of the next command has the same bytes":
+    "SIGKILL of `prepare=pack` at random moments: the next command completes the pack with the same bytes":
         "tests/prepare/pack/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
     "SIGKILL of `tune` while it resumes: no trial is lost or duplicated":
         "tests/tune/test_study.py::test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none",
@@ -41,9 +41,10 @@ ELSEWHERE = {
         "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at startup: the run is refused within 30 s":
         "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
-    "A logger's server does not answer when a run is resumed: it continues, and the next resume sends its figures":
+    "A logger's server does not answer when a run is resumed: the run continues, and the next resumed run sends its "
+    "figures":
         "tests/callbacks/loggers/test_background.py::test_a_resumed_run_goes_on_without_its_service",
-    "A logger's server dies in mid-run: the logger is switched off, and the run continues":
+    "A logger's server dies during a run: the logger is switched off, and the run continues":
         "tests/callbacks/loggers/test_real_runs.py::test_mlflow_server",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Shared by all tests: real commands as subprocesses from another folder, and small image trees."""
+"""Fixtures shared by all tests: small image trees, and real commands as subprocesses in another folder."""
 
 import fcntl
 import os
@@ -18,11 +18,12 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 PROBES = str(ROOT / "tests" / "helpers" / "probes")  # a folder for PYTHONPATH
 
-# Containers often set it. Then each of the thousand processes below compiles torch's modules anew, for three seconds.
+# Containers often set this variable. Each of the thousand processes that the tests start would then compile torch's
+# modules again, which takes three seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A training that takes a second: what is tested is how it runs, not what it learns.
+# Options of a training run that takes a second. The tests check how it runs, not what it learns.
 SMALL = (
     "data=imagefolder", "data.image_size=32", "data.val_resize=32", "data.batch_size=4", "data.num_workers=0",
     "model.name=mobilenet_v3_small", "trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.precision=32-true",
@@ -31,7 +32,7 @@ SMALL = (
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-# Property tests: the same examples in every run, and no bound on time. More of them, at random:
+# Property tests use the same examples in every run, without a time limit. To run more, random examples:
 # pytest -m hypothesis --hypothesis-profile=random
 _UNBOUNDED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck), "database": None}
 hypothesis.settings.register_profile("same", derandomize=True, max_examples=50, **_UNBOUNDED)
@@ -39,12 +40,15 @@ hypothesis.settings.register_profile("random", max_examples=1000, **_UNBOUNDED)
 hypothesis.settings.load_profile("same")
 
 
-# ---- several tests at a time (pytest -n 2) -------------------------------------------------------------------------
+# ---- running tests in parallel (pytest -n 2) -----------------------------------------------------------------------
 
 
 @contextmanager
 def turn(alone: bool) -> Iterator[None]:
-    """Several at a time, or one alone. Who waits to be alone holds the door shut: nobody goes in before."""
+    """Hold a lock while a test runs: several tests share it, but a test that must run alone holds it exclusively.
+
+    A test that waits to run alone keeps the lock of the door, so that no other test starts before it.
+    """
     door, room = (os.open(path, os.O_RDONLY) for path in (ROOT / "tests", ROOT))
     try:
         fcntl.flock(door, fcntl.LOCK_EX)
@@ -53,11 +57,11 @@ def turn(alone: bool) -> Iterator[None]:
         yield
     finally:
         for held in (door, room):
-            fcntl.flock(held, fcntl.LOCK_UN)  # said, because a process that was forked has them open too
+            fcntl.flock(held, fcntl.LOCK_UN)  # explicitly, because forked processes may have inherited the descriptors
             os.close(held)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the timeout: waiting for one's turn is not the test's time
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the timeout, which must not include the wait for the lock
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
@@ -65,19 +69,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
-@pytest.hookimpl(trylast=True)  # of those that are left to run
+@pytest.hookimpl(trylast=True)  # after other plugins have deselected tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run alone first, before the others have something to finish; then files with the most slow tests, then
-    those with the most tests: else one process waits for the other at the end. (pytest-xdist hands out a file at a
-    time, and by itself looks at the number alone.)"""
+    """Sort the tests so that no worker waits for the others for long.
+
+    Tests that run alone come first, while they need not wait for other tests to finish. Then come the files with the
+    most slow tests, then those with the most tests, so that the workers finish at about the same time. (pytest-xdist
+    distributes whole files, and by itself considers only the number of their tests.)
+    """
     for item in items:
-        if item.path.parent.name == "faults":  # "what is done: what must happen"
+        if item.path.parent.name == "faults":  # docstring: "the fault: the required outcome"
             item.user_properties.append(("fault", " ".join(str(getattr(item, "obj", None).__doc__).split())))
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
         alone = {item.path for item in items if item.get_closest_marker("alone")}
-        # stable: in a file, the order stays otherwise
+        # the sort is stable: within a file, the order is otherwise kept
         items.sort(
             key=lambda item: (
                 item.path not in alone, -slow[item.path], -sizes[item.path], not item.get_closest_marker("alone")
@@ -85,20 +92,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )  # fmt: skip
 
 
-# ---- what tests share ----------------------------------------------------------------------------------------------
+# ---- shared fixtures ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real images that are not part of the project."""
+    """Return the folder of real images, which are not part of the project. Skips the test if it does not exist."""
     folder = Path(os.environ.get("IMAGENET_DDP_TEST_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip(f"no real images: {folder} does not exist; IMAGENET_DDP_TEST_DATA may name another folder")
+        pytest.skip(f"{folder}, the folder of real images, does not exist. Hint: set IMAGENET_DDP_TEST_DATA.")
     return folder
 
 
 def write_images(folder: Path, classes: dict[str, int], seed: int = 0, size: int = 40) -> None:
-    """folder/<class>/<number>.jpg; each class has a brightness of its own, so that there is something to learn."""
+    """Write the images folder/<class>/<number>.jpg. Each class has a different brightness, so that a net can learn it.
+
+    classes: name -> number of images. size: height in pixels, and minimum width.
+    """
     generator = np.random.default_rng(seed)
     for position, (name, count) in enumerate(classes.items()):
         (folder / name).mkdir(parents=True)
@@ -111,8 +121,8 @@ def write_images(folder: Path, classes: dict[str, int], seed: int = 0, size: int
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """29 training and 11 validation images of 3 classes: numbers that neither 2 nor 3 ranks divide, nor batches of
-    4."""
+    """Return a folder with 29 training and 11 validation images of 3 classes. Neither 2 nor 3 ranks, nor batches of 4,
+    divide these numbers evenly."""
     root = tmp_path_factory.mktemp("tree")
     write_images(root / "train", {"cat": 10, "dog": 10, "owl": 9})
     write_images(root / "val", {"cat": 4, "dog": 4, "owl": 3}, seed=1)
@@ -121,7 +131,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The best checkpoint of a run on `tree`, whose classes differ in brightness."""
+    """Return the best checkpoint of a run on `tree`, whose classes differ in brightness."""
     from helpers import forked_commands
 
     folder = tmp_path_factory.mktemp("trained")
@@ -132,10 +142,10 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "r/checkpoints/best.ckpt"
 
 
-# Hints begin with "uv run" where the tests are run so; they are compared with those of a plain shell.
+# If `uv run` starts the tests, hints begin with "uv run". The tests expect the hints of a plain shell.
 os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
 
-# What a launcher around the tests, a cluster, or uv may have set.
+# Variables that a launcher of the tests, a cluster or uv may have set.
 LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK",
     "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "UV_RUN_RECURSION_DEPTH", "FI_PROVIDER",
@@ -144,19 +154,20 @@ PREFIXES = ("SLURM", "TORCHINDUCTOR_", "TORCHELASTIC_", "OMPI_", "NCCL_", "TORCH
 
 
 def clean_environ(**more: str | None) -> dict[str, str]:
-    """The environment of a user's shell. None takes a variable out."""
+    """Return the environment of a user's shell, with these variables changed. None removes a variable."""
     environ = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
     environ = {name: value for name, value in environ.items() if not name.startswith(PREFIXES)}
-    # threads that share a core with others would wait in loops
+    # threads that share a core with other threads would otherwise wait in busy loops
     environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no processes that import torch to compile a small graph
+    environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no processes that import torch for small graphs
     environ |= {name: value for name, value in more.items() if value is not None}
     return {name: value for name, value in environ.items() if more.get(name, value) is not None}
 
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Small tensors, and several threads only wait for each other on a machine with other work."""
+    """Use one thread for torch's operations: on small tensors and a busy machine, several threads would mostly wait for
+    each other."""
     import torch
 
     before = torch.get_num_threads()
@@ -167,8 +178,10 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """run("train", *options): python -m imagenet_ddp.train in a folder of its own; where nothing about Python's own
-    start is asked for, forked from a process that has imported torch."""
+    """Return a function: run("train", *options) runs `python -m imagenet_ddp.train` in the test's own folder.
+
+    The command is forked from a process that has imported torch, unless its environment changes how Python starts.
+    """
     from helpers import forked_commands
 
     def start(
@@ -183,7 +196,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    """A real SLURM, one for all tests; cluster.Cluster."""
+    """Yield a real SLURM (helpers.slurm_cluster.Cluster), which all tests share. Skips the test if it cannot run."""
     from helpers.slurm_cluster import Cluster, requirement
 
     if reason := requirement():
@@ -194,7 +207,8 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """What the scripts expect where they are submitted: an environment to activate. Python is on PATH already."""
+    """Return a folder from which the scripts can be submitted. It contains the virtual environment that they activate;
+    its activate script is empty, because Python is already on PATH."""
     activate = tmp_path / ".venv/bin/activate"
     activate.parent.mkdir(parents=True)
     activate.touch()
@@ -206,8 +220,12 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def told(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """told(end, words): what the user reads, of a faults.trainings.End. said: how the page shows it; seconds: None
-    where the fault is there from the start."""
+    """Return a function: told(end, words) checks that the output of a faults.trainings.End contains these words, and
+    records them for the page.
+
+    said: the words that the page shows instead. seconds: the seconds to the message; None if the fault exists from the
+    start; -1: those of `end`.
+    """
 
     def tell(end: Any, words: str = "", *, said: str = "", seconds: float | None = -1) -> None:
         if end is not None:
@@ -223,7 +241,8 @@ def told(record_property: Callable[[str, object], None]) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def unharmed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """unharmed(devices): the run folder of the short training of tests/faults to which nothing happens."""
+    """Return a function: unharmed(devices) returns the run folder of the short training run of tests/faults without any
+    fault."""
     from faults import trainings
 
     folder = tmp_path_factory.mktemp("unharmed")

@@ -27,7 +27,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
-    """The disk of the run folder fills up in mid-run: files saved before stay intact, and once there is room the run
+    """The disk of the run folder fills up during a run: files saved before stay intact, and once there is room the run
     continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
@@ -43,7 +43,7 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, t
 
 
 def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
-    """The disk of the run folder becomes read-only in mid-run: the run ends with the reason, cannot be resumed while
+    """The disk of the run folder becomes read-only during a run: the run ends with the reason, cannot be resumed while
     the disk is read-only, and afterwards continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
@@ -70,8 +70,8 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
 
 
 def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
-    """The run folder is deleted in mid-run: it is created again with all epochs, and the run ends as if nothing had
-    happened; if a logger had a file there, the run ends with an error that names the file."""
+    """The run folder is deleted during a run: the folder is created again with all epochs, and the run ends as if
+    nothing had happened; if a logger had a file there, the run ends with an error that names the file."""
     running = begin(tmp_path, *short(tree), run_dir="logged")
     shutil.rmtree(tmp_path / "logged")
     ended = end(running)
@@ -88,8 +88,8 @@ def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told
 
 
 def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
-    """Images are deleted or truncated, or their disk stops answering, in mid-run: the run ends with an error that
-    names the image, and continues bit-exactly once it is back."""
+    """Images are deleted or truncated, or their disk stops answering, during a run: the run ends with an error that
+    names the image, and continues bit-exactly once the image is back."""
     own = tmp_path / "tree"
     shutil.copytree(tree, own)
     options = short(own, "data.loader_timeout_s=8")
@@ -124,8 +124,8 @@ def no_answer(scene: Scene) -> breakages.Mend:
 
 
 def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
-    """A second command is started in the folder of a running training: it is refused, and the first one is not
-    affected."""
+    """A second command is started in the folder of a run in progress: the second command is refused, and the first
+    one is not affected."""
     options = short(tree)
     running = begin(tmp_path, *options)
     second = start(

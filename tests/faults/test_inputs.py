@@ -25,8 +25,8 @@ class Hostile:
 
 
 def test_hostile_checkpoint(trained: Path, tree: Path, tmp_path: Path, told: Told) -> None:
-    """A checkpoint whose loading would run a command is given to train, evaluate, predict and export: all refuse it,
-    and the command is not run."""
+    """A checkpoint whose loading would run a command is given to train, evaluate, predict and export: all four
+    refuse the checkpoint, and its command is not run."""
     forged = tmp_path / "forged.ckpt"
     torch.save({**torch.load(trained, weights_only=True), "more": Hostile(tmp_path / "ran")}, forged)
     weights = [*SMALL, f"data.root={tree}", "model.name=resnet18"]
@@ -62,8 +62,8 @@ class Tags(HTMLParser):
 @pytest.mark.slow
 def test_names(tmp_path: Path, told: Told) -> None:
     """Folders and files whose names contain HTML, quotes, commas, newlines, special characters of the shell and of
-    Hydra, and emoji, go through train, report, evaluate and predict: each file has the names unchanged, and no page
-    executes them."""
+    Hydra, and emoji, go through train, report, evaluate and predict: every output file contains the names
+    unchanged, and no page executes them."""
     folder = tmp_path / "tree"
     write_images(folder / "train", CLASSES)
     write_images(folder / "val", dict.fromkeys(CLASSES, 3), seed=1)

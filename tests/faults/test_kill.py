@@ -104,8 +104,8 @@ def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: P
 
 
 def test_power_cuts(tree: Path, tmp_path: Path) -> None:
-    """The power is cut, four times in one run at random moments: what was not synced to the disk is lost, and the
-    last command completes the run bit-exactly. Rows of loggers, which do not sync them, may be missing."""
+    """The power is cut, four times in one run at random moments: data not yet synced to the disk are lost, and the
+    last command completes the run bit-exactly. Rows of loggers may be missing, because loggers do not sync them."""
     options, environment = short(tree), clean_environ(PYTHONPATH=PROBES)
     done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,7 +128,8 @@ def test_power_cuts(tree: Path, tmp_path: Path) -> None:
 
 
 def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
-    """A callback that always fails, with cluster.max_restarts=1: there is one restart, and none after a refusal."""
+    """A callback that always fails, with cluster.max_restarts=1: the run is restarted once, and a refused run is not
+    restarted."""
     options = [*SMALL, f"data.root={tree}", "cluster.max_restarts=1", "allow_targets=[always_fails]", "hydra.run.dir=r"]
     broken = "+callbacks.broken._target_=always_fails.AlwaysFails"
     environment = clean_environ(PYTHONPATH=PROBES)
@@ -146,8 +147,8 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
 def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
-    """last.ckpt has a wrong byte, or is cut off: the message names it, the previous one is used, and the run ends
-    bit-exactly."""
+    """last.ckpt has a wrong byte, or is cut off: the message names the file, the previous checkpoint is used, and the
+    run completes bit-exactly."""
     options = [*options_of(tree, 0), "hydra.run.dir=r"]
     shutil.copytree(whole, tmp_path / "r")
     (tmp_path / "r/summary.json").unlink()  # as if it had been killed before its end

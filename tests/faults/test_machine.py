@@ -13,7 +13,7 @@ from faults.trainings import QUIET, End, Told, assert_same, command, short
 
 
 def test_clock_steps(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
-    """The clock is set forward by a day in mid-run, and back by two: no number changes."""
+    """The clock is set forward by a day during a run, and back by two: no number changes."""
     steps = ["allow_targets=[clock_steps]", "+callbacks.clock._target_=clock_steps.ClockSteps"]
     started = time.monotonic()
     done = command("train", *short(tree), *steps, "+callbacks.checkpoint.every_s=1", "hydra.run.dir=r", folder=tmp_path)
@@ -37,7 +37,8 @@ def in_shell(before: str, folder: Path, *options: str) -> End:
 
 @pytest.mark.slow
 def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
-    """/dev/shm of 64 KB, with 2 ranks of 2 loader processes each: the run ends with a message that says what to set."""
+    """/dev/shm has only 64 KB, with 2 ranks of 2 loader processes each: the run ends with a message that names the
+    setting to change."""
     options = short(tree, "trainer.devices=2", "data.num_workers=2")
     ended = in_shell("mount -t tmpfs -o size=64k tmpfs /dev/shm", tmp_path, *options)
     assert ended.code == 1, ended.out + ended.err
@@ -48,7 +49,8 @@ def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
 
 @pytest.mark.slow
 def test_few_open_files(tree: Path, tmp_path: Path, told: Told) -> None:
-    """64 open files (ulimit -n), with 8 loader processes: the run ends with a message that says what to set."""
+    """A process may open only 64 files (ulimit -n), with 8 loader processes: the run ends with a message that names the
+    setting to change."""
     ended = in_shell("ulimit -n 64", tmp_path, *short(tree, "data.num_workers=8"))
     assert ended.code == 1, ended.out + ended.err
     told(ended, "too many open files: each batch in transit needs several, and this process may open 64 (ulimit -n). "

@@ -12,7 +12,8 @@ from faults.trainings import Told, assert_same, begin, end, family, resume, shor
 
 
 def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
-    """SIGKILL of one of two ranks in mid-epoch: the other rank and the command both report it within 10 s."""
+    """SIGKILL of one of two ranks in the middle of an epoch: the other rank and the command both report it within
+    10 s."""
     running = begin(tmp_path, *short(tree, "trainer.devices=2"), after=2)
     breakages.kill_a_rank(Scene(running, tmp_path / "r", tree))
     ended = end(running)
@@ -23,8 +24,8 @@ def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
 
 @pytest.mark.slow
 def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
-    """SIGSTOP of one of two ranks for longer than strategy.timeout_s: the other reports the timeout, all end as soon
-    as the stopped one can, and the run continues bit-exactly."""
+    """SIGSTOP of one of two ranks for longer than strategy.timeout_s: the other rank reports the timeout, all ranks end
+    as soon as the stopped one can, and the run continues bit-exactly."""
     options = short(tree, "trainer.devices=2", "data.num_workers=1")
     running = begin(tmp_path, *options, "strategy.timeout_s=5", after=2)
     stopped = breakages.largest(family(running))[0]

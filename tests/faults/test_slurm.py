@@ -30,8 +30,8 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 def test_killed_launcher(
     cluster: Cluster, tree: Path, unharmed: Callable[..., Path], work: Path, told: Told, victim: str
 ) -> None:
-    """SIGKILL of srun, or of the batch script, in mid-epoch: no process of the job remains, and the same script
-    submitted again continues bit-exactly."""
+    """SIGKILL of srun, or of the batch script, in the middle of an epoch: no process of the job remains, and the same
+    script, submitted again, continues the run bit-exactly."""
     options = [option for option in short(tree) if not option.startswith("trainer.devices=")]
     words = [*options, "hydra.run.dir=r"]
 

@@ -12,7 +12,8 @@ pytest.importorskip("optuna", reason="the extra `tune` is not installed")
 
 @pytest.mark.slow
 def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
-    """A second tune is started on a running study: it is refused, and the first one has each trial once."""
+    """A second tune is started on a running study: the second tune is refused, and the first one runs each
+    trial once."""
     small = [option for option in SMALL if not option.startswith("optim.lr")]
     options = [*small, f"data.root={tree}", "trainer.max_epochs=1", "search=none", "search.optim.lr=[0.01,0.02]",
                "tune.num_trials=2", "hydra.run.dir=s"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A page in a headless Chromium."""
+"""Load a page in a headless Chromium."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-g
 
 
 def dom_of(address: str, profile: Path) -> str:
-    """Return the page as its scripts left it. profile: an empty folder."""
+    """Return the HTML of the page after its scripts have run. profile: an empty folder for the browser's profile."""
     command = [
         str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
         "--virtual-time-budget=30000", "--dump-dom", address,

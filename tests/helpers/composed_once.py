@@ -1,4 +1,4 @@
-"""Compose many command lines in little time."""
+"""Compose many command lines quickly, by composing each choice of config files only once."""
 
 import pickle
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ _KEPT: dict[tuple[object, ...], bytes] = {}
 
 
 def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra reads the same files for each of a thousand command lines: here once for the same choices of groups,
-    of files in conf/."""
+    """Patch Composer so that Hydra reads the files of conf/ once per choice of config groups.
+
+    A test may compose a thousand command lines, for each of which Hydra would read the same files again.
+    """
     load = Composer._load
     list_options, listed = ConfigLoaderImpl.get_group_options, {}
 

@@ -1,4 +1,4 @@
-"""Several ranks of one world as processes of this machine, for tests of what they measure together."""
+"""Run several ranks of one world as processes on this machine, to test their joint measurements."""
 
 import json
 import socket
@@ -10,7 +10,10 @@ from helpers import forked_commands
 
 
 def ranks(what: str, world_size: int, num_nodes: int, *options: str, folder: Path) -> list[Any]:
-    """What each rank found."""
+    """Run check_world in each rank, and return the checks that each rank reports, in JSON form.
+
+    what: "failing" makes the step of rank 1 fail. options: options of doctor. folder: the working folder of all ranks.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environ = clean_environ(PYTHONPATH=PROBES, GLOO_SOCKET_IFNAME="lo")

@@ -15,7 +15,7 @@ from imagenet_ddp.prepare.imagenet.archives import Edition
 TRAIN, VAL, DEVKIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
 NUM_TRAIN = {"n01440764": 7, "n02119789": 5, "n03000684": 6, "n15075141": 1}  # WordNet id -> training images
 CLASSES = {1: "n02119789", 2: "n15075141", 3: "n01440764", 4: "n03000684"}  # ILSVRC2012_ID -> WordNet id, not sorted
-VAL_IDS = [3, 1, 1, 4, 2, 3, 4, 2, 1]  # of ILSVRC2012_val_00000001 and so on
+VAL_IDS = [3, 1, 1, 4, 2, 3, 4, 2, 1]  # class of ILSVRC2012_val_00000001 and so on
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FakeImageNet:
 
 
 def make(folder: Path, *, num_bytes: int = 3_000) -> FakeImageNet:
-    """Write the three archives to folder. num_bytes: of an image, about."""
+    """Write the three archives to folder. num_bytes: the approximate size of an image."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
     files, class_tars = {}, {}
@@ -71,6 +71,6 @@ def devkit(ground_truth: str) -> bytes:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Return path below folder -> content, without hidden files."""
+    """Return {path relative to folder: content} of all files except hidden ones."""
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

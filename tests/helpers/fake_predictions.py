@@ -12,7 +12,7 @@ from imagenet_ddp.runs import predictions_file
 
 
 def random_probabilities(target: np.ndarray, num_classes: int, seed: int = 0, strength: float = 2.5) -> np.ndarray:
-    """float64 (N, classes): the true class is favoured, so that most predictions are right."""
+    """Draw probabilities, float64 (N, classes), that favour the true class, so that most predictions are right."""
     logits = np.random.default_rng(seed).normal(size=(len(target), num_classes))
     logits[np.arange(len(target)), target] += strength
     exponents = np.exp(1.5 * logits)
@@ -32,7 +32,11 @@ def write_evaluation(
     form: str = "csv",
     **more: Any,
 ) -> Path:
-    """probabilities: (N, classes). unreadable: paths of further images."""
+    """Write an evaluation folder, and return it.
+
+    probabilities: (N, classes). unreadable: paths of additional images that could not be read. more: additional
+    fields of evaluation.json.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     num_images, num_ranks = len(target), min(5, len(classes))
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :num_ranks]

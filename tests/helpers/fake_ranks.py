@@ -1,4 +1,4 @@
-"""Run ranks as threads, each with a connection of its own to one real store."""
+"""Run ranks as threads, each with its own connection to one real store."""
 
 import itertools
 from collections.abc import Callable
@@ -18,7 +18,10 @@ NUMBERS = itertools.count()
 
 
 def connect(size: int) -> list[TCPStore]:
-    """Return the server and one connection per further rank: a new one may wait seconds for a name server."""
+    """Return the server and one connection for each of the other ranks.
+
+    Tests share these connections, because a new one may wait seconds for a name server.
+    """
     ten = timedelta(seconds=10)
     server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
     return [server, *(TCPStore("127.0.0.1", server.port, None, False, timeout=ten) for _ in range(size - 1))]
@@ -33,7 +36,7 @@ def roster(size: int, **more: Any) -> Roster:
 
 
 class FakeRanks:
-    """Each future holds a RankGroup, or the error."""
+    """Run each rank that joins in a thread. The futures contain its RankGroup, or the error."""
 
     def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
         self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s

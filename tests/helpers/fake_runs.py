@@ -1,4 +1,4 @@
-"""Make run folders like those of a training, without training."""
+"""Make run folders like those of a training run, without training."""
 
 import csv
 import json
@@ -32,7 +32,11 @@ def make_run(
     images_per_s: float = 100.0,
     **summary: Any,
 ) -> Path:
-    """options: key path -> value. top1: of the last epoch, which is the best. epochs: done; None: all."""
+    """Write a run folder, and return it.
+
+    options: key path -> value. top1: accuracy of the last epoch, which is the best one. epochs: number of completed
+    epochs; None: trainer.max_epochs. summary: additional fields of summary.json.
+    """
     config = json.loads(json.dumps(CONFIG))
     for path, value in (options or {}).items():
         *groups, key = path.split(".")

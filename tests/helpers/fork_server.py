@@ -1,10 +1,12 @@
-"""A Python that has imported torch and Lightning, and forks the processes that helpers/forked_commands.py asks for.
+"""Import torch and Lightning once, and fork the processes that helpers/forked_commands.py requests.
 
-Run as a script; each line of its input is JSON: [module, arguments, folder, environment, stem of the files to write,
-first process of the host (helpers/hosts.py) to run on, or null].
-A forked process runs as `python -m module` would, in that folder and environment, except that most modules have been
-imported. What it starts by multiprocessing (ranks, loader workers), or by subprocess as `python -m`, is forked too: by
-an idle copy that it makes of itself before anything else, and is its child as after a real start.
+Run this file as a script. Each line of its input is JSON: [module, arguments, folder, environment, path stem of the
+files to write, pid of the first process of the host (helpers/hosts.py) to run on, or null].
+
+A forked process behaves like `python -m module` in that folder and environment, except that most modules have been
+imported. The processes that it starts with multiprocessing (ranks, loader workers), or with subprocess as `python -m`,
+are forked, too. They are forked from an idle copy that the process makes of itself at its start, but they are children
+of the process, as after a normal start.
 """
 
 import atexit
@@ -29,13 +31,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Everything that a training imports but the project itself.
+# Everything that a training process imports, except the project itself.
 PRELOADED = (
     "torch", "torch.distributed.launcher.api", "torchvision.transforms.v2", "lightning.pytorch", "torchmetrics",
     "hydra", "omegaconf", "PIL.JpegImagePlugin", "matplotlib.figure", "matplotlib.backends.backend_agg", "psutil",
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks", "torch.utils.serialization",
 )  # fmt: skip
-# What a training imports of the project. Commands themselves are run, and so must not have been imported.
+# Modules of the project that a training process imports. Modules of commands are missing, because a module that runs as
+# a command must not have been imported.
 PROJECT = (
     "imagenet_ddp.cli.command", "imagenet_ddp.engine.coordinate", "imagenet_ddp.engine.worker",
     "imagenet_ddp.engine.fit", "imagenet_ddp.engine.build", "imagenet_ddp.data.datamodule",
@@ -46,8 +49,8 @@ STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIBC = ctypes.CDLL(None, use_errno=True)
 SPACES = ("net", "uts", "ipc", "mnt")
-HIGH_FD = 200  # above any number that a process gives away
-# What Python and OpenMP read when they start: here, and so in all that is forked.
+HIGH_FD = 200  # above any file descriptor that a process passes on
+# Variables that Python and OpenMP read at their start. A forked process has the values that this server started with.
 AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
 
 
@@ -62,7 +65,7 @@ def serve() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in what is forked would copy every page
+    gc.freeze()  # a collection in a forked process would copy every page
     for line in sys.stdin:
         module, arguments, folder, environment, stem, host = json.loads(line)
         with contextlib.suppress(ChildProcessError):
@@ -76,14 +79,17 @@ def serve() -> None:
             _set_up(folder, environment, folder)
             sys.argv[:] = ["-m", *arguments]
             _run_to_the_end(runpy._run_module_as_main, module)  # type: ignore[attr-defined]  # what `python -m` calls
-    os._exit(0)  # at once, as below
+    os._exit(0)  # without taking the modules apart: see _run_to_the_end
 
 
 def _watch(stem: str, host: int | None) -> None:
-    """Return in a child; this process writes the child's number and its exit code to stem.pid and stem.code."""
+    """Fork, and return in the child; the parent writes the child's pid to stem.pid and its exit code to stem.code.
+
+    host: pid of the first process of the host whose namespaces the child enters; None: this machine.
+    """
     spaces = [os.open(f"/proc/{host}/ns/{name}", os.O_RDONLY) for name in ("pid", *SPACES)] if host else []
     for fd in spaces[:1]:
-        _enter(fd)  # for the child: a process cannot change its own number
+        _enter(fd)  # takes effect for the child: a process cannot change its own pid namespace
     if pid := os.fork():
         _write(f"{stem}.pid", pid)
         _write(f"{stem}.code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -101,7 +107,7 @@ def _enter(fd: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """So that nothing is left where the tests are killed."""
+    """Kill this process when its parent ends, so that no process remains if the tests are killed."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -128,14 +134,16 @@ def _open_streams() -> None:
 
 
 def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
-    """Make this process what one started there would be, and let it fork what it would start."""
+    """Make this process equal to one started in this folder and environment, and make it fork the Python processes that
+    it starts."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.modules["numpy"].random.seed()  # drawn anew, as by each Python that starts; `random` does so by itself
-    platform._uname_cache = None  # type: ignore[attr-defined]  # the host's name is another one there
-    tempfile.tempdir = None  # and TMPDIR
-    # an orphan becomes a child of the nearest subreaper: so a process forked by the copy becomes one of this process
+    sys.modules["numpy"].random.seed()  # as in each new Python process; `random` reseeds itself after a fork
+    platform._uname_cache = None  # type: ignore[attr-defined]  # the host has another name
+    tempfile.tempdir = None  # the environment may have another TMPDIR
+    # An orphan becomes a child of the nearest subreaper. This makes the processes that the copy forks children of this
+    # process.
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     mine, copys = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -147,7 +155,7 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
     here = at_start(environment)
 
     def fork(words: list[str], folder: str, environ: Mapping[str, str], fds: dict[int, int], session: bool) -> int:
-        """fds: number there -> number here."""
+        """Request a process from the copy, and return its pid. fds: {descriptor there: descriptor here}."""
         ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
         blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, [])]
         message = json.dumps([words, folder, dict(environ), [*fds], ignored, blocked, session])
@@ -162,14 +170,15 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
         return fork(words, str(Path.cwd()), os.environ, {fd: fd for fd in (0, 1, 2, *sorted(passfds))}, False)
 
     def fork_module(*call: Any) -> int:
-        """Take the place of subprocess's own, for `python -m` in an environment like this one."""
+        """Replace subprocess._fork_exec: fork `python -m` if its environment agrees with this one in the variables that
+        Python reads at its start, and execute everything else."""
         args, _, _, kept, folder, assigned, stdin, _, _, stdout, _, stderr, _, errpipe, _, session, *others = call
         words = [os.fsdecode(word) for word in args]
-        if words[1:2] == ["-u"]:  # as torchrun starts its ranks; what they print is flushed when they end
+        if words[1:2] == ["-u"]:  # torchrun starts its ranks with -u; here their output is flushed when they end
             del words[1]
         names = dict(os.fsdecode(each).split("=", 1) for each in assigned or ())
         environ = names if assigned is not None else dict(os.environ)
-        plain = others[:6] == [-1, None, None, None, -1, None]  # no process group, user, mask or function before it
+        plain = others[:6] == [-1, None, None, None, -1, None]  # no process group, user, umask or preexec_fn
         if not (plain and words[0] == sys.executable and words[1:2] == ["-m"] and at_start(environ) == here):
             return execute(*call)
         streams = {number: number if fd < 0 else fd for number, fd in enumerate((stdin, stdout, stderr))}
@@ -181,8 +190,9 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
 
 
 def _fork_on_request(requests: socket.socket) -> NoReturn:
-    """Fork one process per message until the parent ends."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # meant for others, and nothing that is forked loses one
+    """Fork one process per message until the parent closes the socket."""
+    # the signals are meant for other processes, and no forked process may lose one before it is set up
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     while True:
         message, fds, _, _ = socket.recv_fds(requests, 1 << 20, 64)
         if not message:
@@ -233,8 +243,10 @@ def _run_spawned(message: bytes, received: list[int]) -> NoReturn:
 
 
 def _run_to_the_end(function: Callable[..., object], *args: Any) -> NoReturn:
-    """Call it, and end the process as Python would, except that the modules are not taken apart: that would copy every
-    page of the memory shared with the server, for a second."""
+    """Call the function, and end the process as Python would, but without taking the modules apart.
+
+    Taking them apart would copy every page of the memory shared with the server, which takes a second.
+    """
     code: object = None
     try:
         function(*args)
@@ -248,12 +260,12 @@ def _run_to_the_end(function: Callable[..., object], *args: Any) -> NoReturn:
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the non-daemon threads
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError:  # who read it has left
+    except OSError:  # the reader has closed the pipe
         code = 120
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,10 +1,10 @@
-"""The project's commands as processes that start in a tenth of a second: helpers/fork_server.py forks them.
+"""Start the project's commands within a tenth of a second, by forking them from helpers/fork_server.py.
 
     done = run("imagenet_ddp.train", "seed=1", folder=tmp_path, environment=clean_environ())
 
-Importing torch and Lightning takes four fifths of a small training. Commands begin as a user's do in test_startup.py,
-test_packaging.py, test_library.py, tests/slurm, tests/tune, distributed/rendezvous/test_refusal.py, where forked=False
-is said, and where another program (torchrun, a script) starts them.
+Importing torch and Lightning takes four fifths of the time of a small training. Commands still start as a user's do in
+test_startup.py, test_packaging.py, test_library.py, tests/slurm, tests/tune, distributed/rendezvous/test_refusal.py,
+with forked=False, and if another program (torchrun, a script) starts them.
 """
 
 import atexit
@@ -29,12 +29,14 @@ SERVER = Path(__file__).with_name("fork_server.py")
 
 
 class Command:
-    """A running command, the first process of a session of its own, with what the tests use of subprocess.Popen. It
-    prints to files."""
+    """A running command, with the part of subprocess.Popen's interface that the tests use.
+
+    The command is the leader of its own session, and its output goes to files.
+    """
 
     def __init__(self, server: subprocess.Popen[str], stem: Path, arguments: Sequence[str]) -> None:
         self._server, self._stem, self.args = server, stem, list(arguments)
-        self.pid = self._read("pid", 300)  # the first waits for the imports
+        self.pid = self._read("pid", 300)  # the first command waits for the imports of the server
 
     @property
     def out(self) -> str:
@@ -46,7 +48,7 @@ class Command:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, -n where signal n ended it; None while it runs."""
+        """The exit code, or -n if signal n ended the command; None while it runs."""
         file = Path(f"{self._stem}.code")
         return int(file.read_text()) if file.exists() else None
 
@@ -64,7 +66,7 @@ class Command:
         return self.out, self.err
 
     def send_signal(self, number: int) -> None:
-        if self.returncode is None and self._server.poll() is None:  # with the server ends all
+        if self.returncode is None and self._server.poll() is None:  # all commands end with the server
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -86,7 +88,7 @@ class ForkServer:
         self._folder = Path(tempfile.mkdtemp(prefix="forked_commands_"))
         self._numbers = itertools.count()
         self._started: list[Command] = []
-        # what asks for GPUs on import does so without CUDA, which could not be used after a fork
+        # modules that look for GPUs on import must not initialise CUDA, which cannot be used after a fork
         environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)
         self._server = subprocess.Popen(
             [sys.executable, SERVER], stdin=subprocess.PIPE, text=True, env=environment, start_new_session=True
@@ -96,7 +98,10 @@ class ForkServer:
     def start(
         self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
     ) -> Command:
-        """Start it. host: first process of a host of helpers/hosts.py; None: here."""
+        """Start `python -m module` with these arguments.
+
+        host: pid of the first process of a host of helpers/hosts.py; None: this machine.
+        """
         assert self._server.stdin
         stem = self._folder / str(next(self._numbers))
         request = [module, arguments, str(folder), environment, str(stem), host]
@@ -124,9 +129,10 @@ def fork_server() -> ForkServer:
 
 
 def can_fork(environment: dict[str, str]) -> bool:
-    """Return whether a process in this environment may be forked: what Python reads as it starts is as here."""
+    """Return whether a process in this environment may be forked: the variables that Python reads at its start must
+    have the server's values."""
     here = clean_environ()
-    if environment.get("PYTHONPATH") == PROBES:  # without a sitecustomize.py
+    if environment.get("PYTHONPATH") == PROBES:  # this folder has no sitecustomize.py
         here["PYTHONPATH"] = PROBES
     return sys.platform == "linux" and at_start(here) == at_start(environment)
 
@@ -134,7 +140,10 @@ def can_fork(environment: dict[str, str]) -> bool:
 def start(
     module: str, *arguments: str, folder: Path, environment: dict[str, str], forked: bool = True
 ) -> Command | subprocess.Popen[str]:
-    """Start `python -m module` in a session of its own. forked: unless its environment asks for a start of Python."""
+    """Start `python -m module` in its own session.
+
+    forked: fork the process if its environment permits it (can_fork); false: always start a new Python.
+    """
     if forked and can_fork(environment):
         return fork_server().start(module, *arguments, folder=folder, environment=environment)
     return subprocess.Popen(
@@ -152,7 +161,8 @@ def start(
 def run(
     module: str, *arguments: str, folder: Path, environment: dict[str, str], timeout_s: float = 240
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, as subprocess.run would."""
+    """Run `python -m module` to its end. Raises subprocess.TimeoutExpired, as subprocess.run does, after killing the
+    command."""
     process = start(module, *arguments, folder=folder, environment=environment)
     try:
         out, err = process.communicate(timeout=timeout_s)

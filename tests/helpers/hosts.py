@@ -1,16 +1,18 @@
-"""Several hosts on one machine: Linux namespaces, each with its own network card, host name, disk, /proc and /dev/shm.
+"""Simulate several hosts on one machine by Linux namespaces with their own network card, host name, disk, /proc and
+/dev/shm.
 
     with Hosts(["zeta", "alpha"], folder=tmp_path) as (zeta, alpha):
         done = zeta.run(["python", "-m", "imagenet_ddp.doctor"], timeout_s=60)
 
-Host i has the address 10.77.0.<i+1> on its card INTERFACE; the cards meet in a bridge in a namespace of its own, and no
-route leads out. DISK is another folder on each host, and commands start in DISK/work; every other path is the same on
-all of them, as a shared disk would be. As Debian has it, a host's name stands for 127.0.1.1 in its own /etc/hosts;
-the other hosts' names mean nothing there, until add_name(). What else a host may have is a command away, such as the
-same docker0 as on every other: host.run(["ip", "link", "add", "docker0", "type", "bridge"]).
+Host i has the address 10.77.0.<i+1> on its card INTERFACE. A bridge in another namespace connects the cards, and no
+route leads to other networks. DISK is a different folder on each host, and commands start in DISK/work. Every other
+path is the same on all hosts, like a shared disk. As on Debian, a host's name resolves to 127.0.1.1 in its own
+/etc/hosts; a host cannot resolve the names of the others until add_name(). A test can add further features with a
+command, such as the docker0 that exists on many machines:
+host.run(["ip", "link", "add", "docker0", "type", "bridge"]).
 
-Nothing has a name outside: the namespaces live as long as their first processes, which end, and with them every process
-on the host, when the pipe from the tests closes, be it because the tests were killed.
+The namespaces have no names on the machine, so they exist only as long as their first processes. A first process ends
+when the pipe from the tests closes, even if the tests were killed, and all processes on its host end with it.
 """
 
 import contextlib
@@ -31,7 +33,7 @@ INTERFACE = "ens5"
 
 
 class Started(subprocess.Popen[str]):
-    """A command on a host, the first of a session of its own. `pid` is its number as seen from outside the host."""
+    """A command on a host, the leader of its own session. `pid` is its number as seen from outside the host."""
 
     out_file: Path
     err_file: Path
@@ -49,7 +51,8 @@ Process = Started | forked_commands.Command
 
 
 class Host:
-    """A host of Hosts. `folder` is its DISK as seen from outside; files/ holds its /etc/hosts and what was printed."""
+    """A host of Hosts. `folder` is its DISK as seen from outside. The folder files/ next to it contains the host's
+    /etc/hosts and the output of its commands."""
 
     interface = INTERFACE
 
@@ -66,7 +69,10 @@ class Host:
 
     @contextlib.contextmanager
     def up(self, switch: int, port: str) -> Iterator[None]:
-        """The host runs, with its card on a port of the switch."""
+        """Run the host, with its card connected to a port of the switch, until the block ends.
+
+        switch: pid of a process in the network namespace of the bridge. port: name of the port.
+        """
         boot = ["sh", "-c", BOOT, "sh", self.name, self._files, self.folder, DISK]
         with first(["unshare", *FLAGS, "--pid", "--fork", "--kill-child", *boot]) as (starter, self.init):
             self.switch, self._port = switch, port
@@ -77,8 +83,8 @@ class Host:
                 in_network(self.init, ["ip", "-batch", "-"], f"{address}link set {self.interface} up\n")
                 yield
             finally:
-                if starter.poll() is None:  # its number 1 is there
-                    os.kill(self.init, signal.SIGKILL)  # the kernel kills all others, and lets it end after the last
+                if starter.poll() is None:  # the first process of the host is running
+                    os.kill(self.init, signal.SIGKILL)  # the kernel kills all other processes first
                 for process in self._started:
                     process.wait()
                 starter.wait()
@@ -91,9 +97,11 @@ class Host:
         folder: Path = DISK / "work",
         forked: bool = True,
     ) -> Process:
-        """Start a command in `folder`. `python` and `torchrun` are those of the tests; TMPDIR is on DISK. What it
-        prints goes to files, so that it never waits for a reader. forked: a command of the project or of
-        torch.distributed is forked from a process that has imported torch."""
+        """Start a command in `folder`, with the `python` and `torchrun` of the tests, and with TMPDIR on DISK.
+
+        The output goes to files, so that the command never waits for a reader. forked: fork a command of the project or
+        of torch.distributed from a process that has imported torch.
+        """
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
         environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
         words = list(map(str, command))
@@ -126,7 +134,7 @@ class Host:
     def run(
         self, command: Sequence[str | Path], env: dict[str, str] | None = None, timeout_s: float = 240
     ) -> subprocess.CompletedProcess[str]:
-        """Past `timeout_s`, kills the command's session and raises TimeoutExpired with what it printed."""
+        """Run a command to its end. After `timeout_s`, kill its session and raise TimeoutExpired with its output."""
         process = self.popen(command, env)
         try:
             code = process.wait(timeout_s)
@@ -138,17 +146,20 @@ class Host:
         return subprocess.CompletedProcess(list(command), code, process.out, process.err)
 
     def processes(self) -> dict[int, str]:
-        """What is alive on the host, but for its first process: the number outside -> the command line."""
+        """Return {pid as seen from outside: command line} of all processes of the host except its first one."""
         here = Path(f"/proc/{self.init}/ns/pid").readlink()
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # ended meanwhile
+            with contextlib.suppress(OSError):  # the process has ended
                 if int(path.name) != self.init and (path / "ns/pid").readlink() == here:
                     found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ").strip()
-        return {pid: command for pid, command in found.items() if command}  # without: it waits for its parent to look
+        return {pid: command for pid, command in found.items() if command}  # a zombie has no command line
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Signal the process whose number is `pid` on the host itself; outside, that number may be anyone's."""
+        """Signal the process whose number is `pid` on the host itself; outside, another process may have that number.
+
+        Raises ProcessLookupError if the host has no such process.
+        """
         for outside in self.processes():
             with contextlib.suppress(FileNotFoundError):
                 if f"\nNSpid:\t{outside}\t{pid}\n" in Path(f"/proc/{outside}/status").read_text():
@@ -156,13 +167,16 @@ class Host:
         raise ProcessLookupError(f"{self.name} has no process {pid}")
 
     def add_name(self, name: str, address: str) -> None:
-        """A line in the host's /etc/hosts."""
+        """Add a line to the host's /etc/hosts."""
         with (self._files / "hosts").open("a") as file:
             file.write(f"{address} {name}\n")
 
     def block(self, ports: Iterable[int] = (), except_ports: Iterable[int] = (), how: str = "drop") -> None:
-        """Let no new TCP connection in: to `ports`, or, without, to any but `except_ports`. Connections that stand go
-        on, and those inside the host. "drop" answers nothing, as a cloud's security group; "reject" refuses."""
+        """Block new TCP connections from other hosts to `ports`, or, if there are none, to all but `except_ports`.
+
+        Existing connections, and connections within the host, are not blocked. how: "drop" sends no answer, like a
+        cloud's security group; "reject" refuses the connection.
+        """
         if shutil.which("nft") is None:
             pytest.skip("a host's ports are blocked by nft (package nftables)")
         chosen, sign = (ports, "") if ports else (except_ports, "!=")
@@ -177,25 +191,27 @@ class Host:
         in_network(self.init, ["nft", "-f", "-"], "add table inet hosts\ndelete table inet hosts\n")
 
     def slow(self, mbit: float) -> None:
-        """Limit the host's cable, each way, the headers of Ethernet and TCP included."""
+        """Limit the host's cable in each direction to `mbit` Mbit/s, including the headers of Ethernet and TCP."""
         burst = max(64_000, int(mbit * 1e6 / 8 / 100))  # bytes; the kernel's clock ticks at least 100 times a second
         limit = f"tbf rate {int(mbit * 1e6)}bit burst {burst} latency 100ms"
         for pid, card in ((self.init, self.interface), (self.switch, self._port)):
             in_network(pid, ["tc", "-batch", "-"], f"qdisc replace dev {card} root {limit}\n")
 
     def cut(self) -> None:
-        """Pull the cable: the address stays, nothing arrives, and no connection is told."""
+        """Pull the cable: the address remains, no packet arrives, and no connection is closed."""
         in_network(self.switch, ["ip", "-batch", "-"], f"link set {self._port} down\n")
 
     def mend(self) -> None:
         in_network(self.switch, ["ip", "-batch", "-"], f"link set {self._port} up\n")
-        # else a connection within the next 3 s shares the fate of the address that is being asked for in vain
+        # else a connection within the next 3 s fails with the unanswered ARP request that is still pending
         in_network(self.init, ["ip", "-batch", "-"], f"neigh flush dev {self.interface}\n")
 
 
 class Hosts(contextlib.ExitStack):
-    """Gives the hosts, in the order of their names; skips the test where there can be none. On leaving, every process
-    on them is killed. What is on their disks stays in folder/hosts."""
+    """Enter to start the hosts, in the order of their names; the test is skipped if hosts cannot run here.
+
+    On exit, every process of the hosts is killed. The contents of their disks remain in folder/hosts.
+    """
 
     def __init__(self, names: Sequence[str], folder: Path) -> None:
         super().__init__()

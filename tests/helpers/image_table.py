@@ -1,4 +1,4 @@
-"""A table of the images of a folder, as data=table reads it."""
+"""Write a table of the images of a folder, in the format that data=table reads."""
 
 import csv
 from collections.abc import Callable
@@ -13,7 +13,11 @@ def write_table(
     split: bool = True,
     weight: Callable[[Path], float] | None = None,
 ) -> Path:
-    """Write the images of a tree in its order; without split those of train alone. weight: of an image."""
+    """Write a row for each image of train/ and val/ in the tree, sorted by path, and return the file.
+
+    absolute: write absolute paths instead of paths relative to the table. split: write a column "split"; false: write
+    only the images of train/. weight: function from the path of an image to its weight.
+    """
     rows = [["path", "label", *["split"] * split, *["weight"] * (weight is not None)]]
     for name in ("train", "val") if split else ("train",):
         for path in sorted((tree / name).glob("*/*")):

@@ -1,4 +1,7 @@
-"""What each logger has of a run, by its own reader: metric -> [(step, value), ...] in the order they were logged."""
+"""Read the values that each logger has stored of a run, with the logger's own reader.
+
+Curves map a metric to its [(step, value), ...] in the order of logging.
+"""
 
 import csv
 import json
@@ -39,8 +42,9 @@ def of_mlflow(run_dir: Path, uri: str | None = None) -> tuple[Any, Curves]:
 
 
 def wandb_records(run_dir: Path) -> Iterator[Any]:
-    """All records of the offline files, in the order of the parts of the run. The files are logs as LevelDB's."""
-    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]  # made at import
+    """Yield all records of the offline files, one file per part of the run, in order. The files have the format of
+    LevelDB's logs."""
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]  # created at import
 
     for path in sorted(run_dir.glob("wandb/offline-run-*/*.wandb")):
         data, position, content = path.read_bytes(), 7, b""
@@ -51,7 +55,7 @@ def wandb_records(run_dir: Path) -> Iterator[Any]:
             _, size, kind = struct.unpack_from("<IHB", data, position)
             content += data[position + 7 : position + 7 + size]
             position += 7 + size
-            if kind in (1, 4):  # a whole record, or the end of one
+            if kind in (1, 4):  # a complete record, or the last fragment of one
                 yield Record.FromString(content)
                 content = b""
 

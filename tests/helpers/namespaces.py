@@ -1,4 +1,5 @@
-"""What hosts.py makes its hosts of: namespaces of Linux that nothing names, and that end with their first process."""
+"""Create the Linux namespaces that helpers/hosts.py builds its hosts from. They have no names, and end with their first
+process."""
 
 import contextlib
 import ctypes
@@ -21,14 +22,15 @@ def _hides(folder: Path, needed: Iterable[Path]) -> bool:
 
 
 _NEEDED = [ROOT, *map(Path, (sys.prefix, sys.base_prefix, sys.executable, tempfile.gettempdir()))]
-# A folder that every distribution has: a new one would have to be made, and taken away, on the machine itself.
+# A folder that every distribution has: a new folder would have to be created on the machine itself, and removed again.
 DISK = next(
     (path for path in map(Path, ("/mnt", "/srv", "/media")) if path.is_dir() and not _hides(path, _NEEDED)),
     Path("/nonexistent"),
 )
 
-# The first process of a host: sh -c BOOT sh NAME ETC FOLDER DISK. Number 1 inherits the orphans; with CHLD ignored it
-# need not wait for them. It prints its number as seen from outside, which the /proc from outside still knows.
+# The first process of a host: sh -c BOOT sh NAME ETC FOLDER DISK. As process 1 of its namespace, it inherits the
+# orphans; because it ignores SIGCHLD, it need not wait for them. It prints its pid as seen from outside, which it reads
+# from the outer /proc before it mounts its own.
 BOOT = """
 set -e
 read -r pid rest </proc/self/stat
@@ -54,25 +56,28 @@ FLAGS = ("--net", "--uts", "--ipc", "--mount")
 
 @functools.cache
 def requirement() -> str | None:
-    """Why there can be no hosts here; None where there can."""
+    """Return the reason why hosts cannot run on this machine, or None if they can."""
     if sys.platform != "linux":
-        return "hosts are made of Linux's namespaces"
+        return "hosts need the namespaces of Linux"
     if os.geteuid() != 0:
-        return "hosts are made of namespaces, which need root"
+        return "hosts need namespaces, which only root may create"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"hosts need {', '.join(missing)} (packages iproute2, util-linux)"
     if not DISK.is_dir():
-        return "hosts need a folder /mnt, /srv or /media that holds neither Python nor this project"
+        return "hosts need a folder /mnt, /srv or /media that contains neither Python nor this project"
     links = "ip link add name veth type veth && ip link add name bridge type bridge"
     trial = f"mount -t proc proc /proc && mount -t sysfs sysfs /sys && {links}"
     command = ["unshare", *FLAGS, "--pid", "--fork", "--kill-child", "sh", "-c", trial]
     done = subprocess.run(command, capture_output=True, text=True)
-    return f"hosts cannot be made here: {done.stderr.strip()}" if done.returncode else None
+    return f"hosts cannot run here: {done.stderr.strip()}" if done.returncode else None
 
 
 @contextlib.contextmanager
 def first(command: Sequence[str | Path]) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The command, and the number it prints once it is ready; it ends when its input closes."""
+    """Start a command that prints a number when it is ready and ends when its input closes; yield (process, number).
+
+    Raises RuntimeError if the command ends without printing a number.
+    """
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     with process:
@@ -88,8 +93,11 @@ def first(command: Sequence[str | Path]) -> Iterator[tuple[subprocess.Popen[str]
 
 @contextlib.contextmanager
 def children_in(pid: int) -> Iterator[None]:
-    """This thread's children start in the process namespace of `pid`: so a command on a host is a child of the tests,
-    where nsenter would stand in between and keep the signals. (Python 3.12 has os.setns.)"""
+    """Start this thread's children in the pid namespace of `pid` while the block runs.
+
+    A command on a host is then a child of the tests. nsenter would be a process between the two that does not pass
+    signals on. (Python 3.12 has os.setns.)
+    """
     setns = ctypes.CDLL(None, use_errno=True).setns
     before, there = (os.open(f"/proc/{name}/ns/pid", os.O_RDONLY | os.O_CLOEXEC) for name in ("self", pid))
     try:
@@ -103,7 +111,7 @@ def children_in(pid: int) -> Iterator[None]:
 
 
 def in_network(pid: int, tool: Sequence[str], lines: str) -> None:
-    """Give a tool its lines in the network namespace of `pid`."""
+    """Run a tool in the network namespace of `pid`, with these lines as its input."""
     command = ["nsenter", f"--target={pid}", "--net", *tool]
     done = subprocess.run(command, input=lines, capture_output=True, text=True)
     assert done.returncode == 0, f"{tool}: {lines}{done.stdout}{done.stderr}"

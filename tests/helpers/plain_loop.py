@@ -1,5 +1,8 @@
-"""A plain training loop, written with torch alone as pytorch/examples' imagenet/main.py and torchvision's
-references/classification/train.py train: what a recipe of this project is compared with."""
+"""Train with a plain loop, with which the tests compare the recipes of this project.
+
+The loop uses torch alone, and trains as pytorch/examples' imagenet/main.py and torchvision's
+references/classification/train.py do.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,9 +20,9 @@ MEAN, STD = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.485, 0.456,
 
 @dataclass(frozen=True)
 class Options:
-    """The options of these programs, by torchvision's names, with its defaults, which are those of pytorch/examples.
+    """The options of these programs, with torchvision's names and defaults, which pytorch/examples shares.
 
-    batch_size: of all ranks together, as is whatever depends on it.
+    batch_size: the images of all ranks together in one step. model_ema_decay is scaled by it.
     """
 
     epochs: int = 90
@@ -37,19 +40,20 @@ class Options:
     model_ema: bool = False
     model_ema_steps: int = 32
     model_ema_decay: float = 0.99998
-    model_ema_first_step: int = 0  # of each epoch, after which the average is updated; no option there
+    model_ema_first_step: int = 0  # of each epoch: the step of its first update; not an option there
 
     @property
     def ema_decay(self) -> float:
-        """What torchvision makes of --model-ema-decay: its distance from 1 is scaled by the images of an update, and
-        by the epochs."""
+        """The decay that torchvision computes from --model-ema-decay: its distance from 1 is multiplied by the images
+        per update and divided by the epochs."""
         scale = self.batch_size * self.model_ema_steps / self.epochs
         return 1 - min(1.0, (1 - self.model_ema_decay) * scale)
 
 
 class Mix(NamedTuple):
-    """How a batch is mixed: each image with the one `shift` before it, which has 1 - share of the target. box: top,
-    bottom, left, right of what is cut out and replaced (CutMix); None: all pixels are blended (mixup)."""
+    """How a batch is mixed: each image with the image `shift` positions before it, whose target has the weight
+    1 - share. box: top, bottom, left and right of the rectangle that is replaced (CutMix); None: all pixels are blended
+    (mixup)."""
 
     share: float
     shift: int
@@ -115,7 +119,10 @@ def make_average(net: nn.Module, options: Options) -> AveragedModel:
 
 
 def update_average(average: AveragedModel, net: nn.Module, options: Options, epoch: int, step: int) -> None:
-    """As torchvision's train_one_epoch. step: of this epoch, from 0. During the warm-up the average is a copy."""
+    """Update the average as torchvision's train_one_epoch does. During the warm-up, the average is a copy of the net.
+
+    step: number of the step within this epoch, from 0.
+    """
     if step % options.model_ema_steps == options.model_ema_first_step:
         average.update_parameters(net)
         if epoch < options.lr_warmup_epochs:
@@ -128,7 +135,7 @@ def normalised(pixels: Tensor, flip: Tensor) -> Tensor:
 
 
 def mixed(images: Tensor, target: Tensor, mix: Mix) -> tuple[Tensor, Tensor]:
-    """images: float (B, 3, H, W). target: float (B, classes), one-hot. Returns the same, mixed."""
+    """Return the mixed images, float (B, 3, H, W), and targets, float (B, classes). target: one-hot."""
     others, share = images.roll(mix.shift, 0), mix.share
     if mix.box is None:
         images = share * images + (1 - share) * others
@@ -167,7 +174,8 @@ def train(net: nn.Module, epochs: Sequence[Sequence[Batch]], num_classes: int, o
 
 
 class SmallNet(nn.Module):
-    """A few milliseconds a step: convolutions with batch norm, one of them in a residual block, and a linear layer."""
+    """A net whose step takes a few milliseconds: two convolutions with batch norm, one of them in a residual block, and
+    a linear layer."""
 
     def __init__(self, num_classes: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Plans of typed options, on this machine's CPU."""
+"""Make plans from typed options, for this machine's CPU."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,8 @@ from imagenet_ddp.engine.plan import Plan, make_plan
 def plan_of(
     *options: str, world_info: WorldInfo | None = None, environ: Mapping[str, str] | None = None, **resumed: Any
 ) -> Plan:
-    """The plan of `train` with these options, which must pass its checks. resumed: more arguments of make_plan."""
+    """Return the plan of `train` with these options, which must pass its checks. resumed: additional arguments of
+    make_plan."""
     request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
     config: Any = OmegaConf.to_container(request.configs[0], resolve=True)
     return make_plan(config, world_info or WorldInfo(), **resumed)

@@ -1,4 +1,4 @@
-"""Ports of this machine: a free one, and one that another program has."""
+"""Find a free port of this machine, or occupy a port as another program would."""
 
 import os
 import random
@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PER_WORKER = 1_000
-FIRST = 12_000  # below 32768, where systems begin to take ports for outgoing connections
+FIRST = 12_000  # below 32768, from which on systems assign ports to outgoing connections
 _own = FIRST + PER_WORKER * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _unused = iter(random.Random(os.getpid()).sample(range(_own, _own + PER_WORKER), PER_WORKER))
 
 
 def free_port() -> int:
-    """Return a port that is free now and that neither another worker of pytest nor an outgoing connection takes."""
+    """Return a port that is free now, and that neither another pytest worker nor an outgoing connection will use.
+
+    Raises OSError if all ports of this worker are in use.
+    """
     for port in _unused:
         with socket.socket() as probe:
             try:
@@ -27,7 +30,11 @@ def free_port() -> int:
 
 @contextmanager
 def program(answer: bytes | None, port: int = 0) -> Iterator[int]:
-    """Another program's port, this one or any. answer None: it accepts and stays silent."""
+    """Listen on a port as another program would, and yield the port.
+
+    answer: the bytes sent to each connection before it is closed; None: accept the connection and send nothing. port:
+    0: any free port.
+    """
     with socket.create_server(("127.0.0.1", port)) as server:
         kept = []
 

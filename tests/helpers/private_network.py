@@ -1,4 +1,5 @@
-"""A network of its own for a few lines of Python: cards, addresses and routes as a test needs them (Linux, root)."""
+"""Run a few lines of Python in their own network, with the cards, addresses and routes that a test needs (Linux,
+root)."""
 
 import json
 import os
@@ -28,8 +29,11 @@ TWO_CARDS = """
 
 
 def in_own_network(lines: str, script: str) -> dict[str, Any]:
-    """A network of its own, made by these lines of shell, and what the script puts into `out`. It ends with its
-    process: nothing is left to clean. Its host name stands for 127.0.1.1, as Debian writes it."""
+    """Run a Python script in a new network namespace, and return the dictionary `out` that the script fills.
+
+    lines: shell commands that set up the network. The host name resolves to 127.0.1.1, as on Debian. The namespace ends
+    with the process, so there is nothing to clean up.
+    """
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"):
         pytest.skip("needs root, unshare and ip")
     shell = f"""
@@ -52,6 +56,6 @@ def in_own_network(lines: str, script: str) -> dict[str, Any]:
         timeout=60,
     )
     if done.returncode and ("Operation not permitted" in done.stderr or "not supported" in done.stderr):
-        pytest.skip(f"no network of its own here: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"network namespaces cannot be created here: {done.stderr.strip()[-200:]}")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

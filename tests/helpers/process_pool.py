@@ -1,10 +1,10 @@
-"""Real processes within milliseconds: one server has imported torch and forks them.
+"""Start real processes within milliseconds, by forking them from a server that has imported torch.
 
     member = process_pool().start("print(args[0], flush=True); sys.exit(3)", "hello")
     assert member.wait() == 3 and member.out == "hello\\n"
 
-The code finds args, sys, os, time, json, timedelta, torch's TCPStore and PrefixStore, and the package's modules that
-SERVER imports. Each member is the first of a session of its own, and does not outlive the tests.
+The code can use args, sys, os, time, json, timedelta, torch's TCPStore and PrefixStore, and the modules of the package
+that SERVER imports. Each member is the leader of its own session, and is killed at the end of the tests.
 """
 
 import atexit
@@ -61,7 +61,7 @@ for line in sys.stdin:
     sys.stdin.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end, begin = os.pipe()
-    if pid := os.fork():  # waits, and writes down how the member ended
+    if pid := os.fork():  # this process waits for the member, and writes its exit code to a file
         os.close(end)
         with open(stem + ".pid~", "w") as file:
             file.write(str(pid))
@@ -98,7 +98,8 @@ class Member:
         return Path(f"{self._stem}.err").read_text()
 
     def wait_for_line(self, word: str, timeout_s: float = 20) -> str:
-        """The first whole line of its output that begins so; waits for it."""
+        """Wait for a complete output line that starts with `word`, and return it. Raises AssertionError after
+        timeout_s."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             for line in self.out.splitlines(keepends=True) if Path(f"{self._stem}.out").exists() else []:
@@ -111,7 +112,7 @@ class Member:
         os.kill(self.pid, number)
 
     def wait(self, timeout_s: float = 20) -> int:
-        """The exit code; -n where signal n ended it."""
+        """Wait for the end of the process, and return its exit code, or -n if signal n ended it."""
         return int(self._read("code", timeout_s))
 
     def is_alive(self) -> bool:
@@ -136,7 +137,7 @@ class ProcessPool:
         atexit.register(self._close)
 
     def start(self, code: str, *args: Any) -> Member:
-        """code: Python; args: plain JSON."""
+        """Start a process that executes this Python code. args: values that JSON can represent."""
         assert self._server.stdin
         stem = self._folder / str(len(self._started))
         self._server.stdin.write(json.dumps([code, args, str(stem)]) + "\n")

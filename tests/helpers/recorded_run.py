@@ -1,4 +1,4 @@
-"""A training of this project in this process, made from typed options as `train` makes it, with what each step did."""
+"""Train in this process, with the typed options set up as `train` sets them up, and record each step."""
 
 import copy
 import io
@@ -23,14 +23,17 @@ from imagenet_ddp.runs.signals import Signals
 
 @dataclass
 class Recording(L.Callback):
-    """epochs: the batches of each, as the loader gave them, with what was drawn for their mixing."""
+    """What a training run did.
+
+    epochs: the batches of each epoch as the loader returned them, with the random choices for their mixing.
+    """
 
     start: dict[str, Tensor] = field(default_factory=dict)  # the net's state before the first step
     epochs: list[list[plain_loop.Batch]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     weight_decays: dict[str, float] = field(default_factory=dict)  # of each parameter
-    end: dict[str, Tensor] = field(default_factory=dict)  # the net after the training: the average, where there is one
+    end: dict[str, Tensor] = field(default_factory=dict)  # the final state, averaged if averaging is on
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         names = {id(parameter): name for name, parameter in pl_module.net.named_parameters()}
@@ -48,7 +51,7 @@ class Recording(L.Callback):
 
 
 def record(options: list[str], run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """Train with these options on one CPU process."""
+    """Train with these options in this process on the CPU, and return the recording."""
     recording, log = Recording(), Log(None, 0, io.StringIO())
     plan = plan_of(*options)
     job = Job(dict(plan.config), run_dir)

@@ -1,10 +1,10 @@
-"""Run a real SLURM on this machine: munged, slurmctld and two slurmd, in a temporary folder, until the tests end.
+"""Run a real SLURM on this machine (munged, slurmctld and two slurmd) in a temporary folder until the tests end.
 
-    with Cluster(tmp_path) as cluster:
+    with Cluster() as cluster:
         done = cluster.run(["srun", "--ntasks=2", "hostname"])
 
-Nodes n1 and n2 have four CPUs and two fake GPUs each, names without a DNS entry, and 127.0.0.1 as their address in
-SLURM's configuration. Ports are free ones; nothing of an installed SLURM is read or written.
+Nodes n1 and n2 have four CPUs and two fake GPUs each. Their names have no DNS entry, and their address in SLURM's
+configuration is 127.0.0.1. The daemons use free ports, and no file of an installed SLURM is read or written.
 """
 
 import contextlib
@@ -58,36 +58,36 @@ MpiDefault=none
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 NODE = "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2"
-# device files that every Linux has stand for the GPUs: SLURM counts them and never opens them
+# Device files that every Linux has represent the GPUs. SLURM counts these files and never opens them.
 GRES = "NodeName=n[1-2] Name=gpu File=/dev/tty[1-2]\n"
 FINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
 def requirement() -> str | None:
-    """Return why SLURM cannot run here, or None."""
+    """Return the reason why SLURM cannot run on this machine, or None if it can."""
     if os.geteuid() != 0:
-        return "a SLURM of its own needs root"
+        return "running SLURM needs root"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     if missing := [name for name in (*DAEMONS, *COMMANDS) if shutil.which(name, path=path) is None]:
         return f"SLURM is not installed ({', '.join(missing)}; packages slurm-wlm, munge)"
     try:
         pwd.getpwnam("munge")
     except KeyError:
-        return "munged runs as its own user, and there is no user munge"
+        return "munged runs as the user munge, which does not exist"
     return None
 
 
 def _end_with_parent() -> None:
-    """End the daemons where the tests are killed."""
+    """Terminate this daemon when its parent ends, so that no daemon remains if the tests are killed."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 class Cluster:
     def __init__(self) -> None:
-        # short, because a socket's path has at most 107 letters; and munged refuses folders that others may write in
+        # short, because a socket's path has at most 107 characters; and munged refuses folders that others may write to
         self.folder = Path(tempfile.mkdtemp(prefix="slurm_", dir="/var/tmp"))
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self._waiting: dict[str, float] = {}  # jobs that were requeued, since when
+        self._waiting: dict[str, float] = {}  # requeued job -> start of its wait
         self.environ = {**clean_environ(), "SLURM_CONF": str(self.folder / "slurm.conf")}
         self.environ["PATH"] = f"{Path(sys.executable).parent}:{self.environ['PATH']}:/usr/sbin:/sbin"
 
@@ -123,7 +123,7 @@ class Cluster:
         (self.folder / "state").mkdir()
         for number in (1, 2):
             (self.folder / f"spool-n{number}").mkdir()
-        # a job's number decides about its port: those of another worker's SLURM are others
+        # a job's port is derived from its number, so each pytest worker's SLURM uses its own numbers
         first_job = 1 + 500 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
         nodes = "\n".join(NODE.format(number=number, host=host, port=free_port()) for number in (1, 2))
         (self.folder / "slurm.conf").write_text(
@@ -167,18 +167,18 @@ class Cluster:
         return done
 
     def submit(self, *words: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-        """Run sbatch and return the number of the job."""
+        """Run sbatch, and return the number of the job."""
         found = re.search(r"Submitted batch job (\d+)", self.run(["sbatch", *words], cwd=cwd, env=env).stdout)
         assert found
         return found[1]
 
     def job(self, job: str) -> dict[str, str]:
-        """scontrol's fields of a job, of the first task of an array."""
+        """Return the fields that scontrol shows of a job, or of the first task of a job array."""
         shown = self.run(["scontrol", "show", "job", "--oneliner", job]).stdout.splitlines()[0]
         return dict(re.findall(r"(\S+?)=(\S*)", shown))
 
     def end(self, job: str, timeout_s: float = 400) -> dict[str, str]:
-        """Wait for the end of a job and return its fields. A requeued job is started without SLURM's delay."""
+        """Wait for the end of a job, and return its fields. A requeued job is started without SLURM's delay."""
         limit = time.monotonic() + timeout_s
         while (fields := self.job(job))["JobState"] not in FINAL_STATES:
             self.hasten()
@@ -187,7 +187,7 @@ class Cluster:
         return fields
 
     def hasten(self) -> None:
-        """Start requeued jobs after the four seconds their old processes need, instead of SLURM's two minutes."""
+        """Start requeued jobs after four seconds, in which their old processes end, instead of SLURM's two minutes."""
         now = time.monotonic()
         waiting = self.run(["squeue", "-h", "-r", "-t", "PENDING", "-o", "%A %r"], check=False).stdout.split("\n")
         jobs = {line.partition(" ")[0] for line in waiting if line.endswith(" BeginTime")}
@@ -196,8 +196,11 @@ class Cluster:
             self.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], check=False)
 
     def time_out(self, job: str) -> None:
-        """One or two minutes are left to the running job, so that --signal=USR2@120 comes when SLURM next looks at its
-        time limit, which it does every half minute. Returns when the job waits for its next turn, with more time."""
+        """Lower the job's time limit to one or two minutes from now, so that SLURM sends the signal of
+        --signal=USR2@120 when it next checks time limits, which it does every half minute.
+
+        Returns when the job has been requeued and has a longer time limit again.
+        """
         fields = self.job(job)
         hours, minutes, _ = map(int, fields["RunTime"].split(":"))
         self.run(["scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}"])

@@ -1,4 +1,4 @@
-"""A forked command is what `python -m` would have started, but for the imports."""
+"""A forked command does not differ from one started with `python -m`, except in its imports."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_it_is_as_a_process_that_has_just_started(module: str, tmp_path: Path):
         there = {**environment, "PARENT": str(command.pid)}
         assert state == of_child == inner[5] == [str(tmp_path), there, str(tmp_path / "tmp"), [True, False], 1]
         drawn += [*mine, *childs, *inner[6]]
-    assert len(set(drawn)) == 12, "each process draws numbers of its own"
+    assert len(set(drawn)) == 12, "each process draws different random numbers"
 
 
 def test_a_signal_ends_it(module: str, tmp_path: Path):
@@ -104,5 +104,5 @@ def test_what_python_reads_as_it_starts_needs_a_start():
 def until(condition) -> None:  # type: ignore[no-untyped-def]
     limit = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < limit, "waited in vain"
+        assert time.monotonic() < limit, "timed out"
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The hosts of the tests are hosts: what a test of several machines finds on them, it would find on machines."""
+"""The simulated hosts behave as separate machines do."""
 
 import os
 import signal
@@ -13,8 +13,8 @@ from helpers.hosts import DISK, INTERFACE, Host, Hosts, Process, requirement
 
 pytestmark = pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
 
-# SERVE port: of all that comes, send the last byte back. CALL address port mib timeout_s: send so much, wait for its
-# last byte, print the seconds.
+# SERVE port: return the last byte of all data received. CALL address port mib timeout_s: send this amount of data, wait
+# for its last byte, and print the seconds.
 SERVE = """
 import socket, sys
 with socket.create_server(("", int(sys.argv[1]))) as server:
@@ -56,7 +56,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
 def wait_for(condition: Callable[[], object], timeout_s: float = 20) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
@@ -202,7 +202,7 @@ def test_processes_are_counted_and_signalled(two: tuple[Host, Host]) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         alpha.run(["sh", "-c", "sleep 1000 & wait"], timeout_s=0.2)
     wait_for(lambda: not alpha.processes())
-    # nor as ended orphans for whom nobody waits: a host's first process takes them away, as init does
+    # no zombies remain either: a host's first process reaps ended orphans, as init does
     others = "import os; print(*{name for name in os.listdir('/proc') if name.isdecimal()} - {str(os.getpid())})"
     wait_for(lambda: printed(alpha, "python", "-c", others) == "1")
 
@@ -210,12 +210,12 @@ def test_processes_are_counted_and_signalled(two: tuple[Host, Host]) -> None:
 def space_of(process: Path) -> str | None:
     try:
         return str((process / "ns/net").readlink())
-    except OSError:  # ended meanwhile
+    except OSError:  # the process has ended
         return None
 
 
 def everyone(hosts: tuple[Host, ...]) -> set[int]:
-    """The processes on the hosts, and those that the hosts and their bridge live by."""
+    """Return the pids of all processes on the hosts, including the first processes of the hosts and the bridge."""
     spaces = {space_of(Path(f"/proc/{pid}")) for host in hosts for pid in (host.init, host.switch)}
     assert not spaces & {None, space_of(Path("/proc/self"))}
     return {int(process.name) for process in Path("/proc").glob("[0-9]*") if space_of(process) in spaces}
@@ -226,7 +226,7 @@ def alive(pids: set[int]) -> list[int]:
 
 
 def start_stubborn(host: Host) -> None:
-    """Three processes that only KILL ends, one in a session of its own."""
+    """Start three processes that only SIGKILL ends, one of them in its own session."""
     host.popen(["bash", "-c", "trap '' INT TERM HUP; (setsid sleep 1000 &); sleep 1001; exit"])
     wait_for(lambda: {"sleep 1000", "sleep 1001"} <= set(host.processes().values()))
     wait_for(lambda: len(host.processes()) == 3)
@@ -279,7 +279,8 @@ with test_hosts.Hosts(["zeta"], Path({str(tmp_path)!r})) as hosts:
 
 @pytest.mark.slow
 def test_gloo_meets_where_it_is_told_the_interface(two: tuple[Host, Host]) -> None:
-    """And not without: each worker then offers the address its host name stands for, 127.0.1.1 (trap 28)."""
+    """Without the interface, the workers do not meet: each then advertises the address that its host name resolves to,
+    127.0.1.1."""
     command = ["python", "-c", ALL_REDUCE, f"tcp://{two[0].address}:29500"]
     processes = [host.popen([*command, str(rank)], {"GLOO_SOCKET_IFNAME": INTERFACE}) for rank, host in enumerate(two)]
     for process in processes:
@@ -287,7 +288,8 @@ def test_gloo_meets_where_it_is_told_the_interface(two: tuple[Host, Host]) -> No
         assert process.out == "[3.0]\n"
 
     processes = [host.popen([*command, str(rank)]) for rank, host in enumerate(two)]
-    wait_for(lambda: any(process.poll() for process in processes), timeout_s=60)  # the other waits on, past its timeout
+    # the other process keeps waiting after its timeout
+    wait_for(lambda: any(process.poll() for process in processes), timeout_s=60)
     errors = "".join(process.err for process in processes)
     assert "connectFullMesh failed" in errors
     assert "remote=[127.0." in errors

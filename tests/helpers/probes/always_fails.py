@@ -1,4 +1,4 @@
-"""A callback that fails in each attempt."""
+"""Provide a callback that fails in every attempt."""
 
 from lightning.pytorch import Callback
 

@@ -1,4 +1,4 @@
-"""A net with repeated blocks that compiles in seconds."""
+"""Provide a net with repeated blocks that compiles in seconds."""
 
 from torch import Tensor, nn
 

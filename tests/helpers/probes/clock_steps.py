@@ -1,11 +1,11 @@
-"""A callback that sets this process's clock, let in by allow_targets=[clock_steps]."""
+"""Provide a callback that changes this process's clock; allow_targets=[clock_steps] permits it."""
 
 import time
 from typing import Any
 
 import lightning.pytorch as L
 
-DAYS = {4: 1, 12: -1}  # after so many steps: from what it would be
+DAYS = {4: 1, 12: -1}  # number of the step -> days that the clock is ahead of the real time from then on
 
 
 class ClockSteps(L.Callback):

@@ -1,5 +1,8 @@
-"""One of two ranks over Gloo: python ddp_ranks.py RANK FOLDER trains a small net once per entry of RUNS, by
-make_strategy and Lightning's Trainer, and writes what it saw to FOLDER/rank<RANK>.pt."""
+"""Run one of two ranks over Gloo: python ddp_ranks.py RANK FOLDER.
+
+The rank trains a small net once per entry of RUNS, with make_strategy and Lightning's Trainer, and writes its weights
+and collectives to FOLDER/rank<RANK>.pt.
+"""
 
 import os
 import sys
@@ -24,9 +27,9 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
 
 BATCHES = 6
-PORT = 29500  # never bound: the ranks meet at a file
-SMALL_MB = 0.02  # MiB of a bucket: the net then has several, not one
-# name -> (strategy.* that differ from the defaults, batches per step)
+PORT = 29500  # never bound, because the ranks meet through a file
+SMALL_MB = 0.02  # MiB per bucket, so small that the net has several buckets
+# name -> (keys of strategy that differ from the defaults, batches per optimizer step)
 RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "plain": ({}, 1),
     "fp32_same_start": ({}, 1),
@@ -50,7 +53,7 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "no_init_sync": ({"init_sync": False}, 1),
     "short_timeout": ({"timeout_s": 77.0}, 1),
 }
-DIFFERENT_START = ("plain", "own_buffers", "own_buffers_older_torch", "no_init_sync")  # each rank draws its own
+DIFFERENT_START = ("plain", "own_buffers", "own_buffers_older_torch", "no_init_sync")  # ranks draw different weights
 START = ("net.4.weight", "net.1.running_mean")  # a weight and a buffer
 
 
@@ -72,12 +75,13 @@ class Small(L.LightningModule):
 
 
 class Watch(L.Callback):
-    """Per batch: collectives of every origin, by the profiler, and those called from Python with type and bytes."""
+    """Record the collectives of each batch: all of them, as the profiler sees them, and those called from Python, with
+    type and bytes."""
 
     def __init__(self) -> None:
         self.collectives: list[list[str]] = []
         self.sent: list[list[tuple[str, int]]] = []
-        self.weights: list[torch.Tensor] = []  # some, after each batch
+        self.weights: list[torch.Tensor] = []  # one tensor after each batch
         self.options: dict[str, Any] = {}
         self.start: list[torch.Tensor] = []
         self._all_reduce = distributed.all_reduce
@@ -153,7 +157,7 @@ def train(name: str, rank: int, store: FileStore) -> dict[str, Any]:
 
 
 class Saving(L.Callback):
-    """Write a checkpoint after the first epoch, which has ended between two averages."""
+    """Write a checkpoint after the first epoch, which ends between two averages of the weights."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -164,7 +168,8 @@ class Saving(L.Callback):
 
 
 def resumed(rank: int, store: FileStore, folder: Path) -> dict[str, Any]:
-    """Two epochs of post-local SGD with momentum in one run, and the second one of a run that is resumed."""
+    """Return the weights after two epochs of post-local SGD with momentum: of one uninterrupted run, and of a run that
+    was resumed after the first epoch."""
     found = {}
     world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=PORT)
     for name, checkpoint in (("whole", None), ("resumed", folder / "first.ckpt")):
@@ -186,7 +191,7 @@ def resumed(rank: int, store: FileStore, folder: Path) -> dict[str, Any]:
 
 
 def bare(rank: int, accumulate: int) -> dict[str, Any]:
-    """The same with DistributedDataParallel alone, which sends no buffers."""
+    """Train in the same way with DistributedDataParallel alone, without sending buffers."""
     torch.manual_seed(0)
     net = Small().net
     without: Any = {"forward_sync_buffers" if "forward_sync_buffers" in ddp.KNOWN else "broadcast_buffers": False}
@@ -208,11 +213,11 @@ def bare(rank: int, accumulate: int) -> dict[str, Any]:
 def main() -> None:
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
-    store = FileStore(str(folder / "store"), 2)  # a port chosen before may be taken when it is bound
+    store = FileStore(str(folder / "store"), 2)  # a port that is free now may be in use when it is bound
     seen = {}
     for name in RUNS:
         if distributed.is_initialized() and "timeout_s" in RUNS[name][0]:
-            distributed.destroy_process_group()  # else the first run's timeout stays
+            distributed.destroy_process_group()  # otherwise the timeout of the first run remains
             store = FileStore(str(folder / "second_store"), 2)
         seen[name] = train(name, rank, store)
     seen["bare"], seen["bare_accumulated"] = bare(rank, 1), bare(rank, 2)
@@ -220,7 +225,7 @@ def main() -> None:
     torch.save(seen, folder / f"rank{rank}.pt")
     distributed.barrier()
     sys.stdout.flush()
-    os._exit(0)  # not a second of waiting for threads
+    os._exit(0)  # without waiting a second for threads
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Run one rank of a world for tests of what ranks measure together.
+"""Run one rank of a world, to test the joint measurements of ranks.
 
-python doctor_ranks.py WHAT PORT RANK WORLD_SIZE NUM_NODES [OPTION ...]; what it found is the last line, as JSON.
+python doctor_ranks.py WHAT PORT RANK WORLD_SIZE NUM_NODES [OPTION ...] prints the checks as JSON in its last line.
 """
 
 import json
@@ -28,7 +28,7 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     read = options.read(list(numbers_and_options[3:]), os.environ)
     assert read is not None
     if what == "failing" and rank == 1:
-        read.config["data"]["image_size"] = 8  # which the net cannot take
+        read.config["data"]["image_size"] = 8  # too small for the net
     node_checks = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
     checks = check_world(read.config, World(world_info, store), node_checks)
     return [asdict(check) for check in checks]

@@ -1,5 +1,5 @@
-"""A callback that ends its process at a moment of a training, and then takes from a folder all that was not on the disk
-for certain, as a power cut may."""
+"""Provide a callback that simulates a power cut: it ends its process during training, after it has removed the files
+and bytes from a folder that were not certainly on the disk."""
 
 import os
 import shutil
@@ -12,18 +12,20 @@ import lightning.pytorch as L
 
 
 class PowerCut(L.Callback):
-    """Cut the power `seconds` after step `step` began. folder: in which files are lost. What remains of it: each name
-    that it, or a folder in it, had when that was last synced, with the content that the file had when it was last
-    synced, or none. Folders themselves remain."""
+    """Cut the power `seconds` after the start of step `step`.
+
+    folder: the folder in which files are lost. A file remains if its name existed when its folder was last synced. It
+    has the content of its own last sync, or is empty if it was never synced. Folders themselves remain.
+    """
 
     def __init__(self, folder: str, step: int, seconds: float) -> None:
         self.folder, self.step, self.seconds = Path(folder).absolute(), step, seconds
         self.lock = threading.Lock()
-        self.contents: dict[int, bytes] = {}  # by number of the file
+        self.contents: dict[int, bytes] = {}  # inode -> content
         self.names: dict[Path, dict[str, bytes]] = {}
         self.real_fsync = os.fsync
         os.fsync = self.fsync
-        for file in [path for path in self.folder.rglob("*") if path.is_file()]:  # what an earlier cut has left
+        for file in [path for path in self.folder.rglob("*") if path.is_file()]:  # files that an earlier cut has left
             self.contents[file.stat().st_ino] = file.read_bytes()
         for folder, _, _ in os.walk(self.folder):
             self.names[Path(folder)] = self.found_in(Path(folder))

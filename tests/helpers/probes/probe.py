@@ -1,5 +1,5 @@
-"""A callback from outside the package, let in by allow_targets=[probe]: sees what each rank trains on, and makes
-trouble on purpose."""
+"""Provide callbacks from outside the package, which allow_targets=[probe] permits. They record the images that each
+rank trains on, and cause faults."""
 
 import json
 import os
@@ -14,8 +14,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 
 class Probe(L.Callback):
-    """what: nothing, signal, crash, kill, hang-up (a parent that dies) or should_stop, done by `rank` after training
-    step `step` of the run (counted from 1), or, with in_validation, at the first validation batch after that step."""
+    """Write the images of each step to folder/seen<RANK>.jsonl, and cause one fault.
+
+    what: nothing, signal, signal-parent, crash, kill or should_stop. `rank` causes the fault after training step `step`
+    of the run (counted from 1) or, with in_validation, at the first validation batch after that step. number: of the
+    signal. slow_s: seconds by which each step is prolonged.
+    """
 
     def __init__(
         self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, number: int = signal.SIGTERM,
@@ -35,7 +39,7 @@ class Probe(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self.steps == 1:  # from here on each call from Python to a collective is counted
+        if self.steps == 1:  # from this step on, each call of a collective from Python is counted
             for name in (
                 "broadcast",
                 "all_reduce",
@@ -91,12 +95,12 @@ class Probe(L.Callback):
 
 
 def num_images(batch: dict[str, Any]) -> int:
-    """For Lightning's ThroughputMonitor."""
+    """Return the number of images in a batch, for Lightning's ThroughputMonitor."""
     return len(batch["target"])
 
 
 class Misconfigured(L.Callback):
-    """Refuses to start, where Lightning's own callbacks do."""
+    """Raise MisconfigurationException in the same hook as Lightning's own callbacks."""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         raise MisconfigurationException("the probe is misconfigured")

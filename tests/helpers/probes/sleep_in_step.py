@@ -1,4 +1,4 @@
-"""A callback that makes every training step longer."""
+"""Provide a callback that prolongs every training step."""
 
 import time
 from typing import Any

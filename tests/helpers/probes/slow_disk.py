@@ -1,4 +1,4 @@
-"""A source on a disk that answers late, let in by allow_targets=[slow_disk]."""
+"""Provide a source that simulates a slow disk; allow_targets=[slow_disk] permits it."""
 
 import os
 import time
@@ -12,7 +12,8 @@ from imagenet_ddp.data.sources.folder.walk import list_images
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:
-    """The images of imagefolder. Each class comes after so many seconds, when the file mark.PID has been made."""
+    """Return the source of data=imagefolder, but wait `seconds` before each folder is listed. First create the file
+    <mark>.<PID>, so that a test can see the start."""
     look = folder_walk.list_folder
 
     def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
