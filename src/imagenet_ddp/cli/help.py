@@ -94,6 +94,8 @@ def _example(verb: str, options: str, what: str) -> list[str]:
         line += f"  # {what}"
     if len(line) <= WIDTH:
         return [line]
+    if what:  # a comment after a backslash would break the command when pasted
+        return [f"  # {what}", *_example(verb, options, "")]
     first, *rest = console.wrap_text(line, WIDTH - 2, indent="      ")
     return [f"{first} \\", *rest]
 

@@ -29,10 +29,10 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
     found = parts.data.source.classes
     if stored["classes"] != found:
         differing = sorted(set(stored["classes"]) ^ set(found))[:5]
+        got = f"{len(found)} classes that differ in {', '.join(differing)}" if differing else "them in another order"
         raise ConfigError(
-            f"the data's classes must be the {len(stored['classes'])} classes of {checkpoint}, got {len(found)} classes"
-            f" that differ in {', '.join(differing)}. Hint: set data.root to the images that this run began with,"
-            " or start a new run."
+            f"the data's classes must be the {len(stored['classes'])} classes of {checkpoint}, got {got}. "
+            "Hint: set data.root to the images that this run began with, or start a new run."
         )
     if stored["num_train_images"] != len(parts.data.train_images):
         raise ConfigError(
