@@ -36,12 +36,11 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
     is enough to see that it learns at the speed it should. The other five classes, with 60 images each, are learned
     from those weights and from scratch at the same cost."""
     classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
-    for root, names, count in (("first", classes[:5], None), ("second", classes[5:], 60)):
+    for root, names, count in (("first", classes[:5], 350), ("second", classes[5:], 60)):
         for split, name in itertools.product(("train", "val"), names):
             (tmp_path / root / split / name).mkdir(parents=True)
-            for image in sorted((shared_data / "tiny10" / split / name).iterdir())[
-                : count if split == "train" else None
-            ]:
+            images = sorted((shared_data / "tiny10" / split / name).iterdir())
+            for image in images[:count] if split == "train" else images:
                 (tmp_path / root / split / name / image.name).symlink_to(image)
     # one thread: two that share a core with other work wait for each other in loops that cost CPU time
     shape = ["experiment=quick", "data=imagefolder", "cluster.num_threads=1"]
@@ -52,9 +51,9 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
         return json.loads((tmp_path / folder / "summary.json").read_text())
 
     summary = trained("start", "data.root=first", "trainer.max_epochs=2")
-    assert summary["best/val/top1"] >= 0.55
-    # far off: 50 to 60 were seen, by the machine and by what ran beside it
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 150
+    assert summary["best/val/top1"] >= 0.55  # 0.67 and 0.73 were seen
+    # far off: 24 was seen on a quiet machine
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 100
 
     top1 = {}
     for name, more in (("scratch", []), ("fine_tuned", ["model.weights=start/checkpoints/best.ckpt"])):

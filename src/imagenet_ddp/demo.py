@@ -40,13 +40,14 @@ def main() -> None:
             )  # fmt: skip
         except OSError as error:
             raise ConfigError(
-                f"port={config['port']} must be free on {config['host']}, but {error}. "
+                f"port={config['port']} must be free on {config['host']}, but cannot be opened. "
                 f"Hint: set port={config['port'] + 1}."
             ) from error
 
 
 def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
-    """Build the page, a gradio.Blocks. gradio: the imported module. checkpoint: its file name is the title."""
+    """Build the demo page, a gradio.Blocks. gradio: the imported module. checkpoint: path whose file name
+    becomes the page title."""
     import torch
 
     from imagenet_ddp.data.decoding.image import UnreadableImage

@@ -1,4 +1,4 @@
-"""Show or run the sbatch command for a training: python -m imagenet_ddp.submit. Does not import torch.
+"""Show or run the sbatch command for a training run: python -m imagenet_ddp.submit. Does not import torch.
 
 Exit codes: 0 if the command was shown or the job was queued; 2 if options are wrong or sbatch is not installed;
 otherwise the exit code of sbatch.

@@ -40,8 +40,8 @@ def main() -> float | None:
 
 
 def _start(request: parse.Request, *, own_processes: bool = False) -> float | None:
-    """Run one training and return its best val/top1. own_processes: start new processes even for a single rank, so that
-    the next job of a sweep inherits nothing from this one."""
+    """Run one training job and return its best val/top1. own_processes: start new processes even for a single rank,
+    so that the next job of a sweep inherits nothing from this one."""
     if elastic_nodes.is_wanted(request.configs[0], os.environ):
         return elastic.run(request, main)
     with raise_on_signal():

@@ -364,9 +364,10 @@ _OPTION = re.compile(
 PROSE = [
     r"correct those rows",
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
-    r"`--help` shows", r"`--hydra-help` lists", r"`--cfg (job|hydra)`", r"start it with torchrun", r"torchrun",
-    r"correct that file", r"begin the file of", r"stands for a key", r"a,b,c or range",
-    r"the same --nproc_per_node on every node", r"ranks from 0", r"counts processes",
+    r"`--help` shows", r"run the command with `--hydra-help`", r"`--cfg (job|hydra)`",
+    r"start it with torchrun", r"torchrun",
+    r"correct that file", r"begin the file of", r"for the value of a key", r"a,b,c or range",
+    r"the same --nproc_per_node on every node", r"ranks from 0", r"to the number of processes",
     r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",
 ]  # fmt: skip

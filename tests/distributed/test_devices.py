@@ -38,7 +38,7 @@ def test_gpus(asked: object, found: object, number: int) -> None:
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("asked", [5, [0, 4]])
 def test_gpus_that_are_not_there(asked: object) -> None:
-    with pytest.raises(ConfigError, match=r"but torch finds 4 .*Hint: set trainer.devices=4"):
+    with pytest.raises(ConfigError, match=r"but torch finds only 4 GPUs .*Hint: set trainer.devices=4"):
         devices.local_devices({"accelerator": "gpu", "devices": asked})
 
 
@@ -56,9 +56,9 @@ def test_without_gpu() -> None:
 @pytest.mark.parametrize(
     ("visible", "allocated", "refused"),
     [
-        ("0,3", None, "CUDA_VISIBLE_DEVICES=0,3 promises GPUs"),
-        ("0", "0", "CUDA_VISIBLE_DEVICES=0 promises GPUs"),
-        (None, "8", "SLURM_GPUS_ON_NODE=8 promises GPUs"),
+        ("0,3", None, "CUDA_VISIBLE_DEVICES=0,3 lists GPUs"),
+        ("0", "0", "CUDA_VISIBLE_DEVICES=0 lists GPUs"),
+        (None, "8", "SLURM_GPUS_ON_NODE=8 lists GPUs"),
         ("", "8", None),  # hidden on purpose
         ("-1", None, None),
         (None, "0", None),

@@ -75,7 +75,7 @@ def test_no_device_of_the_kind_asked_for(machine: Callable[..., Machine]):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     check = only(machine("trainer.accelerator=cuda"), "devices")
-    assert not check.ok and check.hint == "trainer.accelerator=auto."
+    assert not check.ok and check.hint == "set trainer.accelerator=auto."
 
 
 def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
@@ -342,4 +342,4 @@ def test_a_rank_that_fails_is_named_and_nobody_waits(tree: Path, tmp_path: Path)
                   "data.val_resize=64", folder=tmp_path)  # fmt: skip
     assert [check["ok"] for check in found[0]] == [True, True, False]
     last = found[0][-1]
-    assert last["name"] == "all-reduce" and last["what"].startswith("rank 1: model.name=alexnet must take")
+    assert last["name"] == "all-reduce" and last["what"].startswith("rank 1: model.name=alexnet must accept")

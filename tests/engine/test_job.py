@@ -45,10 +45,10 @@ def test_the_folder_stands_beside_the_other_options() -> None:
         (2, 2, 2, 2, None),
         (2, "auto", 2, 1, None),
         (1, "0,3", 1, None, None),
-        (2, 2, 1, None, "has trainer.num_nodes=2, but the number of nodes of this command is 1. Hint: set trainer.num"),
-        (1, 2, 2, 2, "has trainer.num_nodes=1, but the number of nodes of this command is 2."),
-        (2, 2, 2, 1, "has trainer.devices=2, but the number of devices of each node is 1. Hint: set trainer.devices="),
-        ("auto", [0, 1], 2, 1, "has trainer.devices=2, but the number of devices of each node is 1."),
+        (2, 2, 1, None, "with trainer.num_nodes=2, but this command has 1 node. Hint: set trainer.num"),
+        (1, 2, 2, 2, "with trainer.num_nodes=1, but this command has 2 nodes."),
+        (2, 2, 2, 1, "with trainer.devices=2, but each node has 1 device. Hint: set trainer.devices="),
+        ("auto", [0, 1], 2, 1, "with trainer.devices=2, but each node has 1 device."),
     ],
 )
 def test_a_resumed_run_meets_with_the_world_it_had(

@@ -96,5 +96,5 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
     torch.save(parts, tmp_path / "other.ckpt")
     done = run("train", "resume=other.ckpt", "trainer.max_epochs=9", "callbacks=default", PYTHONPATH=PROBES)
     assert done.returncode == 2
-    assert "other.ckpt must be a checkpoint that this training can continue from, but" in " ".join(done.stderr.split())
+    assert "other.ckpt must be a checkpoint that this run can continue from, but" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr and "KeyError, 'rows'" in done.stderr

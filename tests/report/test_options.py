@@ -30,9 +30,9 @@ def test_folders_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.Mo
         (["a", "colour=red"], "colour=red is neither an option nor a folder. Hint: use an option such as "),
         (["a", "--out=b"], "--out=b is neither an option nor a folder. Hint: did you mean out=b?"),
         (["a", "-v"], "-v is neither an option nor a folder. Hint: use an option such as format=markdown, out=FOLDER"),
-        (["a", "file"], "file must be a folder that exists. Hint: pass runs/<name>/<time>, or any folder above it."),
+        (["a", "file"], "file must be a folder, but is a file. Hint: pass runs/<name>/<time>, or any folder above it."),
         (["a", "out=file/b"], "out must be a writable folder, but "),
-        (["runs/x=1"], "runs/x=1 must be a folder that exists. "),
+        (["runs/x=1"], "runs/x=1 must be a folder, but does not exist. "),
     ],
 )
 def test_mistakes(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -76,8 +76,8 @@ def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], env
     found = []
     if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):
         found.append(
-            "model must be a torchvision model for benchmark=train, whose plain loop supports no others, got "
-            f"{model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
+            "model must be a torchvision model for benchmark=train, because its plain loop supports no other models, "
+            f"got {model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
         )
     if mode != "strategies" and config["trainer"]["num_nodes"] not in ("auto", 1):
         found.append(

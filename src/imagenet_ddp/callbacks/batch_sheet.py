@@ -1,4 +1,4 @@
-"""Write train_batch.png, the first training batch as the net sees it."""
+"""Write train_batch.png, the first training batch as the network receives it."""
 
 import warnings
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Write checkpoints from which a training continues at the next image, as if it had not been interrupted."""
+"""Write checkpoints from which a training run continues at the next image, as if it had not been interrupted."""
 
 import time
 from collections.abc import Mapping

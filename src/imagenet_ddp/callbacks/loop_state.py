@@ -1,4 +1,4 @@
-"""Read the position of a training within an epoch, and set the position at which a resumed training continues."""
+"""Read the position of a training run within an epoch, and set the position at which a resumed training continues."""
 
 import math
 from typing import Any, TypeVar
@@ -54,7 +54,7 @@ def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False
 
 
 def begin_validation(loops: dict[str, Any]) -> None:
-    """Mark a validation as begun, so that Lightning completes it before it continues the training."""
+    """Mark the validation as begun, so that Lightning completes it before it continues the training."""
     progress = loops["epoch_loop.val_loop.batch_progress"]
     for part in ("total", "current"):
         progress[part] = {"ready": 1, "started": 1, "processed": 0, "completed": 0}

@@ -1,4 +1,4 @@
-"""End a training whose loss is not finite before its state is saved, or skip updates with non-finite gradients."""
+"""End a training run whose loss is not finite before its state is saved, or skip updates with non-finite gradients."""
 
 import math
 import time

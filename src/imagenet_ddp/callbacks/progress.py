@@ -1,4 +1,4 @@
-"""Show a running training: a live view on a terminal, lines in a file or pipe."""
+"""Show the progress of a training run: a live view on a terminal, or plain lines in a file or pipe."""
 
 import math
 import resource
@@ -29,7 +29,7 @@ SUMMARISED = ("train/loss", "train/top1")  # training metrics shown in an epoch'
 
 
 class Progress(ScoreCallback):
-    """Report the progress of a training, with accuracies in percent.
+    """Report the progress of a training run, with accuracies in percent.
 
     On a terminal, show a table of the epochs and, below it, sparklines, memory use and a progress bar. The lines about
     steps then go to the log file only. In a pipe or file, print these lines. If the trainer has a progress bar of

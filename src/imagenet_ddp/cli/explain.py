@@ -80,7 +80,7 @@ class Explainer:
         return f"{line_of(override)} cannot be composed: {first_sentence(error)} Hint: leave this option out."
 
     def _for_choice(self, group: str, value: str, options: list[str]) -> str:
-        """Return what to type instead of group=value."""
+        """Return a hint for an unknown group=value: the option to type instead."""
         if group == "model" and value.lower() in CLASSIFIERS:
             return f"set model.name={value.lower()}"
         if group == "optim" and value.lower() in known_terms.VALUES["optimiser"]:
@@ -120,7 +120,7 @@ class Explainer:
             hint = hint if declared.is_group else declared.hint
             return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
         if key.startswith("hydra."):
-            return f"{line}: {first_sentence(cause)} Hint: `--cfg hydra` shows Hydra's keys."
+            return f"{line}: {first_sentence(cause)} Hint: add `--cfg hydra` to list Hydra's keys."
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")

@@ -40,7 +40,7 @@ _PRINTING = {*ANSWERED, "--cfg", "-c", "--info", "-i"}
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        hint = "`--hydra-help` lists the options that begin with -."
+        hint = "run the command with `--hydra-help` to list the options that begin with -."
         raise ConfigError(f"the command line cannot be read: {message}. Hint: {hint}")
 
 

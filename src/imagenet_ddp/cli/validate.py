@@ -106,7 +106,7 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
             broken.add(path)
             if not isinstance(error, InterpolationToMissingValueError):  # the missing key itself is reported instead
                 raw: Any = OmegaConf.to_container(node, resolve=False)
-                hint = "Hint: ${data.name} stands for a key, ${oc.env:HOME} for an environment variable."
+                hint = "Hint: write ${data.name} for the value of a key, or ${oc.env:HOME} for an environment variable."
                 found.append(f"{path}={raw[key]} does not resolve: {first_sentence(error)} {hint}")
             continue
         plain[key] = _plain(value, f"{path}.", found, broken)

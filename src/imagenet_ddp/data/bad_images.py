@@ -63,7 +63,7 @@ def check_command(data: Mapping[str, Any]) -> str:
 
 
 class BadImages:
-    """Logs the unreadable images, and ends the run if there are too many. data: the resolved data.* keys. num_images:
+    """Log unreadable images, and end the run if there are too many. data: the resolved data.* keys. num_images:
     number of training images. board: shared by the ranks; None: a board of this process alone. say: writes a line to
     the log."""
 

@@ -97,7 +97,7 @@ class ImageDataModule(L.LightningDataModule):
         if unknown := sorted(options.keys() - group.keys()):
             known = ", ".join(sorted(group))
             raise ConfigError(
-                f"options of data must be among {known}, got {', '.join(unknown)}. Hint: remove the unknown options."
+                f"data options must be among {known}, got {', '.join(unknown)}. Hint: remove the unknown options."
             )
         data = {**group, "name": name, "root": None if root is None else str(root), **options}
         config = {"data": data, "loader": loader_group, "seed": seed, "trainer": {"accelerator": "auto"}}

@@ -1,7 +1,7 @@
-"""Inspect a data set: list its classes, count its images and read a sample of them. This is slower and more thorough
-than validate.py.
+"""Inspect a data set: list its classes, count its images and read a sample of them.
 
-Decoders are passed in as arguments, so that this module does not import torch.
+The inspection is slower and more thorough than that of validate.py. Decoders are passed in as arguments, so that
+this module does not import torch.
 """
 
 import itertools

@@ -51,7 +51,7 @@ def _refuse_missing_gpus() -> None:
     value = os.environ.get(name, "").strip()
     if value not in ("", "-1", "NoDevFiles") and (name, value) != ("SLURM_GPUS_ON_NODE", "0"):
         raise ConfigError(
-            f"{name}={value} promises GPUs, but torch finds none. Hint: run `nvidia-smi` to see which GPUs the "
+            f"{name}={value} lists GPUs, but torch finds none. Hint: run `nvidia-smi` to see which GPUs the "
             "driver finds, or set trainer.accelerator=cpu to train without a GPU."
         )
 
@@ -74,8 +74,8 @@ def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
     if not numbers or max(numbers) >= available:
         within = " within CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
         raise ConfigError(
-            f"trainer.devices={requested} needs GPUs {numbers}, but torch finds {available} (numbered from 0{within}). "
-            f"Hint: set trainer.devices={available}."
+            f"trainer.devices={requested} needs GPUs {numbers}, but torch finds only {count_noun(available, 'GPU')} "
+            f"(numbered from 0{within}). Hint: set trainer.devices={available}."
         )
     return requested
 

@@ -1,4 +1,5 @@
-"""Start this node's worker processes with torchrun's engine, forward signals to them, and return their exit code."""
+"""Start this node's worker processes with torchrun's elastic agent, forward signals to them, and return their exit
+code."""
 
 import contextlib
 import ctypes

@@ -115,7 +115,7 @@ def make_module(
 def make_trainer(
     plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, first_step: int = 0
 ) -> L.Trainer:
-    """Return the Trainer for a training or an evaluation. first_step: the number of steps before a resume."""
+    """Return the Trainer for a training run or an evaluation. first_step: the number of steps before a resume."""
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
@@ -180,7 +180,7 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
-    """Make all parts of a training. Raises ConfigError if they cannot be made or combined."""
+    """Make all parts of a training run. Raises ConfigError if they cannot be made or combined."""
     config, info = plan.config, world.info
     data = make_data(plan, world, log.say)
     source = data.source

@@ -1,4 +1,4 @@
-"""Explain why a training failed."""
+"""Explain why a training run failed."""
 
 import traceback
 from pathlib import Path
@@ -19,8 +19,8 @@ def explain(plan: Plan, error: RuntimeError) -> str:
         return ""
     return (
         f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
-        "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or set a "
-        "longer strategy.timeout_s if a rank is only slow."
+        "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
+        "increase strategy.timeout_s if a rank is merely slow."
     )
 
 
@@ -53,6 +53,6 @@ def refuse_unrestorable(checkpoint: Path | None, error: Exception, log: Log) -> 
         return
     log.note("".join(traceback.format_exception(error)))
     raise ConfigError(
-        f"{checkpoint} must be a checkpoint that this training can continue from, but cannot be restored: "
+        f"{checkpoint} must be a checkpoint that this run can continue from, but cannot be restored: "
         f"{type(error).__name__}, {first_line(error)}. Hint: resume from an unmodified checkpoint of the same run."
     ) from error

@@ -17,6 +17,7 @@ from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints, folder, summary
+from imagenet_ddp.system.text import count_noun
 
 # Keys that a resumed run must not change: another net, other images or another order would make it a different run.
 FIXED_PREFIXES = (
@@ -58,7 +59,7 @@ def decide(
     command: str,
     num_local: int | None = None,
 ) -> Job:
-    """Decide the config, the run folder and the checkpoint of a training. Make only the folder, which the caller
+    """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
     removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed. num_local: number of
     workers that each node has announced; None if the nodes have not announced any."""
     if request.configs[0].resume or _again(request, environ):
@@ -150,7 +151,7 @@ def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[s
 
 
 def changes_end(changed: list[tuple[str, str]]) -> bool:
-    """Return whether an option that can end a training has changed."""
+    """Return whether an option that can end a training run has changed."""
     ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks")
     return any(key.startswith(ends) for key, _ in changed)
 
@@ -175,14 +176,15 @@ def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo,
     num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
     if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
-            f"the run of {checkpoint} has trainer.num_nodes={num_nodes}, but the number of nodes of this command is "
-            f"{launch_info.num_nodes}. Hint: set trainer.num_nodes={num_nodes} and cluster.address on each node, or "
-            f"set trainer.num_nodes={launch_info.num_nodes}."
+            f"{checkpoint} was written with trainer.num_nodes={num_nodes}, but this command has "
+            f"{count_noun(launch_info.num_nodes, 'node')}. Hint: set trainer.num_nodes={num_nodes} and cluster.address "
+            f"on each node, or set trainer.num_nodes={launch_info.num_nodes}."
         ]
     if num_local is not None and devices is not None and devices != num_local:
         return [
-            f"the run of {checkpoint} has trainer.devices={devices}, but the number of devices of each node is "
-            f"{num_local}. Hint: set trainer.devices={devices} or trainer.devices={num_local} on each node."
+            f"{checkpoint} was written with trainer.devices={devices}, but each node has "
+            f"{count_noun(num_local, 'device')}. Hint: set trainer.devices={devices} or trainer.devices={num_local} on "
+            "each node."
         ]
     return []
 

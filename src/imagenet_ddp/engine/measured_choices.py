@@ -1,4 +1,4 @@
-"""Measure before a training begins what the plan alone cannot decide: the values of compile=auto and
+"""Measure, before training begins, what the plan alone cannot decide: the values of compile=auto and
 trainer.batch_finder. All ranks make the same decision."""
 
 import os

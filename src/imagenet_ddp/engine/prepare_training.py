@@ -1,4 +1,4 @@
-"""Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training."""
+"""Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training run."""
 
 import lightning.pytorch as L
 

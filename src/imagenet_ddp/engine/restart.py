@@ -1,4 +1,4 @@
-"""Restart a training after its processes have failed (cluster.max_restarts). Importing this module does not import
+"""Restart a training run after its processes have failed (cluster.max_restarts). Importing this module does not import
 torch."""
 
 import os

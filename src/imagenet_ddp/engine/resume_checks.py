@@ -1,4 +1,4 @@
-"""Check that a training can continue from a checkpoint."""
+"""Check that training can resume from a checkpoint."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,8 +36,8 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
         )
     if stored["num_train_images"] != len(parts.data.train_images):
         raise ConfigError(
-            f"the data must have {stored['num_train_images']} training images, as when {checkpoint} was"
-            f" written, got {len(parts.data.train_images)}. Hint: set data.root to the images that this run began with,"
+            f"the data must have the {stored['num_train_images']:,} training images that {checkpoint} was trained on,"
+            f" got {len(parts.data.train_images):,}. Hint: set data.root to the images that this run began with,"
             " or start a new run."
         )
     digest = parts.data.source.digest

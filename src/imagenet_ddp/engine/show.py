@@ -1,4 +1,4 @@
-"""Write the first training batch as the net sees it, without training (show=augmented)."""
+"""Write the first training batch as the network receives it, without training (show=augmented)."""
 
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.engine import build

@@ -24,7 +24,7 @@ OF_THIS_MACHINE = (
     "logger",
 )
 
-# Keys that limit the images used in a training. An evaluation uses all images unless these keys are typed.
+# Keys that limit the images used in training. An evaluation uses all images unless these keys are typed.
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
 

@@ -150,6 +150,6 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
 
 
 def _end_for_other(world: Any) -> NoReturn:
-    """End because another rank ended first, which caused this rank's failure."""
+    """Exit with a message that names the rank whose failure caused this one."""
     console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
     end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)

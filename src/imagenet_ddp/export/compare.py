@@ -75,7 +75,10 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
         correct += 0 if samples.targets is None else (tops == samples.targets[[*pictures]]).sum(axis=1)
         num_images += len(pictures)
     if not num_images:
-        raise ConfigError(f"the {samples.what} must be readable, but none of them is. Hint: set images=FOLDER.")
+        raise ConfigError(
+            f"at least one of the {samples.what} must be readable, but none is. Hint: set images=FOLDER to a folder of "
+            "readable images."
+        )
     top1 = None if samples.targets is None else (correct / num_images).tolist()
     return Comparison(samples.what, num_images, differences.tolist(), same.astype(int).tolist(), top1)
 

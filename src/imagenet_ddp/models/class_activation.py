@@ -1,4 +1,4 @@
-"""Show where in an image a net finds a class, with LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) or Grad-CAM
+"""Show the regions of an image that support a class, with LayerCAM (Jiang et al. 2021, IEEE TIP 30, 5875) or Grad-CAM
 (Selvaraju et al. 2017, arXiv:1610.02391)."""
 
 from typing import Any

@@ -61,8 +61,9 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
             mistakes.append(f"{word} is neither an option nor a folder. Hint: {hint}")
         else:
             num_folders += 1
+            reason = "is a file" if Path(word).exists() else "does not exist"
             mistakes.append(
-                f"{word} must be a folder that exists. Hint: pass runs/<name>/<time>, or any folder above it."
+                f"{word} must be a folder, but {reason}. Hint: pass runs/<name>/<time>, or any folder above it."
             )
     if not num_folders:
         mistakes.insert(0, "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`.")

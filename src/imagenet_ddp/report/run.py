@@ -48,7 +48,7 @@ class NotARunError(Exception):
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run in a folder. Raises NotARunError if its files are not those of a training."""
+    """Return the run in a folder. Raises NotARunError if its files are not those of a training run."""
     problems: list[str] = []
     config = read_mapping(folder / "config.yaml", problems)
     summary = read_mapping(folder / "summary.json", problems if (folder / "summary.json").exists() else None)

@@ -39,8 +39,8 @@ REQUIRED_OWN = {
 
 
 class BackgroundCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints in a thread. Training waits only while the tensors are copied, and for the previous file if it
-    is not written yet. The next call raises an error that occurred in the thread.
+    """Write checkpoints in a background thread. Training waits only while the tensors are copied, and for the
+    previous file if it is not written yet. The next call raises an error that occurred in the thread.
 
     A file is written next to its target, synced to the disk and then renamed. Lightning's own writer stages it in
     TMPDIR and copies it over the last good file, which a killed process or a full disk can leave with 0 bytes.

@@ -56,7 +56,7 @@ def validate_export(config: Mapping[str, Any]) -> list[str]:
 def _export_out(config: Mapping[str, Any]) -> list[str]:
     path, suffix = export_path(config), EXTENSIONS[config["format"]]
     if config["out"] is None and (reason := not_writable_reason(path.parent.absolute())):
-        return [f"the folder of the export must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]
+        return [f"the export folder must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]
     found = _out(config["out"], f"model{suffix}") if config["out"] is not None else []
     if path.suffix != suffix and not found:
         found.append(f"out must end in {suffix}, got {path.name}. Hint: set out={path.with_suffix(suffix)}.")

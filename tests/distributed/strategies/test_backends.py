@@ -17,7 +17,7 @@ from imagenet_ddp.distributed.strategies.backends import validate
         ("nccl", "cuda", {"gloo"}, "nccl needs a torch that was built with NCCL"),
         (None, "cuda", {"gloo"}, "nccl (the default for cuda) needs a torch that was built with NCCL"),
         (None, "cpu", set(), "gloo (the default for cpu) needs a torch that was built with GLOO"),
-        ("gloo", "mps", {"gloo"}, "no DistributedDataParallel. Hint: set trainer.devices=1"),
+        ("gloo", "mps", {"gloo"}, "DistributedDataParallel on MPS, got mps. Hint: set trainer.devices=1"),
     ],
 )
 def test_backends_that_torch_does_not_have(

@@ -444,7 +444,7 @@ def test_an_image_that_changes_meanwhile(photos: Path, tmp_path: Path, monkeypat
         patch.setattr(pack, "_write_shards", changed)
         assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 1
     said = capsys.readouterr().err
-    assert "1 image changed during packing, the first is train/b/3.jpg. Hint: run the same command again" in said
+    assert "1 image changed during packing; the first was train/b/3.jpg. Hint: run the same command again" in said
     assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 0
     assert "Rebuilding 1 of" in capsys.readouterr().err
     assert packs(tmp_path / "own", tmp_path / "fresh", *EIGHT_SHARDS) == 0

@@ -130,7 +130,8 @@ class ImageDataset(Dataset):
 
 
 def open_image(images: Images, index: int) -> Picture:
-    """Open an image of the split. Raises UnreadableImage, also if the file is missing or may not be read."""
+    """Open an image of the split. Raises UnreadableImage if the image is damaged or missing, or if reading is
+    not permitted."""
     try:
         return images.open(index)
     except OSError as error:

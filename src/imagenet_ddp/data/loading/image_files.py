@@ -25,7 +25,7 @@ AHEAD = 2  # batches that are read in advance
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads, decodes and prepares an image file. It is pickled into each process. prepare: called with the decoded
+    """Read, decode and prepare an image file. Instances are pickled into each process. prepare: called with the decoded
     image, uint8 (3, H, W)."""
 
     reading: Reading

@@ -161,7 +161,7 @@ def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, 
     number = {name: int(environ[name]) for name in NUMBERS if environ.get(name, "").isdecimal()}
     rank, size = number.get("RANK"), number.get("WORLD_SIZE")
     wrong += [
-        f"{name} must be 1 or more, got 0 (environment). Hint: {name} counts processes, so set it to 1 or more."
+        f"{name} must be 1 or more, got 0 (environment). Hint: set {name} to the number of processes."
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
         if number.get(name) == 0
     ]

@@ -131,7 +131,7 @@ def first_host(text: str) -> str | None:
 
 
 def expand_counts(text: str) -> tuple[int, ...]:
-    """Expand SLURM's list of task counts to one count per node, such as '2(x3),1' to (2, 2, 2, 1)."""
+    """Expand SLURM's list of task counts into one count per node: '2(x3),1' becomes (2, 2, 2, 1)."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)

@@ -18,8 +18,8 @@ def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
     key, backend = "strategy.process_group_backend", strategy["process_group_backend"]
     if kind == "mps":
         return [
-            "Several processes need CPUs or CUDA devices, but trainer.accelerator is mps, for which Lightning has no "
-            "DistributedDataParallel. Hint: set trainer.devices=1 and trainer.num_nodes=1, or set "
+            "trainer.accelerator must be cpu or cuda for several processes, because Lightning does not support "
+            "DistributedDataParallel on MPS, got mps. Hint: set trainer.devices=1 and trainer.num_nodes=1, or set "
             "trainer.accelerator=cpu."
         ]
     if backend == "nccl" and kind == "cpu":

@@ -142,7 +142,7 @@ def validate(
     trainer: Mapping[str, Any],
     num_devices: int | None = None,
 ) -> list[str]:
-    """Return the errors in options that dp and balanced_dp use or do not support.
+    """Return the errors in the options of dp and balanced_dp, including options that these strategies do not support.
 
     num_devices: None if only torch knows the number; `images_per_forward()` then checks it later.
     """

@@ -70,7 +70,7 @@ def _find_archives(archive_dir: Path, edition: Edition) -> tuple[dict[str, Path]
 
 
 def _is_finished(folder: Path, num_images: int) -> bool:
-    """Return whether the split exists, from an earlier run or from elsewhere. Raises ConfigError if the folder is
+    """Return whether the folder already has the complete split, whoever wrote it. Raises ConfigError if the folder is
     incomplete."""
     if not folder.exists():
         return False

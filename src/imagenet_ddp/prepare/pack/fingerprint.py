@@ -79,7 +79,7 @@ def validate_unchanged(splits: Mapping[str, SourceSplit]) -> None:
         changed += [f"{name}/{split.names[index]}" for index in np.flatnonzero(differ).tolist()]
     if changed:
         raise RunError(
-            f"{count_noun(len(changed), 'image')} changed during packing, the first is {changed[0]}. Hint: run the "
+            f"{count_noun(len(changed), 'image')} changed during packing; the first was {changed[0]}. Hint: run the "
             "same command again, which rebuilds only the shards with changed images."
         )
 

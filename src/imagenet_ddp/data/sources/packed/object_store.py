@@ -71,8 +71,8 @@ class Remote:
             )
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
-                f"the disk has no room for {name} in addition to the other shards in the cache. Hint: set a smaller "
-                "data.cache_gib, or data.cache_dir=FOLDER to a folder on another disk."
+                f"the disk of data.cache_dir has no room for {name}. Hint: reduce data.cache_gib, or set "
+                "data.cache_dir=FOLDER to a folder on another disk."
             )
         return (
             f"{address} could not be read in {TRIES} tries ({first_line(error)}). Hint: check that the address is "

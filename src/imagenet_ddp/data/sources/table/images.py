@@ -43,7 +43,7 @@ def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: 
 
 
 def _notes(table: Table, classes: list[str], train: FileImages | None, val: FileImages) -> list[str]:
-    """Return sentences for the start of the log of a training."""
+    """Return sentences for the start of the log of a training run."""
     if train is None or not len(train):
         return []
     notes = []
