@@ -6,7 +6,7 @@ import sys
 from imagenet_ddp.cli import command, mistakes, overrides, parse
 from imagenet_ddp.distributed import elastic_nodes
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import coordinate, elastic, restart, sweep, worker
+from imagenet_ddp.engine import coordinate, elastic, restart_after_failure, sweep, worker
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
@@ -46,7 +46,7 @@ def _start(request: parse.Request, *, own_processes: bool = False) -> float | No
         return elastic.run(request, main)
     with raise_on_signal():
         launch_info = coordinate.launch_info_of(request, os.environ)
-        restart.validate(request.configs[0], launch_info, in_sweep=own_processes)
+        restart_after_failure.validate(request.configs[0], launch_info, in_sweep=own_processes)
         rendezvous = coordinate.join_commands(request, launch_info)
         num_local = rendezvous.world_info.local_world_size if rendezvous and rendezvous.starts_workers else None
         typed = overrides.shell_line("train", sys.argv[1:])
@@ -70,7 +70,7 @@ def _start(request: parse.Request, *, own_processes: bool = False) -> float | No
         return command.with_hydra("train", overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if isinstance(error, WorkersFailedError):
-            restart.restart(job, error, overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir))
+            restart_after_failure.restart(job, error, overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir))
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)
         raise

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from imagenet_ddp.callbacks.means import Means
+from imagenet_ddp.callbacks.image_means import Means
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.runs.log import Log, _ToLog

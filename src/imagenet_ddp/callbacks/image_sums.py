@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.callbacks.means import is_hit, sums_of
+from imagenet_ddp.callbacks.image_means import is_hit, sums_of
 
 MAX_KEPT = 64  # largest number of steps kept before they are added to the sums
 

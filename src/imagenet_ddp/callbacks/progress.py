@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as L
 import torch
 
+from imagenet_ddp.callbacks.image_means import Means
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
-from imagenet_ddp.callbacks.means import Means
 from imagenet_ddp.callbacks.metrics_csv import History
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.scores import ScoreCallback

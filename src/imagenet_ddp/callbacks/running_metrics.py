@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.cpu_time import cpu_s
+from imagenet_ddp.callbacks.image_means import Means, is_hit, on_cpu, sums_of
 from imagenet_ddp.callbacks.image_sums import ImageSums, concatenate
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
-from imagenet_ddp.callbacks.means import Means, is_hit, on_cpu, sums_of
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.callbacks.step_times import StepTimes
 

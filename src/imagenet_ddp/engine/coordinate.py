@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.distributed.elastic_nodes import node_range
-from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
@@ -147,7 +147,7 @@ def run_job(
     except WorkersFailedError as error:
         here = first is None or first.node_rank == 0
         if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
-            error.is_requeued = scontrol.requeue_and_print(os.environ)  # this node's workers, and so all, have saved
+            error.is_requeued = slurm_requeue.requeue_and_print(os.environ)  # all workers have saved
         if rendezvous is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
             rendezvous.abort(f"its workers ended with exit code {error.exit_code}. Hint: read that node's messages.")
         raise

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, plain_value, typed_value
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
@@ -49,7 +49,7 @@ def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> 
     """Return whether SLURM should requeue a stopped job. Without a checkpoint it should not, because the job would
     start over each time."""
     has_checkpoint = checkpoints.has_checkpoint(job.run_dir)
-    return has_checkpoint and scontrol.should_requeue(signal_number, job.config, environ)
+    return has_checkpoint and slurm_requeue.should_requeue(signal_number, job.config, environ)
 
 
 def decide(

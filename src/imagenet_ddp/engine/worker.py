@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.data.loading.worker_processes import start_early
-from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.spawn import end_at_once
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -112,7 +112,7 @@ def run_in_process(
         # a worker started by spawn.py leaves requeuing to the command that was typed
         here = not info.is_worker and info.rank == 0
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
-            scontrol.requeue_and_print(os.environ)  # all ranks have saved; this ends the job, and with it this process
+            slurm_requeue.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
         if info.world_size > 1:
             end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)

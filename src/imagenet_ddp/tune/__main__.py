@@ -9,7 +9,7 @@ import shutil
 import sys
 
 from imagenet_ddp.cli import command, mistakes
-from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
@@ -22,7 +22,7 @@ def main() -> None:
     try:
         plan = command.planned("tune", read, lambda argv: [as_override(token) for token in argv])
         code = _tune(plan, signals)
-        if scontrol.should_requeue(code - 128, plan.config, os.environ):
+        if slurm_requeue.should_requeue(code - 128, plan.config, os.environ):
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
@@ -51,7 +51,7 @@ def _requeue(plan: Plan) -> None:
     """Requeue the job after SIGUSR2, which SLURM sends before the time limit (sbatch --signal=B:USR2@120). Without
     tune.resume, print how to make the job resumable instead."""
     if plan.options["resume"] is not None:
-        scontrol.requeue_and_print(os.environ)
+        slurm_requeue.requeue_and_print(os.environ)
     else:
         print("This job is not requeued, because it would start another study. Hint: add tune.resume=auto "
               "and hydra.run.dir=FOLDER to the job's command.")  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.distributed.launchers import scontrol, slurm_requeue
 
 JOB = "JobId=7 JobState=RUNNING Reason=None BatchFlag=1 Requeue=1 Restarts=0 Name=a=b"
 TASK = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
@@ -33,14 +33,14 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_running_job_starts_again(answers: Any, capsys: Any):
     called = answers(JOB)
-    assert scontrol.requeue_and_print({"SLURM_JOB_ID": "7"})
+    assert slurm_requeue.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert called.read_text() == "show job 7 --oneliner\nrequeue 7\n"
     assert capsys.readouterr() == ("Asking SLURM to requeue job 7 (scontrol requeue).\n", "")
 
 
 def test_a_task_of_an_array_by_its_name(answers: Any):
     called = answers(JOB)
-    assert scontrol.requeue(TASK) is None
+    assert slurm_requeue.requeue(TASK) is None
     assert called.read_text().endswith("requeue 7_3\n")
 
 
@@ -56,26 +56,26 @@ def test_a_task_of_an_array_by_its_name(answers: Any):
 def test_a_job_that_does_not_come_back(answers: Any, capsys: Any, shown: str, why: str):
     """scancel leaves a job COMPLETING while its processes end."""
     called = answers(shown)
-    assert not scontrol.requeue_and_print({"SLURM_JOB_ID": "7"})
+    assert not slurm_requeue.requeue_and_print({"SLURM_JOB_ID": "7"})
     assert "requeue" not in called.read_text()
     assert f"SLURM does not requeue job 7: {why}" in capsys.readouterr().err
 
 
 def test_at_the_time_limit_it_comes_back(answers: Any):
     called = answers(JOB.replace("RUNNING Reason=None", "COMPLETING Reason=TimeLimit"))
-    assert scontrol.requeue({"SLURM_JOB_ID": "7"}) is None
+    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) is None
     assert "requeue 7" in called.read_text()
 
 
 def test_what_slurm_says_is_passed_on(answers: Any):
     answers(JOB, 1, "Requested operation is presently disabled for job 7")
-    assert scontrol.requeue({"SLURM_JOB_ID": "7"}) == "Requested operation is presently disabled for job 7"
+    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) == "Requested operation is presently disabled for job 7"
 
 
 def test_outside_of_slurm(monkeypatch: pytest.MonkeyPatch):
-    assert scontrol.requeue({}) == "this is not a SLURM job"
+    assert slurm_requeue.requeue({}) == "this is not a SLURM job"
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert scontrol.requeue({"SLURM_JOB_ID": "7"}) == "there is no scontrol on this node"
+    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) == "there is no scontrol on this node"
     assert scontrol.node_address("n1") is None
 
 
@@ -83,7 +83,7 @@ def test_no_command_is_waited_for_without_a_bound(answers: Any, tmp_path: Path, 
     answers(JOB)
     (tmp_path / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(scontrol, "TIMEOUT_S", 0.2)
-    assert scontrol.requeue({"SLURM_JOB_ID": "7"}) == "scontrol does not answer within 0 s"
+    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) == "scontrol does not answer within 0 s"
 
 
 def test_the_address_of_a_node(answers: Any):

@@ -19,7 +19,7 @@ from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file, refusal, store
+from imagenet_ddp.distributed.rendezvous import address_file, announce_refusal, store
 from imagenet_ddp.distributed.rendezvous.consistency import this_process
 from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
@@ -83,7 +83,7 @@ def test_all_end_at_once_with_the_cause(
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FOREGROUND_S", 0.3), ("BACKGROUND_S", 0.3), ("SEND_S", 8.0)):
-        monkeypatch.setattr(refusal, name, value)
+        monkeypatch.setattr(announce_refusal, name, value)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ class Others:
 
 def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=3, there=2)
-    refusal.send(refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
+    announce_refusal.send(refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
     host = this_process()["host"]
     assert others.told() == [f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
     assert (
@@ -144,7 +144,7 @@ def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.Captur
 def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, number: int | None) -> None:
     """Also where it counts machines, and the others processes."""
     others = Others(pool)
-    refusal.send(refused(others.address, noun, number, 2), [MISTAKE])
+    announce_refusal.send(refused(others.address, noun, number, 2), [MISTAKE])
     (text,) = others.told()
     assert text.startswith(f"one {noun} (" if number is None else f"{noun} {number} (") and text.endswith(MISTAKE)
 
@@ -153,7 +153,7 @@ def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, n
 def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: str | None) -> None:
     others = Others(pool, size=3, there=there, timeout_s=1.0)
     time.sleep(0.3)
-    refusal.send(refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
+    announce_refusal.send(refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
     (text,) = others.told()
     assert f"{there} of 3 ranks joined after 1 s. Missing:" in text
 
@@ -161,7 +161,7 @@ def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: 
 def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=2, there=2)
     assert [future.result(10).number for future in others.futures] == [0, 1]
-    refusal.send(refused(others.address, "rank", 1, 2), [MISTAKE])
+    announce_refusal.send(refused(others.address, "rank", 1, 2), [MISTAKE])
     assert capsys.readouterr().err == ""
 
 
@@ -178,7 +178,7 @@ def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
         5.0,
         leader=False,
     )
-    refusal.send(refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
+    announce_refusal.send(refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
@@ -194,7 +194,7 @@ def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
 
     waiting = pool.submit(come)
     time.sleep(0.5)
-    refusal.send(refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
+    announce_refusal.send(refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
@@ -203,14 +203,14 @@ def test_a_file_leads_there(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     others = Others(pool)
     others.server.set(store.OWNER_KEY, "token")
     assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], others.address.port)
-    refusal.send(refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
+    announce_refusal.send(refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
     assert others.told()[0].endswith(MISTAKE)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_nobody_is_there(number: int) -> None:
     begin = time.monotonic()
-    refusal.send(refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
+    announce_refusal.send(refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 2
 
 
@@ -220,7 +220,7 @@ def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, answer: bytes
     monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within TELL_S, so that no thread of this test outlives it
     begin = time.monotonic()
     with program(answer) as port:
-        refusal.send(refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
+        announce_refusal.send(refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 6
 
 
@@ -264,6 +264,6 @@ def test_who_waits(
         launch_info = detect(config, environ)
     except ConfigError:
         launch_info = None
-    who = refusal.refused_command(launch_info, config, environ)
+    who = announce_refusal.refused_command(launch_info, config, environ)
     assert (who and (who.noun, who.number, who.size)) == found
     assert who is None or str(who.address) == "10.0.0.1:29500"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import restart
+from imagenet_ddp.engine import restart_after_failure
 from imagenet_ddp.runs.signals import SignalExit
 
 JOB: Any = SimpleNamespace(config={"cluster": {"max_restarts": 1}})
@@ -26,19 +26,20 @@ def no_exec(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_in_the_pause_counts(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     # not time.sleep itself: what another test has left may sleep in a thread
-    monkeypatch.setattr(restart, "time", SimpleNamespace(sleep=lambda seconds: signal.raise_signal(number)))
+    clock = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(number))
+    monkeypatch.setattr(restart_after_failure, "time", clock)
     with pytest.raises(SignalExit):
-        restart.restart(JOB, WorkersFailedError(1), [])
+        restart_after_failure.restart(JOB, WorkersFailedError(1), [])
 
 
 def test_what_was_to_stop_and_then_failed_stays_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a disk that is full when the checkpoint of a stop is written."""
-    monkeypatch.setattr(restart, "PAUSE_S", 0.0)
+    monkeypatch.setattr(restart_after_failure, "PAUSE_S", 0.0)
     error = WorkersFailedError(1)
     error.is_stopped = True
-    restart.restart(JOB, error, [])
-    restart.restart(JOB, WorkersFailedError(2), [])
-    monkeypatch.delenv(restart.RESTART_COUNT, raising=False)
+    restart_after_failure.restart(JOB, error, [])
+    restart_after_failure.restart(JOB, WorkersFailedError(2), [])
+    monkeypatch.delenv(restart_after_failure.RESTART_COUNT, raising=False)
     with pytest.raises(AssertionError, match="started again"):
-        restart.restart(JOB, WorkersFailedError(1), [])
-    monkeypatch.delenv(restart.RESTART_COUNT)
+        restart_after_failure.restart(JOB, WorkersFailedError(1), [])
+    monkeypatch.delenv(restart_after_failure.RESTART_COUNT)

@@ -1,0 +1,52 @@
+"""Requeue a SLURM job that has saved its checkpoint. Does not import torch."""
+
+import re
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from imagenet_ddp.distributed.launchers import scontrol
+from imagenet_ddp.distributed.launchers.slurm_env import array_name
+
+
+def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether a stop by this signal requests a requeue of the SLURM job."""
+    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
+
+
+def requeue_and_print(environ: Mapping[str, str]) -> bool:
+    """Requeue the job, print the outcome, and return whether SLURM accepted the request."""
+    job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
+    print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
+    if why := requeue(environ):
+        hint = "Hint: run the same command with resume=RUN_FOLDER to continue the run."
+        print(f"SLURM does not requeue job {job}: {why}. {hint}", file=sys.stderr, flush=True)
+    return why is None
+
+
+def requeue(environ: Mapping[str, str]) -> str | None:
+    """Ask SLURM to requeue the job. Return None, or the reason why SLURM refuses.
+
+    Call this in the process that has saved the checkpoint. Only a job that is running or has reached its time limit is
+    requeued. A job that has been cancelled in the meantime stays cancelled.
+    """
+    # SLURM_JOB_ID alone may refer to a whole job array
+    job = array_name(environ) or environ.get("SLURM_JOB_ID")
+    if job is None:
+        return "this is not a SLURM job"
+    shown = scontrol.run("show", "job", job, "--oneliner")
+    if shown.returncode:
+        return shown.stderr.strip() or "scontrol does not answer"
+    field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
+    if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
+        return f"its state is {field.get('JobState', 'unknown')}, from which a job cannot be requeued"
+    if field.get("BatchFlag") == "0":
+        return "only jobs submitted with sbatch can be requeued, and this job was started by srun or salloc"
+    if field.get("Requeue") == "0":
+        return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
+    done = scontrol.run("requeue", job)
+    # below 0, a signal ended scontrol, because SLURM has accepted the request and is ending this job's processes
+    if done.returncode <= 0:
+        return None
+    return done.stderr.strip() or f"scontrol requeue ended with exit code {done.returncode}"
