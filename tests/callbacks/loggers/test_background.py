@@ -214,9 +214,10 @@ def test_what_waits_is_in_the_checkpoint(tmp_path: Path) -> None:
     released.set()
 
 
-def test_no_kill_loses_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("can_be_asked", [False, True])
+def test_no_kill_loses_a_message(can_be_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed from the checkpoint of any moment after a kill at any later one. Only a kill after a message is sent, and
-    before that is noted, sends it again."""
+    before that is noted, sends it again, unless the service can be asked."""
     sent: list[Any] = []
     calls: deque[Callable[[], Any]] = deque()  # what the thread has still to do
     monkeypatch.setattr(Sent, "_put", lambda self, call: calls.append(call))
@@ -249,8 +250,11 @@ def test_no_kill_loses_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.write_text(killed[2] or "{}")
         arrived = list(killed[3])
         resumed = Sent(tmp_path, lambda metrics, step, arrived=arrived: arrived.append(step))
+        if can_be_asked:
+            monkeypatch.setattr(resumed, "_has_arrived", lambda key, step, arrived=arrived: step in arrived)
+        resumed._begin()
         for metrics, step in [*checkpoint[1], *(({"a": 0.0}, step) for step in steps if step > checkpoint[0])]:
             resumed.log_metrics(metrics, step)
             calls.popleft()()
-        again = [] if killed[4] else [killed[3][-1]]
+        again = [] if killed[4] or can_be_asked else [killed[3][-1]]
         assert arrived == sorted([*steps, *again])

@@ -19,6 +19,8 @@ from helpers import forked_commands, logged
 from helpers.chromium import CHROMIUM, dom_of
 from helpers.ports import free_port
 
+from imagenet_ddp.callbacks.loggers.online_services import MLFlowLogger
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own use of SQLAlchemy
@@ -154,6 +156,17 @@ def test_mlflow_file(resumed: Path) -> None:
     assert kept == {
         "train_batch.png", "curves.png", "confusion_matrix.png", "best.ckpt", "metadata.yaml", "aliases.txt",
     }  # fmt: skip
+
+    # killed after a message has arrived, and before that was noted: it is not sent again
+    file = resumed / "logger_mlflow.json"
+    stored = json.loads(file.read_text())
+    stored["sending"] = {"val/top1": stored["steps"].pop("val/top1"), "val/new": 23}
+    file.write_text(json.dumps(stored))
+    logger = MLFlowLogger(run_dir=resumed)
+    logger.connect()
+    logger.log_metrics({"val/top1": 0.0, "val/new": 0.5}, 23)
+    logger.finalize()
+    assert logged.of_mlflow(resumed)[1] == curves | {"val/new": [(23, 0.5)]}
 
 
 @needs_all

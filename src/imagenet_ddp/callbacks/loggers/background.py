@@ -30,7 +30,8 @@ class Background(Logger):
 
     The first call that fails switches the logger off, with a single warning. `logger_NAME.json` in the run folder
     stores the run's id at the service and the last step sent for each metric, so a resumed run continues the same run
-    at the service and sends each step only once.
+    at the service and sends each step only once. If the process was killed while it was sending a message, only the
+    service knows whether the message has arrived; a subclass that can ask it defines _has_arrived().
 
     A subclass calls prepare() before the __init__ of Lightning's logger, and begins or continues its run in _open().
     """
@@ -60,7 +61,7 @@ class Background(Logger):
         """Begin or continue the run at the service. If this fails or takes longer than START_S, raises ConfigError. A
         run that has sent metrics to the service before continues without the logger instead."""
         try:
-            self._put(self._open).result(START_S if self.server else None)
+            self._put(self._begin).result(START_S if self.server else None)
         except Exception as error:
             reason = f"there was no answer in {START_S:.0f} s" if isinstance(error, TimeoutError) else first_line(error)
             if self.stored["steps"]:  # a requeued run has no user to fix this; its checkpoints keep the unsent metrics
@@ -75,9 +76,18 @@ class Background(Logger):
         self._is_open = True
         self._store()
 
+    def _begin(self) -> None:
+        self._open()
+        sending: dict[str, int] = self.stored.pop("sending", {})
+        self.stored["steps"] |= {key: step for key, step in sending.items() if self._has_arrived(key, step)}
+
     def _open(self) -> None:
         """Begin or continue the run, and set stored["id"]."""
         raise NotImplementedError
+
+    def _has_arrived(self, key: str, step: int) -> bool:
+        """Return whether the service has the value of this metric at this step; False if it cannot be asked."""
+        return False
 
     def _close(self, status: str) -> None:
         """End the run at the service. status: Lightning's, success or failed."""
@@ -100,8 +110,11 @@ class Background(Logger):
             steps = self.stored["steps"]
             new = {key: value for key, value in metrics.items() if step is None or steps.get(key, -1) < step}
             if new:
+                if step is not None:
+                    self.stored["sending"] = dict.fromkeys(new, step)
+                    self._store()
                 log(new, step)
-                steps.update(dict.fromkeys(new, step))
+                steps.update(self.stored.pop("sending", {}))
                 self._store()
             self.unsent.popleft()
 

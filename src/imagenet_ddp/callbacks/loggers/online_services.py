@@ -54,6 +54,10 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
                 self.experiment.update_run(self.run_id, status="RUNNING")
 
     @override
+    def _has_arrived(self, key: str, step: int) -> bool:
+        return any(each.step == step for each in self.experiment.get_metric_history(self.run_id, key))
+
+    @override
     def _send_picture(self, name: str, path: Path, step: int) -> None:
         self.experiment.log_artifact(self.run_id, str(path))
 
