@@ -35,10 +35,10 @@ def _evaluate(request: parse.Request) -> float | None:
 
     job = coordinate.agree(decide, rendezvous)
     try:
-        return command.with_hydra(
-            "evaluate",
-            overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir),
-            lambda _: coordinate.run_job(worker.evaluate, job, job.config, rendezvous, launch_info),
+        return command.run_job(
+            request,
+            job.run_dir,
+            lambda: coordinate.run_job(worker.evaluate, job, job.config, rendezvous, launch_info),
         )
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)

@@ -105,7 +105,7 @@ def _unsupported(request: parse.Request, options: Any) -> list[str]:
             f"all jobs of -m must request the same nodes, GPUs and CPUs, because they become tasks of one job array, "
             f"got {' and '.join(shapes)}. Hint: submit these jobs one by one, without -m."
         )
-    sweeper = str(request.hydra.sweeper.get("_target_")) if request.hydra is not None else ""
+    sweeper = str(request.hydra.sweeper.get("_target_"))
     if request.multirun and not sweeper.endswith(".BasicSweeper"):
         found.append(
             f"hydra/sweeper must be basic, because a job array needs all jobs in advance, got {sweeper}. "

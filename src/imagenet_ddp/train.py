@@ -60,14 +60,14 @@ def _start(request: parse.Request, *, own_processes: bool = False) -> float | No
             rendezvous.leave()
         return folder.summary(job.run_dir).get("best/val/top1")
 
-    def run(_: object) -> float | None:
+    def run() -> float | None:
         own = own_processes or job.config["cluster"]["max_restarts"] > 0  # this process must survive to restart them
         return coordinate.run_job(worker.train, job, job.config, rendezvous, launch_info, own_processes=own)
 
     try:
         if own_processes:
-            return run(None)
-        return command.with_hydra("train", overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir), run)
+            return run()
+        return command.run_job(request, job.run_dir, run)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if isinstance(error, WorkersFailedError):
             restart_after_failure.restart(job, error, overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir))

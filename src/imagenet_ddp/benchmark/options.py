@@ -64,7 +64,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         mistakes += _of_training(mode, parsed.config, typed, parsed.environ)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     folder = make_given(wanted) if overrides.typed_value(request, "hydra.run.dir") else make_new(wanted)
     return Plan(options, parsed.config, tuple(options["num_workers"] or _powers(num_cores())), folder, tuple(typed))

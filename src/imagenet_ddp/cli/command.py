@@ -1,17 +1,25 @@
-"""Run a command from the shell: set its exit code, handle a closed pipe, and call hydra.main."""
+"""Run a command from the shell: set its exit code, handle a closed pipe, and run its job with Hydra."""
 
 import contextlib
+import copy
 import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import hydra
-from omegaconf import DictConfig
+import hydra._internal.callbacks
+from hydra import initialize_config_dir
+from hydra.core import utils as hydra_utils
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, open_dict
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
 from imagenet_ddp.cli.compose import group_values
+from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -63,14 +71,48 @@ def planned(
     return plan
 
 
-def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
-    """Run task in hydra.main and return the last job's result.
+def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
+    """Run the task as Hydra runs a job, and return its result.
 
-    Hydra composes the config a second time here, although the tasks of train and evaluate use the one that was checked.
-    Hydra's own composition is needed for the files in .hydra/, job logging, hydra.callbacks, HydraConfig, launcher and
-    sweeper plugins, and the output of --cfg and --info. hydra.main reads sys.argv, returns nothing, and turns every
-    exception of a task into exit code 1 with a shortened traceback. A ConfigError or WorkersFailedError is therefore
-    raised only after hydra.main has returned.
+    Hydra sets up job logging, HydraConfig and hydra.job.env_set, calls hydra.callbacks, and writes its files into
+    run_dir if hydra.output_subdir is set. The config is the one that was checked: hydra.main would compose it twice
+    more.
+    """
+    config = copy.deepcopy(request.configs[0])
+    with open_dict(config):
+        config.hydra = request.hydra
+    config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(run_dir)
+    config.hydra.overrides.hydra = in_folder(list(config.hydra.overrides.hydra), "hydra.run.dir", run_dir)
+    results: list[T] = []
+    raised: list[Exception] = []
+
+    def job(_: DictConfig) -> T:
+        try:
+            results.append(task())
+        except Exception as error:  # Hydra returns only a message; the caller needs the error
+            raised.append(error)
+            raise
+        return results[0]
+
+    name = config.hydra.job.config_name
+    with initialize_config_dir(str(conf_dir()), job_name=request.verb, version_base="1.3"):
+        hydra_utils.configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+        callbacks = hydra._internal.callbacks.Callbacks(config)
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
+        callbacks.on_run_start(config=config, config_name=name)
+        done = hydra_utils.run_job(job, config, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=config, config_name=name, job_return=done)
+    if raised:
+        raise raised[0]
+    return results[0]
+
+
+def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
+    """Let hydra.main print (--help, --cfg, --info) or run the jobs of a sweep, and return the last job's result.
+
+    hydra.main composes the configs again, for its launcher and sweeper plugins. It reads sys.argv, returns nothing, and
+    turns every exception of a task into exit code 1 with a shortened traceback. A ConfigError or WorkersFailedError is
+    therefore raised only after hydra.main has returned.
     """
     results: list[Any] = [None]
     raised: list[ConfigError | WorkersFailedError] = []

@@ -40,11 +40,16 @@ class Request:
     configs: list[DictConfig]  # one per job, without the hydra node, interpolations unresolved
     jobs: list[list[str]]  # the options of each job
     names: list[str]  # with -m: the options that distinguish each job
-    hydra: DictConfig | None  # the hydra node of the first job; its interpolations resolve
+    hydra_nodes: list[DictConfig]  # the hydra node of each job; its interpolations resolve
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
     again: bool = False  # a job of a resumed sweep: it continues in its own folder if there is one
     launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where no launcher is recognised
+
+    @property
+    def hydra(self) -> DictConfig:
+        """The hydra node of the first job."""
+        return self.hydra_nodes[0]
 
 
 class NotMetError(ConfigError):
@@ -66,12 +71,12 @@ def command_line(
     commands.register(verb)  # even for --help, which composes the config
     argv = hydra_flags.without_local_rank(argv)
     if "--version" in argv:
-        return Request(verb, argv, [], [], [], [], None, False, True)
+        return Request(verb, argv, [], [], [], [], [], False, True)
     if not hydra_flags.ANSWERED & set(argv) and (translation := translate(verb, argv, environ)):
         raise ConfigError([translation.text, *_mistakes_of(translation, environ, compose_only)])
     args, argv, found = hydra_flags.read(argv)
     if args.help or args.hydra_help or args.shell_completion:
-        return Request(verb, argv, args.overrides, [], [], [], None, False, True)
+        return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
@@ -94,8 +99,8 @@ def command_line(
             jobs_of.setdefault(text, []).append(number)
     found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
     lines = [[line_of(override) for override in job] for job in jobs]
-    hydra = composed[0][0].get("hydra")
-    request = Request(verb, argv, args.overrides, bare, lines, names, hydra, multirun, only_shown,
+    nodes = [config.hydra for config, _ in composed]
+    request = Request(verb, argv, args.overrides, bare, lines, names, nodes, multirun, only_shown,
                       launch_infos=tuple(launch_infos))  # fmt: skip
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)

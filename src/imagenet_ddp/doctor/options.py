@@ -40,6 +40,5 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
             f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "
             "Hint: type the options of that run, without resume."
         )
-    assert request.hydra is not None
     run_dir = Path(request.hydra.run.dir)
     return Options(replace(request, typed=typed, configs=[config]), plain(config), run_dir, output_format)

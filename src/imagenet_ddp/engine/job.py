@@ -78,7 +78,6 @@ def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
 
 def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: LaunchInfo, num_local: int | None) -> Job:
     config, run_key = request.configs[0], launch_info.run_key
-    assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     typed_dir = wanted if typed_value(request, "hydra.run.dir") else None
     found = None
@@ -210,7 +209,6 @@ def new_folder(
     """Make and return the folder of a new run: the typed folder, or one named after the run and the time, or after the
     launcher's key. name: name of the run, if a checkpoint overrides the one of the command line. again: accept a folder
     in which this run was started before."""
-    assert request.hydra is not None
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:
         return folder.make_given(wanted, again=again or _again(request, os.environ))

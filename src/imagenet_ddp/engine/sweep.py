@@ -98,7 +98,6 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
 def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) -> parse.Request:
     """Return the job with this number as a separate request, with a folder in the sweep's folder. Raises ConfigError if
     the sweep's folder is not known."""
-    assert request.hydra is not None
     wanted, key = Path(request.hydra.sweep.dir), slurm_env.sweep_key(environ)
     if overrides.typed_value(request, "hydra.sweep.dir") is None:
         if key is None:
@@ -110,16 +109,18 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     sweep_dir = wanted.absolute()
     store(request, sweep_dir)
     options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
-    job = _job(request, number, options, request.configs[number], sweep_dir / str(number))
+    node = request.hydra_nodes[number]
+    node.run.dir = str(sweep_dir / str(number))
+    job = _job(request, options, request.configs[number], node)
     return replace(job, argv=[*job.typed, *_flags(request)], launch_infos=(request.launch_infos[number],))
 
 
-def _job(request: parse.Request, number: int, options: list[str], config: DictConfig, run_dir: Path) -> parse.Request:
+def _job(request: parse.Request, options: list[str], config: DictConfig, hydra_node: DictConfig) -> parse.Request:
     return replace(
         request,
-        typed=overrides.in_folder(options, "hydra.run.dir", run_dir),
+        typed=overrides.in_folder(options, "hydra.run.dir", Path(hydra_node.run.dir)),
         configs=[config],
-        hydra=OmegaConf.create({"run": {"dir": str(run_dir)}}),
+        hydra_nodes=[hydra_node],
         multirun=False,
         launch_infos=(None,),
         again=bool(config.sweep.resume),
@@ -160,7 +161,6 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
 def run(request: parse.Request, start: Callable[[parse.Request], float | None]) -> float | None:
     """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed. start: function that runs one
     job."""
-    assert request.hydra is not None
     if any(config.resume for config in request.configs):
         raise ConfigError(
             "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
@@ -191,7 +191,8 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
             sys.exit(128 + signals.received)
         name = names[number] if number < len(names) else hydra.job.override_dirname
         print(f"Job {number}: {name or 'no options'}", flush=True)
-        job = _job(request, number, list(hydra.overrides.task), config, sweep_dir / str(number))
+        node = OmegaConf.create({"run": {"dir": str(sweep_dir / str(number))}})
+        job = _job(request, list(hydra.overrides.task), config, node)
         mark = sweep_dir / str(number) / FAILED
         mark.unlink(missing_ok=True)
         try:
@@ -226,7 +227,6 @@ def _has_failed(run_dir: Path) -> bool:
 
 
 def _sweep_dir(request: parse.Request) -> Path:
-    assert request.hydra is not None
     wanted = Path(request.hydra.sweep.dir)
     if request.configs[0].sweep.resume:
         return wanted

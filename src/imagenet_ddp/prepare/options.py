@@ -38,7 +38,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:
-        assert found.request.hydra is not None
         out = found.request.hydra.run.dir
     num_workers = num_cores() if options["num_workers"] == "auto" else options["num_workers"]
     return Plan(options, config, Path(out), num_workers)

@@ -131,7 +131,6 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     slots = resources.make_slots(overrides.plain(config, partial=True), options, environ)
-    assert request.hydra is not None
     folder = study or Path(request.hydra.run.dir).absolute()
     return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(slots), folder, False)
 
@@ -139,7 +138,6 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
 def _study_folder(request: parse.Request) -> Path | None:
     """Return the absolute folder of the study to resume, or None for a new study in a new folder. Raises ConfigError if
     tune.resume names no study, or if a new study would be in the folder of another."""
-    assert request.hydra is not None
     resume, run_dir = request.configs[0].tune.resume, Path(request.hydra.run.dir).absolute()
     if resume is None:
         if (run_dir / STORED).exists():

@@ -1,0 +1,56 @@
+"""A job runs as hydra.main would run it, with the config that was checked."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_original_cwd
+from omegaconf import OmegaConf
+
+from imagenet_ddp.cli import command
+from imagenet_ddp.cli.parse import command_line
+
+OPTIONS = (
+    "seed=7", "hydra.output_subdir=.hydra", "+hydra.job.env_set.JOB_VARIABLE=on", "allow_targets=[hydra_calls]",
+    "+hydra.callbacks.calls._target_=hydra_calls.Calls",
+)  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "helpers" / "probes")
+    import hydra_calls  # pyright: ignore[reportMissingImports]
+
+    hydra_calls.CALLS.clear()
+    return hydra_calls.CALLS
+
+
+def test_hydra_surrounds_the_task(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
+    def task() -> float:
+        assert (os.environ["JOB_VARIABLE"], get_original_cwd()) == ("on", str(Path.cwd()))
+        assert HydraConfig.get().runtime.output_dir == str(tmp_path / "a b")
+        assert HydraConfig.get().job.name == "train"
+        calls.append(("task", None))
+        return 0.5
+
+    request = command_line("train", OPTIONS, {})
+    assert command.run_job(request, tmp_path / "a b", task) == 0.5
+    assert [name for name, _ in calls] == ["on_run_start", "on_job_start", "task", "on_job_end", "on_run_end"]
+    assert calls[3][1].name == "COMPLETED"
+    written = {path.name: path.read_text() for path in (tmp_path / "a b/.hydra").iterdir()}
+    assert "seed: 7" in written["config.yaml"] and "- seed=7" in written["overrides.yaml"]
+    assert OmegaConf.create(written["hydra.yaml"]).hydra.run.dir == str(tmp_path / "a b")
+    assert "JOB_VARIABLE" not in os.environ and not HydraConfig.initialized()
+    assert "hydra" not in request.configs[0], "the request itself is not changed"
+
+
+def test_the_error_of_a_task_is_raised_as_it_is(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
+    def task() -> float:
+        raise OverflowError("of the task")
+
+    with pytest.raises(OverflowError, match="of the task"):
+        command.run_job(command_line("train", OPTIONS, {}), tmp_path / "r", task)
+    assert [name for name, _ in calls][-2:] == ["on_job_end", "on_run_end"]
+    assert calls[-2][1].name == "FAILED"
