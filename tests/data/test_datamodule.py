@@ -241,7 +241,7 @@ if __name__ == "__main__":
     data = ImageDataModule.from_options("imagefolder", {str(tree)!r}, image_size=16, batch_size=4, num_workers=0)
     module = Counting(3)
     module.net(torch.zeros(1, 3, 16, 16))
-    L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn", num_sanity_val_steps=0, logger=False,
+    L.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_fork", num_sanity_val_steps=0, logger=False,
               enable_checkpointing=False, enable_progress_bar=False).fit(module, datamodule=data)
 """
     folder = tree.parent / "two_ranks"

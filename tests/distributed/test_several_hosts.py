@@ -73,12 +73,11 @@ def start(
     *options: str,
     each: Sequence[Sequence[str]] = (),
     env: dict[str, str] | None = None,
-    forked: bool = True,
 ) -> list[Process]:
     """train with the same options on every host. each: more of every host's own."""
     more = each or [()] * len(hosts)
     environ = {**PROBES, **(env or {})}
-    return [host.popen(command(*options, *own), environ, forked=forked) for host, own in zip(hosts, more, strict=True)]
+    return [host.popen(command(*options, *own), environ) for host, own in zip(hosts, more, strict=True)]
 
 
 def succeeded(found: Sequence[End]) -> Sequence[End]:
@@ -186,7 +185,7 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
     shared = tmp_path_factory.mktemp("trained")
     with Hosts(["alpha", "zeta"], shared) as (alpha, zeta):
         options = [*SMALL, f"data.root={tree}", "trainer.num_nodes=2", "trainer.devices=2", *probe(shared / "seen")]
-        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA, forked=False)))
+        found = succeeded(ends(*start((alpha, zeta), *options, env=AT_ZETA)))
         left = {host.name: files(host) for host in (alpha, zeta)}
         yield Trained(zeta, alpha, shared, found[::-1], seen(shared / "seen"), run_folder(zeta), left)
 

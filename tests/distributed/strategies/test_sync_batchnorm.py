@@ -16,7 +16,8 @@ from imagenet_ddp.errors import ConfigError
 def test_two_ranks_train_as_one_does_on_the_same_global_batch(run: Run, tree: Path, tmp_path: Path) -> None:
     """20 steps, the last two of each epoch smaller. In 64 bits: a net of random weights makes more of a difference in
     the last bit than 32 bits leave room for, and as much of it with another number of threads."""
-    options = [*SMALL, f"data.root={tree}", "model.name=resnet18", "trainer.max_epochs=5", "trainer.precision=64-true"]
+    options = [*SMALL, f"data.root={tree}", "model.name=resnet18", "trainer.max_epochs=5", "trainer.precision=64-true",
+               "callbacks.checkpoint.every_n_epochs=5", "trainer.limit_val_batches=0"]  # fmt: skip
     ways = {
         "one": ["data.batch_size=8"],
         "two": ["data.batch_size=4", "trainer.devices=2", "trainer.sync_batchnorm=true"],
