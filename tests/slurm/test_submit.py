@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
+import yaml
+from conftest import PROBES, SMALL
 from helpers.slurm_cluster import Cluster
-from test_train import summary
+from test_train import probe, seen, summary
 
 pytestmark = pytest.mark.slow
 SUBMIT = (sys.executable, "-m", "imagenet_ddp.submit")
@@ -16,7 +17,7 @@ SUBMIT = (sys.executable, "-m", "imagenet_ddp.submit")
 
 def options(tree: Path, *words: str) -> list[str]:
     """One CPU for each process, because data.num_workers is 0."""
-    return [*SMALL, "trainer.max_epochs=1", f"data.root={tree}", "submit.time=5", *words]
+    return [*SMALL, f"data.root={tree}", "submit.time=5", *words]
 
 
 def number(output: str) -> str:
@@ -28,7 +29,14 @@ def number(output: str) -> str:
 
 def test_two_nodes_with_two_devices(cluster: Cluster, work: Path, tree: Path) -> None:
     """The line is typed in a shell; its options win over those in the script: nodes, tasks, CPUs, time and no GPU."""
-    words = options(tree, "trainer.num_nodes=2", "trainer.devices=2", "name='a b'", 'submit.extra="--comment=x"')
+    words = options(
+        tree,
+        "trainer.max_epochs=1",
+        "trainer.num_nodes=2",
+        "trainer.devices=2",
+        "name='a b'",
+        'submit.extra="--comment=x"',
+    )
     line = cluster.run([*SUBMIT, *words], cwd=work).stdout
     job = number(cluster.run(["bash", "-c", line], cwd=work).stdout)
     fields = cluster.end(job)
@@ -41,16 +49,26 @@ def test_two_nodes_with_two_devices(cluster: Cluster, work: Path, tree: Path) ->
 
 
 def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
-    words = options(tree, "-m", "seed=3,5", "trainer.devices=2", "strategy=dp", "submit.now=true")
-    line, output = cluster.run([*SUBMIT, *words], cwd=work).stdout.splitlines()
-    assert {"--array=0-1", "--ntasks-per-node=1"} <= {*shlex.split(line)}
+    """Each task runs the job of its number, all in one folder; one is signalled and resumes."""
+    words = options(tree, "-m", "seed=3,5", "trainer.max_epochs=4", "trainer.devices=2", "submit.now=true",
+                    *probe(work / "seen", slow_s=0.2))  # fmt: skip
+    words[-2] = f"+callbacks.probe.folder='{work}/seen${{seed}}'"
+    line, output = cluster.run([*SUBMIT, *words], cwd=work, env={"PYTHONPATH": PROBES}).stdout.splitlines()
+    assert {"--array=0-1", "--ntasks-per-node=2"} <= {*shlex.split(line)}
     job = number(output)
+    cluster.until(lambda: (work / "seen5/seen0.jsonl").exists())
+    cluster.run(["scancel", "--signal=USR2", f"{job}_1"])
+    sweep_dir = work / "runs/imagefolder_mobilenet_v3_small" / f"slurm_{job}"
     for task, seed in enumerate((3, 5)):
         fields = cluster.end(f"{job}_{task}")
-        log = (work / f"slurm-{job}_{task}.log").read_text()
-        assert fields["JobState"] == "COMPLETED", log
-        found = summary(work / f"runs/imagefolder_mobilenet_v3_small/slurm_{job}/{task}")
-        assert (found["seed"], found["world_size"]) == (seed, 1)
+        assert fields["JobState"] == "COMPLETED", (work / f"slurm-{job}_{task}.log").read_text()
+        found = summary(sweep_dir / str(task))
+        assert (found["seed"], found["world_size"]) == (seed, 2)
+        images = {epoch: sorted(each) for epoch, each in seen(work / f"seen{seed}").items()}
+        assert images == {epoch: list(range(29)) for epoch in range(4)}
+    assert cluster.job(f"{job}_1")["Restarts"] == "1"
+    assert sorted(path.name for path in sweep_dir.iterdir()) == ["0", "1", "sweep.yaml"]
+    assert yaml.safe_load((sweep_dir / "sweep.yaml").read_text())["jobs"] == [["seed=3"], ["seed=5"]]
 
 
 def test_requested_gpus(cluster: Cluster, work: Path) -> None:
