@@ -33,17 +33,13 @@ def send_file(rank_group: RankGroup, path: Path | None) -> Path | None:
     description = rank_group.broadcast("file", description)
     if description is None:
         return None
+    path = Path(description["path"])
     is_local = number == 0 or _is_local(description)
-    store.set(f"file/of/{number}", "local" if is_local else "missing")
-    if number == 0:
-        pending = lambda: [n for n in range(rank_group.size) if not store.check([f"file/of/{n}"])]  # noqa: E731
-        rank_group.wait(lambda: not pending(), timeout_s, pending, f"check for {path}")
-        num_readers = sum(store.get(f"file/of/{n}") == b"missing" for n in range(rank_group.size))
-        if num_readers:
-            assert path is not None
-            _send(store, path, num_readers, timeout_s)
-        return path
-    return Path(description["path"]) if is_local else _receive(store, description, timeout_s)
+    # !a, because a key of the store cannot contain the bytes of a file name that are not valid text
+    who_has_it = rank_group.check_all(f"check for {str(path)!a}", is_local, lambda _: [])
+    if number == 0 and not all(who_has_it):
+        _send(store, path, who_has_it.count(False), timeout_s)
+    return path if is_local else _receive(store, description, timeout_s)
 
 
 def _is_local(description: Mapping[str, Any]) -> bool:
