@@ -40,7 +40,6 @@ class DataParallelStrategy(SingleDeviceStrategy):
     def __init__(self, devices: list[torch.device], first: int | None, full_batch: int, **kwargs: Any):
         super().__init__(devices[0], **kwargs)
         self.devices, self._first, self._full_batch = devices, first, full_batch
-        self.replicas: Replicas | None = None
 
     def model_to_device(self) -> None:
         """Replicate the net, after it has its final dtype and is on the first device."""
@@ -48,13 +47,12 @@ class DataParallelStrategy(SingleDeviceStrategy):
         model = self.model
         if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
             raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
-        self.replicas = Replicas(model.net, self.devices, self._first, self._full_batch)  # type: ignore[arg-type]
-        vars(model)["call_net"] = self.replicas  # this is not a module, so it adds no keys to a checkpoint
+        replicas = Replicas(model.net, self.devices, self._first, self._full_batch)  # type: ignore[arg-type]
+        vars(model)["call_net"] = replicas  # this is not a module, so it adds no keys to a checkpoint
 
     def teardown(self) -> None:
         if self.lightning_module is not None:
             vars(self.lightning_module).pop("call_net", None)
-        self.replicas = None
         super().teardown()
 
 
