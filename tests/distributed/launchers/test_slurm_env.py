@@ -81,7 +81,7 @@ def test_a_step():
     }  # fmt: skip
     step = read_step(environ)
     assert step is not None
-    assert (step.num_tasks, step.num_nodes, step.task, step.local_task, step.node) == (4, 2, 3, 1, 1)
+    assert (step.num_tasks, step.num_nodes, step.local_task, step.node) == (4, 2, 1, 1)
     assert (step.tasks_per_node, step.first_host, step.gpus_per_node) == ((2, 2), "n1", 2)
     assert step.name == "slurm job 4711"
 

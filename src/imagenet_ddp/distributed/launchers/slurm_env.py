@@ -23,7 +23,6 @@ class Step:
     step_id: str
     num_tasks: int
     num_nodes: int
-    task: int  # SLURM_PROCID
     local_task: int  # SLURM_LOCALID
     node: int  # SLURM_NODEID
     tasks_per_node: tuple[int, ...]
@@ -68,7 +67,6 @@ def read_step(environ: Mapping[str, str]) -> Step | None:
         step_id=environ.get("SLURM_STEP_ID", "0"),
         num_tasks=num_tasks,
         num_nodes=num_nodes,
-        task=_number(environ, "SLURM_PROCID", 0),
         local_task=_number(environ, "SLURM_LOCALID", 0),
         node=_number(environ, "SLURM_NODEID", 0),
         tasks_per_node=per_node,
