@@ -26,12 +26,12 @@ def no_gpu_reason(trainer: Mapping[str, Any]) -> str | None:
     return None
 
 
-def query_gpus(timeout_s: float = 20.0) -> list[tuple[str, str]]:
+def query_gpus() -> list[tuple[str, str]]:
     """Return (UUID, model) of all GPUs, regardless of CUDA_VISIBLE_DEVICES; [] if nvidia-smi lists none."""
     command = ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"]
     environ = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environ, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environ, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return parse_gpus(done.stdout)

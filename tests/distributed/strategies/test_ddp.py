@@ -203,13 +203,15 @@ def test_one_process_needs_no_group() -> None:
     assert "has no effect" in ddp.notes(strategy_keys(comm_hook="bf16"), 1, "cpu")[0]
 
 
-def test_the_name_that_this_torch_has_for_buffers() -> None:
+def test_the_name_that_this_torch_has_for_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, net = strategy_keys(forward_sync_buffers=False), nn.BatchNorm2d(3)
     older = {"broadcast_buffers", "init_sync"}
-    assert ddp.ddp_arguments(keys, net, older)["broadcast_buffers"] is False
-    newer = ddp.ddp_arguments(keys, net, {*older, "forward_sync_buffers"})
+    monkeypatch.setattr(ddp, "KNOWN", {*older, "forward_sync_buffers"})
+    newer = ddp.ddp_arguments(keys, net)
     assert newer["forward_sync_buffers"] is False and "broadcast_buffers" not in newer
-    sent = ddp.ddp_arguments(strategy_keys(forward_sync_buffers=True), net, older)
+    monkeypatch.setattr(ddp, "KNOWN", older)
+    assert ddp.ddp_arguments(keys, net)["broadcast_buffers"] is False
+    sent = ddp.ddp_arguments(strategy_keys(forward_sync_buffers=True), net)
     assert not {"forward_sync_buffers", "broadcast_buffers"} & sent.keys()
 
 

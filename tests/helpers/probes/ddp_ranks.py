@@ -7,7 +7,6 @@ and collectives to FOLDER/rank<RANK>.pt.
 import os
 import sys
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -144,7 +143,7 @@ def train(name: str, rank: int, store: FileStore) -> dict[str, Any]:
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # as callbacks/graceful_stop.py does
-    with patch.object(ddp, "ddp_arguments", partial(ddp.ddp_arguments, known=known)):
+    with patch.object(ddp, "KNOWN", known):
         trainer.fit(model, DataLoader(images(rank), batch_size=4))
     return {
         "weights": torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()]),

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -142,11 +142,8 @@ def training_reads_buffers(model: nn.Module) -> bool:
     return any(id(buffer) in stored - only_written for buffer in model.buffers())
 
 
-def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collection[str] = KNOWN) -> dict[str, Any]:
-    """Translate the strategy.* keys into arguments of DistributedDataParallel for this model.
-
-    known: names of the parameters of DistributedDataParallel.
-    """
+def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Translate the strategy.* keys into arguments of DistributedDataParallel for this model."""
     arguments = {name: strategy[name] for name in ("static_graph", "gradient_as_bucket_view", "init_sync")}
     # a static graph finds unused parameters by itself, and torch warns if both options are set
     arguments["find_unused_parameters"] = strategy["find_unused_parameters"] and not strategy["static_graph"]
@@ -156,7 +153,7 @@ def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module, known: Collecti
     sync_buffers = strategy["forward_sync_buffers"]
     if not (training_reads_buffers(model) if sync_buffers == "auto" else sync_buffers):
         # torch 2.13 renamed broadcast_buffers to forward_sync_buffers, and deprecated the old name
-        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        name = "forward_sync_buffers" if "forward_sync_buffers" in KNOWN else "broadcast_buffers"
         arguments[name] = False
     return arguments
 
