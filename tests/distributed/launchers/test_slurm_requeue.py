@@ -40,7 +40,7 @@ def test_a_running_job_starts_again(answers: Any, capsys: Any):
 
 def test_a_task_of_an_array_by_its_name(answers: Any):
     called = answers(JOB)
-    assert slurm_requeue.requeue(TASK) is None
+    assert slurm_requeue.requeue_and_print(TASK)
     assert called.read_text().endswith("requeue 7_3\n")
 
 
@@ -63,19 +63,18 @@ def test_a_job_that_does_not_come_back(answers: Any, capsys: Any, shown: str, wh
 
 def test_at_the_time_limit_it_comes_back(answers: Any):
     called = answers(JOB.replace("RUNNING Reason=None", "COMPLETING Reason=TimeLimit"))
-    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) is None
+    assert slurm_requeue.requeue("7") is None
     assert "requeue 7" in called.read_text()
 
 
 def test_what_slurm_says_is_passed_on(answers: Any):
     answers(JOB, 1, "Requested operation is presently disabled for job 7")
-    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) == "Requested operation is presently disabled for job 7"
+    assert slurm_requeue.requeue("7") == "Requested operation is presently disabled for job 7"
 
 
-def test_outside_of_slurm(monkeypatch: pytest.MonkeyPatch):
-    assert slurm_requeue.requeue({}) == "this is not a SLURM job"
+def test_a_node_without_scontrol(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) == "there is no scontrol on this node"
+    assert slurm_requeue.requeue("7") == "there is no scontrol on this node"
     assert scontrol.node_address("n1") is None
 
 
@@ -83,7 +82,7 @@ def test_no_command_is_waited_for_without_a_bound(answers: Any, tmp_path: Path, 
     answers(JOB)
     (tmp_path / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(scontrol, "TIMEOUT_S", 0.2)
-    assert slurm_requeue.requeue({"SLURM_JOB_ID": "7"}) == "scontrol does not answer within 0 s"
+    assert slurm_requeue.requeue("7") == "scontrol does not answer within 0 s"
 
 
 def test_the_address_of_a_node(answers: Any):

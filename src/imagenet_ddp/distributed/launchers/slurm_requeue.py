@@ -16,25 +16,22 @@ def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mappi
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
-    """Requeue the job, print the outcome, and return whether SLURM accepted the request."""
-    job = array_name(environ) or environ.get("SLURM_JOB_ID", "?")
+    """Requeue this SLURM job, print the outcome, and return whether SLURM accepted the request."""
+    # for a task of a job array, SLURM_JOB_ID alone may refer to the whole array
+    job = array_name(environ) or environ["SLURM_JOB_ID"]
     print(f"Asking SLURM to requeue job {job} (scontrol requeue).", flush=True)
-    if why := requeue(environ):
+    if why := requeue(job):
         hint = "Hint: run the same command with resume=RUN_FOLDER to continue the run."
         print(f"SLURM does not requeue job {job}: {why}. {hint}", file=sys.stderr, flush=True)
     return why is None
 
 
-def requeue(environ: Mapping[str, str]) -> str | None:
+def requeue(job: str) -> str | None:
     """Ask SLURM to requeue the job. Return None, or the reason why SLURM refuses.
 
     Call this in the process that has saved the checkpoint. Only a job that is running or has reached its time limit is
     requeued. A job that has been cancelled in the meantime stays cancelled.
     """
-    # SLURM_JOB_ID alone may refer to a whole job array
-    job = array_name(environ) or environ.get("SLURM_JOB_ID")
-    if job is None:
-        return "this is not a SLURM job"
     shown = scontrol.run("show", "job", job, "--oneliner")
     if shown.returncode:
         return shown.stderr.strip() or "scontrol does not answer"
