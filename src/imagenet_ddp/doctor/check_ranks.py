@@ -49,7 +49,7 @@ def names(machine: Machine) -> list[str]:
 
 def not_joined(error: ConfigError) -> list[Check]:
     """Return the failed check `ranks` for ranks that did not find each other. error: names the missing ranks."""
-    return _named("ranks", failed(error.mistakes))
+    return failed(error.mistakes, "ranks")
 
 
 def check_world(config: Config, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
@@ -84,7 +84,7 @@ def _check(checks: list[Check], name: str) -> Iterator[Check]:
         yield check
         checks.append(check)
     except ConfigError as error:
-        checks += _named(name, failed(error.mistakes))
+        checks += failed(error.mistakes, name)
         raise _CannotContinue from error
     except Exception as error:  # torch raises RuntimeError of many kinds
         hint = "look at the messages of the other ranks, or set nccl=debug for more of them"
@@ -92,12 +92,6 @@ def _check(checks: list[Check], name: str) -> Iterator[Check]:
         raise _CannotContinue from error
     finally:
         check.seconds = round(time.perf_counter() - begin, 3)
-
-
-def _named(name: str, checks: list[Check]) -> list[Check]:
-    for check in checks:
-        check.name = name
-    return checks
 
 
 # ---- one rank ------------------------------------------------------------------------------------------------------

@@ -119,10 +119,10 @@ def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]])
         yield checks
 
 
-def failed(sentences: Sequence[str]) -> list[Check]:
+def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
     """Make a failed check from each sentence. A sentence may be followed by a hint ("... Hint: ...")."""
     parts = [text.partition(" Hint: ") for text in sentences]
-    return [Check("", False, what, hint) for what, _, hint in parts]
+    return [Check(name, False, what, hint) for what, _, hint in parts]
 
 
 def passed(what: str, **numbers: Any) -> list[Check]:
