@@ -152,12 +152,11 @@ def _check_ranks(
     checks: list[Check], plan: Plan, world: World, node_checks: Sequence[Check], stack: contextlib.ExitStack
 ) -> None:
     config, info, strategy = plan.config, world.info, plan.config["strategy"]
-    store = world.store_client() if world.store_client else world.store
-    assert store is not None
+    assert world.store is not None
     device = devices.device_of(config["trainer"], info.local_rank)
     with _check(checks, "group") as check:
         backend = strategy["process_group_backend"]
-        stack.enter_context(step_timer.process_group(info, store, device, backend, GROUP_TIMEOUT_S))
+        stack.enter_context(step_timer.process_group(info, world.store, device, backend, GROUP_TIMEOUT_S))
         hosts = _gather((info.node_rank, socket.gethostname()))
         nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
         check.what = f"{dist.get_backend()}, ranks on {', '.join(nodes.values())}"

@@ -20,10 +20,8 @@ def diagnose(info: WorldInfo, payload: tuple[dict[str, Any], list[Any]]) -> list
         from imagenet_ddp.doctor.check_ranks import check_world, not_joined
         from imagenet_ddp.engine.world import World, join_world  # torch from here on
 
-    if info.world_size == 1:
-        return check_world(config, World(info), node_checks)
     try:
-        world = join_world(info, config)
+        world = join_world(info, config) if info.world_size > 1 else World(info)
     except ConfigError as error:
         return not_joined(error) if info.rank == 0 else []
     return run_in_process(lambda world: check_world(config, world, node_checks), info, config, world)

@@ -31,8 +31,8 @@ MAX_TURNS = 10
 def process_group(
     info: WorldInfo, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> Iterator[None]:
-    """Make the default process group for the duration of the block. store: a separate connection to the rendezvous
-    store. backend: None means nccl on GPUs and gloo on CPUs."""
+    """Make the default process group for the duration of the block. store: a connection to the rendezvous store.
+    backend: None means nccl on GPUs and gloo on CPUs."""
     init_process_group(info.rank, info.world_size, dist.PrefixStore("doctor", store), device, backend, timeout_s)
     try:
         yield
