@@ -8,6 +8,7 @@ a carrier. NCCL listens on the first interface that matches, so ^docker alone se
 
 import ipaddress
 from collections.abc import Sequence
+from contextlib import suppress
 
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
 
@@ -70,17 +71,14 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
     The interface is None if there is no such interface. For a host name that resolves to 127.0.1.1 on its own machine
     (Debian), return the interface of the default route.
     """
+    route = None
     if address:
-        try:
+        with suppress(OSError):
             route = route_to(resolve(address))
-        except OSError:
-            route = None
-        if route and (not route.is_loopback or _is_loopback(address)):
-            return route, f"it routes to {address}"
-        if route is None:
-            return _outward(), "it routes to other machines"
-        return _outward(), f"it routes to other machines; on this machine, {address} is a loopback address"
-    return _outward(), "it routes to other machines"
+    if route and address and (not route.is_loopback or _is_loopback(address)):
+        return route, f"it routes to {address}"
+    why = f"; on this machine, {address} is a loopback address" if route else ""
+    return _outward(), f"it routes to other machines{why}"
 
 
 def loopback() -> Interface | None:
