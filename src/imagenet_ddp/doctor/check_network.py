@@ -41,9 +41,7 @@ def _variables(machine: Machine) -> list[Check]:
         return failed(mistakes)
     keys, environ = machine.config["nccl"], machine.environ
     meets = machine.host if machine.has_other_nodes else None
-    there = {
-        name: value for name, value in environ.items() if name.startswith(("NCCL_", "GLOO_", "TORCH_NCCL_", "FI_"))
-    }
+    there = {name: value for name, value in environ.items() if name.startswith(nccl.PREFIXES)}
     made = nccl.configured_variables(keys, environ)
     chosen, why = nccl.interface_variables(meets, not machine.has_other_nodes, keys, environ)
     words = [f"{name}={value} (environment)" for name, value in sorted(there.items())]
