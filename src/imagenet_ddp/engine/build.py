@@ -67,7 +67,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     config, options = plan.config, data_options(plan)
     source = open_source(options, config["seed"], os.environ, need_train=need_train)
     images = source.train if source.train is not None else source.val
-    board = SharedList(world.store_client, "bad_images") if world.store_client is not None else None
+    board = SharedList(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
         source, options, config["seed"], config["model"]["channels_last"], world.info.local_world_size, bad_images,

@@ -5,7 +5,7 @@ from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
 
 def test_all_ranks_read_what_each_has_posted():
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    boards = [SharedList(lambda: PrefixStore("run", TCPStore("127.0.0.1", server.port)), "bad") for _ in range(2)]
+    boards = [SharedList(lambda: PrefixStore("run", TCPStore("127.0.0.1", server.port))) for _ in range(2)]
     assert boards[0].all() == []
     assert boards[0].post([("b.jpg", "it is empty")]) == 1
     assert boards[1].post([("a\n\u00e4.jpg", "it is no image"), ("b.jpg", "it is empty")]) == 2

@@ -12,11 +12,11 @@ from torch.distributed import Store
 class SharedList:
     """List of bad images that all ranks share.
 
-    key: key of this list in the store. store_client: opens a new connection to the store; called on first use.
+    store_client: opens a new connection to the store; called on first use.
     """
 
-    def __init__(self, store_client: Callable[[], Store], key: str):
-        self._store_client, self._key = store_client, key
+    def __init__(self, store_client: Callable[[], Store]):
+        self._store_client = store_client
 
     @cached_property
     def _store(self) -> Store:
@@ -24,16 +24,16 @@ class SharedList:
 
     def post(self, images: list[tuple[str, str]]) -> int:
         """Add images, each as (path, reason). Return the number of different paths that all ranks have added so far."""
-        new = [each for each in images if self._store.add(f"{self._key}/seen/{_digest(each[0])}", 1) == 1]
+        new = [each for each in images if self._store.add(f"bad_images/seen/{_digest(each[0])}", 1) == 1]
         lines = "".join(json.dumps(each) + "\n" for each in new)
-        cast(Any, self._store).append(f"{self._key}/lines", lines)  # torch's type stubs do not have append
-        return self._store.add(f"{self._key}/count", len(new))
+        cast(Any, self._store).append("bad_images/lines", lines)  # torch's type stubs do not have append
+        return self._store.add("bad_images/count", len(new))
 
     def all(self) -> list[tuple[str, str]]:
         """Return the images of all ranks, sorted."""
-        if not self._store.check([f"{self._key}/lines"]):
+        if not self._store.check(["bad_images/lines"]):
             return []
-        lines = cast(bytes, self._store.get(f"{self._key}/lines")).decode().splitlines()
+        lines = cast(bytes, self._store.get("bad_images/lines")).decode().splitlines()
         return sorted(dict(json.loads(line) for line in lines).items())
 
 
