@@ -86,13 +86,12 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         found = checkpoints.find_own(own) if own else None
         if own and found is None and (finished := _finished_without_checkpoint(own, plain(config))):
             return finished
-    if found is None:
-        if not config.resume:
-            return Job(plain(config), new_folder(request, again=True, run_key=run_key))
+    if found is None and config.resume:
         found = checkpoints.find_resume(config.resume, typed_dir, wanted.parent)
-    if found.checkpoint is None:
+    if found is None or found.checkpoint is None:
         # a run that died before its first checkpoint starts over in its folder
-        return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=(found.sentence,))
+        messages = (found.sentence,) if found else ()
+        return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=messages)
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     contents = read(found.checkpoint)[KEY]
@@ -116,8 +115,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         )
     run_dir = found.folder or new_folder(request, run_key=run_key)
     if found.finished_epochs is not None and not _is_prolonged(resolved["trainer"], found.finished_epochs, changed):
-        sentence = _finished_sentence(run_dir, resolved["trainer"])
-        return Job(resolved, run_dir, messages=(sentence,), finished=True)
+        return _finished(run_dir, resolved)
     lines = tuple(f"Changed: {line}." for _, line in changed)
     # checkpoints of older versions store the images of a forward pass over all devices, and the accumulation
     forward = contents["global_batch_size"] * stored["trainer"]["accumulate_grad_batches"]
@@ -137,8 +135,7 @@ def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job |
     epochs = folder.finished_epochs(run_dir)
     if epochs is None or _is_prolonged(config["trainer"], epochs, changes(summary.read_config(run_dir), config)):
         return None
-    sentence = _finished_sentence(run_dir, config["trainer"])
-    return Job(config, run_dir, messages=(sentence,), finished=True)
+    return _finished(run_dir, config)
 
 
 def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[str, str]]) -> bool:
@@ -155,8 +152,9 @@ def changes_end(changed: list[tuple[str, str]]) -> bool:
     return any(key.startswith(ends) for key, _ in changed)
 
 
-def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
-    ended = folder.summary(run_dir)
+def _finished(run_dir: Path, config: dict[str, Any]) -> Job:
+    """Return the job of a finished run, with a message that explains how to continue it."""
+    trainer, ended = config["trainer"], folder.summary(run_dir)
     epochs, steps = ended["epochs"], ended.get("steps", 0)
     if trainer["max_epochs"] is not None and 0 <= trainer["max_epochs"] <= epochs:
         hint = f"set trainer.max_epochs={2 * epochs} to continue"
@@ -166,7 +164,8 @@ def _finished_sentence(run_dir: Path, trainer: Mapping[str, Any]) -> str:
         hint = "set trainer.max_time=null to continue"
     else:
         hint = "set callbacks=default to continue without the callback that ended the run"
-    return f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
+    sentence = f"{run_dir} is finished: {epochs} epochs of {trainer['max_epochs']}. Hint: {hint}."
+    return Job(config, run_dir, messages=(sentence,), finished=True)
 
 
 def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
