@@ -1,7 +1,8 @@
 """Check how this machine finds the others: interfaces, variables, rendezvous."""
 
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.distributed.network import interfaces, nccl
@@ -23,17 +24,10 @@ def _interfaces(machine: Machine) -> list[Check]:
     if interface is None:
         return failed([f"no interface of this machine ({', '.join(words)}) leads to {host}. "
                        "Hint: check that the address is right and belongs to a network of this machine."])  # fmt: skip
-    numbers |= {"to_meeting_place": interface.name, "link_mbit_per_s": link_mbit_per_s(interface.name)}
+    card = psutil.net_if_stats().get(interface.name)
+    link_mbit_per_s = card.speed or None if card else None  # most clouds report no speed
+    numbers |= {"to_meeting_place": interface.name, "link_mbit_per_s": link_mbit_per_s}
     return passed(f"{', '.join(words)}; to {host} through {interface.name}", **numbers)
-
-
-def link_mbit_per_s(name: str) -> int | None:
-    """Return the rate in Mbit/s that the network card reports, None if it reports none, as in most clouds."""
-    try:
-        speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
-    except (OSError, ValueError):
-        return None
-    return speed if speed > 0 else None
 
 
 def _variables(machine: Machine) -> list[Check]:
