@@ -32,19 +32,18 @@ def main() -> None:
 def _tune(plan: Plan, signals: Signals) -> int:
     from imagenet_ddp.tune.loop import Loop  # imported here because it needs Optuna, but --help does not
 
-    locked = folder.lock(plan.folder)
-    plan.store()
-    loop = Loop(plan, signals)
-    code = loop.run()
-    if loop.refused:
-        print(*loop.refused, sep="\n", file=sys.stderr)
-        if not plan.resumes:  # nothing was trained
-            shutil.rmtree(plan.folder / "trials", ignore_errors=True)
-            for name in ("study.db", STORED, ".lock"):
-                (plan.folder / name).unlink(missing_ok=True)
-            folder.remove_refused(plan.folder, ConfigError(""))
-    del locked
-    return code
+    with folder.lock(plan.folder):
+        plan.store()
+        loop = Loop(plan, signals)
+        code = loop.run()
+        if loop.refused:
+            print(*loop.refused, sep="\n", file=sys.stderr)
+            if not plan.resumes:  # nothing was trained
+                shutil.rmtree(plan.folder / "trials", ignore_errors=True)
+                for name in ("study.db", STORED, ".lock"):
+                    (plan.folder / name).unlink(missing_ok=True)
+                folder.remove_refused(plan.folder, ConfigError(""))
+        return code
 
 
 def _requeue(plan: Plan) -> None:
