@@ -37,8 +37,8 @@ class DataParallelStrategy(SingleDeviceStrategy):
     does.
     """
 
-    def __init__(self, devices: list[torch.device], first: int | None, full_batch: int, **kwargs: Any):
-        super().__init__(devices[0], **kwargs)
+    def __init__(self, devices: list[torch.device], first: int | None, full_batch: int):
+        super().__init__(devices[0])
         self.devices, self._first, self._full_batch = devices, first, full_batch
 
     def model_to_device(self) -> None:
