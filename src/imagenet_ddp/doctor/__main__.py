@@ -102,9 +102,7 @@ def document(results: list[Check]) -> dict[str, Any]:
 
 def _summary(results: list[Check], machine: Machine) -> str:
     failed = list(dict.fromkeys(one.name for one in results if not one.ok))
-    elsewhere = (
-        machine.has_other_nodes and not machine.no_rendezvous and not any(one.name == "ranks" for one in results)
-    )
+    elsewhere = machine.has_other_nodes and not any(one.name == "ranks" for one in results)
     rest = (
         " These are the checks of this machine alone; node 0 shows those of all machines together." if elsewhere else ""
     )

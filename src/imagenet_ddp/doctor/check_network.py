@@ -51,14 +51,12 @@ def _variable_mistakes(machine: Machine) -> list[str]:
 
 def _rendezvous(machine: Machine) -> list[Check]:
     mistakes, _ = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
-    mistakes += [text for text in machine.no_rendezvous if text not in mistakes]
     # the check `variables` reports its own mistakes
     mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
     if mistakes:
         return failed(mistakes)
     found = machine.launch_info
-    if found is None:
-        return passed("not checked, because the check variables failed")
+    assert found is not None  # otherwise, validate() has reported why
     # In SLURM's list of nodes, a loopback address is right: it appears only if all nodes are on this machine.
     is_listed = found.source.startswith("slurm")
     if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 def names(machine: Machine) -> list[str]:
     """Return the names of the checks in this file, in the order of the report; [] if no rank can start."""
-    if machine.no_device or machine.no_rendezvous or machine.launch_info is None:
+    if machine.no_device or machine.launch_info is None:
         return []
     world_info = machine.launch_info.world_info
     world_size = world_info.world_size if world_info else machine.launch_info.num_nodes * machine.num_local

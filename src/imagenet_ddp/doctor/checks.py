@@ -5,6 +5,7 @@ The checks are in check_machine, check_network, check_data and check_ranks.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,8 +43,7 @@ class Machine:
     run_dir: Path
     kind: str = "cpu"  # of the device: cpu, cuda or mps
     no_device: list[str] = field(default_factory=list)  # reasons why there is no device
-    launch_info: LaunchInfo | None = None
-    no_rendezvous: list[str] = field(default_factory=list)  # reasons why there is no rendezvous
+    launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
     num_local: int = 1  # processes of this machine
 
     @cached_property
@@ -89,13 +89,11 @@ def inspect_machine(
         machine.num_local = devices.num_local_processes(config)
     except ConfigError as error:
         machine.no_device = error.mistakes
-    try:
+    with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
         found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
         machine.launch_info = found
         if found.world_info is not None:
             machine.num_local = found.world_info.local_world_size or machine.num_local
-    except ConfigError as error:
-        machine.no_rendezvous = error.mistakes
     return machine
 
 
