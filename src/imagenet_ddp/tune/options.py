@@ -70,8 +70,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
             "-m starts a job for each combination, but tune chooses the combinations. Hint: leave -m out."
         )
     argv = [space.as_override(token) for token in hydra_flags.without_local_rank(argv)]
-    request = parse.command_line("tune", argv if hydra_flags.only_prints(argv) else [*argv, "--cfg", "job"], environ)
-    if not request.configs or hydra_flags.only_prints(argv):
+    request = parse.command_line("tune", argv, environ, compose_only=True)
+    if request.passthrough:
         return None
     study = _study_folder(request)
     stored = _stored(study) if study else None
@@ -91,7 +91,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         )
     retyped = {token.partition("=")[0] for token in own}
     argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
-    plan = _plan(parse.command_line("tune", [*argv, "--cfg", "job"], environ), argv, environ, study)
+    plan = _plan(parse.command_line("tune", argv, environ, compose_only=True), argv, environ, study)
     before, now = stored["space"], plan.space
     hint = "Hint: restore the file of the search space, or start a new study without tune.resume."
     if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
