@@ -135,14 +135,14 @@ def test_gpus_are_counted_by_model():
 
 def test_a_cpu_has_model_cores_and_units(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\n\nprocessor\t: 1\nmodel name\t: Other\n")
+    model = "processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\nflags\t\t: fpu"
+    cpuinfo.write_text(f"{model} avx512_bf16\n\nprocessor\t: 1\nmodel name\t: Other\nflags\t\t: fpu\n")
     monkeypatch.setattr(cpu_cores, "CPUINFO", cpuinfo)
     monkeypatch.setattr(devices, "num_cores", lambda: 2)
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
     assert devices.describe_hardware("cpu", []) == "Some CPU @ 2.0GHz, 2 cores, with bf16 units"
     assert devices.describe_hardware("mps", []) == "Some CPU @ 2.0GHz, GPU (mps)"
     monkeypatch.setattr(devices, "num_cores", lambda: 1)
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: False)
+    cpuinfo.write_text(model)
     assert devices.describe_hardware("cpu", [], num_nodes=3) == "3 × Some CPU @ 2.0GHz, 1 core, without bf16 units"
 
 

@@ -1,11 +1,10 @@
 """Choose the precision of a run. Torch is imported only if there is a GPU."""
 
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.distributed.validate import is_too_small_for_bf16
+from imagenet_ddp.system.cpu_cores import cpuinfo
 
 # Lightning's short names of precisions, and the full names.
 LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
@@ -39,8 +38,4 @@ def choose_precision(
 
 def cpu_has_bf16() -> bool:
     """Return whether the kernel's CPU flags contain bf16 units. Without them, bf16 is emulated and slower than fp32."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.is_file():
-        return False
-    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+    return bool({"avx512_bf16", "amx_bf16"} & set(cpuinfo("flags")))  # only x86 has the field and these flags

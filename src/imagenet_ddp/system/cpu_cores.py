@@ -34,6 +34,10 @@ def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.env
 
 def cpu_model() -> str:
     """Return the processor's name as reported by Linux; on other systems, or if there is none, the architecture."""
+    return " ".join(cpuinfo("model name")) or platform.processor() or platform.machine()
+
+
+def cpuinfo(field: str) -> list[str]:
+    """Return the words of a field of the first processor in /proc/cpuinfo; [] without that field or file."""
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
-    found = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
-    return " ".join(found.split()) or platform.processor() or platform.machine()
+    return next((line.partition(":")[2].split() for line in lines if line.startswith(field)), [])
