@@ -40,7 +40,6 @@ class FileImages(Images):
     ):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
-        self.weights: np.ndarray | None = None
         self.left_out: Counter[str] = Counter()  # number of files by reason: those of list_folder, and "beside"
 
     def path(self, index: int) -> str:
