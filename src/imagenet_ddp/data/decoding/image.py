@@ -127,12 +127,11 @@ def _scale(height: int, width: int, size: int) -> int:
     return next((factor for factor in (8, 4, 2) if min(height, width) >= factor * size), 1)
 
 
-def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT) -> Picture:
+def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
     """Open an image. path: shown in messages. This function raises UnreadableImage, or the Picture does when it decodes
     a region."""
-    if not len(data):
+    if not data:
         raise UnreadableImage(path, "the file is empty")
-    data = data if isinstance(data, bytes) else bytes(data)
     header = jpeg_bitstream.read_header(data)
     if (
         header is not None
