@@ -40,10 +40,8 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
     levels = torch.addcmul(255 * mean + 0.5, images, 255 * std)  # 0.5 is added because the cast below rounds down
     pixels = levels.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     target = batch["target"][:count].cpu()
-    soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else None
-    captions = [
-        caption(target[number], None if soft_target is None else soft_target[number], labels) for number in range(count)
-    ]
+    soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else [None] * count
+    captions = [caption(*each, labels) for each in zip(target, soft_target, strict=True)]
     save_sheet(path, draw_sheet(pixels, captions))
 
 

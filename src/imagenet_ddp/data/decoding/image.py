@@ -41,10 +41,6 @@ class Reading:
     decoder: str = "auto"
     exif_orientation: bool = False  # true: rotate and mirror images according to their EXIF data
 
-    @property
-    def jpeg_decoder(self) -> jpeg_backends.Decoder:
-        return jpeg_backends.decoder(jpeg_backends.choose(self.decoder).name)
-
 
 DEFAULT = Reading()
 
@@ -142,7 +138,8 @@ def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
     ):
         scan = jpeg_bitstream.read_scan(data, header) if header.is_one_pass else None
         if scan is not None or (not header.is_one_pass and jpeg_bitstream.has_end(data, header)):
-            return JpegPicture(data, path, header, scan, reading.jpeg_decoder)
+            decoder = jpeg_backends.decoder(jpeg_backends.choose(reading.decoder).name)
+            return JpegPicture(data, path, header, scan, decoder)
     return Pixels(decode_pillow(data, path, reading.exif_orientation))
 
 
