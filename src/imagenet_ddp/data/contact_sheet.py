@@ -1,7 +1,6 @@
 """Draw images in a grid, with lines of text below each image. `write_sheet` draws a training batch as the model
 receives it."""
 
-import io
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from imagenet_ddp.data.transforms import EvalTransform
-from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.atomic_write import atomic_path
 
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8
@@ -46,10 +45,9 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
 
 
 def save_sheet(path: Path, sheet: Image.Image) -> None:
-    file = io.BytesIO()
-    # the lowest compression level: a higher one takes a second and makes the file only a fifth smaller
-    sheet.save(file, format="PNG", compress_level=1)
-    atomic_write(path, file.getvalue())
+    with atomic_path(path) as draft:
+        # the lowest compression level: a higher one takes a second and makes the file only a fifth smaller
+        sheet.save(draft, format="PNG", compress_level=1)
 
 
 def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
