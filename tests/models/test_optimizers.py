@@ -156,7 +156,7 @@ def test_one_cycle_rises_once():
 def test_sgd_gets_its_arguments():
     net = nn.Linear(2, 2)
     keys = optim(lr=9.0, momentum=0.8, weight_decay=1e-3, nesterov=True)
-    made = make_optimizer(keys, net.parameters(), lr=0.3)
+    made = make_optimizer(keys, net, lr=0.3)
     assert type(made) is torch.optim.SGD
     [group] = made.param_groups
     assert (group["lr"], group["momentum"], group["weight_decay"], group["nesterov"]) == (0.3, 0.8, 1e-3, True)
@@ -165,7 +165,7 @@ def test_sgd_gets_its_arguments():
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_adamw_gets_its_arguments(fused: bool):
-    made = make_optimizer(optim(name="adamw", weight_decay=0.05), nn.Linear(2, 2).parameters(), lr=0.3, fused=fused)
+    made = make_optimizer(optim(name="adamw", weight_decay=0.05), nn.Linear(2, 2), lr=0.3, fused=fused)
     assert type(made) is torch.optim.AdamW
     [group] = made.param_groups
     assert (group["lr"], group["weight_decay"], bool(group["fused"])) == (0.3, 0.05, fused)
@@ -174,11 +174,12 @@ def test_adamw_gets_its_arguments(fused: bool):
 @pytest.mark.parametrize("fused", [False, True])
 def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
     """A fused step on a GPU takes the address of a counter on the CPU for one of its own."""
-    of_cpu, of_device = (nn.Parameter(torch.ones(2, device=device)) for device in ("cpu", "meta"))
-    before = make_optimizer(optim(name="adamw"), [of_cpu], lr=0.1, fused=not fused)
-    of_cpu.grad = torch.ones(2)
+    nets = [nn.Linear(2, 1, bias=False, device=device) for device in ("cpu", "meta")]
+    of_cpu, of_device = (net.weight for net in nets)
+    before = make_optimizer(optim(name="adamw"), nets[0], lr=0.1, fused=not fused)
+    of_cpu.grad = torch.ones(1, 2)
     before.step()
-    resumed = make_optimizer(optim(name="adamw"), [of_device], lr=0.1, fused=fused)
+    resumed = make_optimizer(optim(name="adamw"), nets[1], lr=0.1, fused=fused)
     resumed.load_state_dict(before.state_dict())
     resumed.param_groups[0]["fused"] = fused  # as ImageClassifier does
     assert resumed.state[of_device]["step"].device.type == ("cpu" if fused else "meta")
@@ -199,7 +200,7 @@ def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
 )
 def test_the_states_of_an_optimizer_are_counted(keys: dict[str, Any]):
     net = nn.Linear(2, 2)
-    made = make_optimizer(optim(**keys), net.parameters(), lr=0.1)
+    made = make_optimizer(optim(**keys), net, lr=0.1)
     net(torch.ones(1, 2)).sum().backward()
     made.step()
     kept = [value for state in made.state.values() for value in state.values() if value is not None]
@@ -210,7 +211,7 @@ def test_the_states_of_an_optimizer_are_counted(keys: dict[str, Any]):
 def test_frozen_parameters_are_left_out():
     net = nn.Linear(2, 2)
     net.weight.requires_grad_(False)
-    [group] = make_optimizer(optim(), net.parameters(), lr=0.3).param_groups
+    [group] = make_optimizer(optim(), net, lr=0.3).param_groups
     assert group["params"] == [net.bias]
 
 
@@ -250,11 +251,10 @@ def test_what_an_optimizer_refuses_is_a_config_error():
         make_optimizer(optim(args={"speed": 1}), nn.Linear(2, 2), lr=0.1)
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_an_optimizer_of_ones_own(whole: bool):
+def test_an_optimizer_of_ones_own():
     net = nn.Linear(2, 2)
     keys = optim(_target_="torch.optim.AdamW", args={"weight_decay": 0.05, "betas": (0.8, 0.9)})
-    made = make_optimizer(keys, net if whole else net.parameters(), lr=0.002)
+    made = make_optimizer(keys, net, lr=0.002)
     assert made.param_groups[0]["params"][0] is net.weight
     assert type(made) is torch.optim.AdamW
     [group] = made.param_groups

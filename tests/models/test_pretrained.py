@@ -57,7 +57,7 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
         torch.save(stored, tmp_path / name)
     other = create_model(NAME, 6, seed=2)
     weights = read_weights("model.weights", str(tmp_path / name), "torchvision", NAME)
-    sentence, head_fits = load_weights_into(other, weights, "fc")
+    sentence, head_fits = load_weights_into(other, weights, "fc", list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
     assert head_fits and "is new" not in sentence and "not used" not in sentence
 
@@ -89,7 +89,7 @@ def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path
     resnet = create_model("resnet18", 6, seed=0)
     before = resnet.get_parameter("conv1.weight").clone()
     with pytest.raises(ConfigError, match="must hold the weights of this net, but "):
-        load_weights_into(resnet, weights, "fc")
+        load_weights_into(resnet, weights, "fc", list("abcdef"))
     assert torch.equal(resnet.get_parameter("conv1.weight"), before)
 
 
@@ -101,7 +101,7 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
     torch.save(tensors, tmp_path / "diverged.pt")
     weights = read_weights("model.weights", str(tmp_path / "diverged.pt"), "torchvision", NAME)
     with pytest.raises(ConfigError, match=rf"diverged\.pt must hold finite weights, but 1 .*\({head}\)"):
-        load_weights_into(net, weights, head.rpartition(".")[0])
+        load_weights_into(net, weights, head.rpartition(".")[0], list("abcdef"))
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -144,7 +144,7 @@ def test_a_vision_transformer_takes_weights_of_another_image_size(tmp_path: Path
     small, large = create_model(keys, 5, 0, 64), create_model(keys, 5, 1, 96)
     torch.save(small.state_dict(), tmp_path / "small.pt")
     weights = read_weights("model.weights", str(tmp_path / "small.pt"), library, name)
-    load_weights_into(large, weights, head_name(large, 5))
+    load_weights_into(large, weights, head_name(large, 5), list("abcde"))
     key = next(key for key in large.state_dict() if "pos_embed" in key)
     before, after = small.state_dict()[key], large.state_dict()[key]
     assert after.shape[1] > before.shape[1]
@@ -197,7 +197,7 @@ def test_a_part_that_is_named_as_a_prefix_stays(tmp_path: Path):
     )
     weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
     other = Wrapped()
-    assert load_weights_into(other, weights, "head")[1]
+    assert load_weights_into(other, weights, "head", ["a", "b"])[1]
     assert torch.equal(other.backbone.weight, weights.tensors["net.backbone.weight"])
 
 

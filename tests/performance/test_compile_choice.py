@@ -23,10 +23,11 @@ def test_measured_once_for_each_net_and_batch(monkeypatch: pytest.MonkeyPatch, t
     measured: list[Any] = []
     times = {"eager_s": 0.4, "compiled_s": 0.32, "compile_s": 41.2}
     monkeypatch.setattr(compile_choice, "_measure", lambda *arguments: measured.append(arguments) or times)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = plan_of(*OPTIONS).config
 
     def chosen(config: Any = config, precision: str = "32-true") -> list[str]:
-        return compile_choice.choose(config, precision, CPU, tmp_path / "cache")
+        return compile_choice.choose(config, precision, CPU)
 
     speeds = "100 images/s compiled, 80 eager; compiling took 41 s"
     assert chosen() == ["default", f"measured now: {speeds}"]
@@ -35,7 +36,7 @@ def test_measured_once_for_each_net_and_batch(monkeypatch: pytest.MonkeyPatch, t
     times["compiled_s"] = 0.39  # 2.6 % less
     small = plan_of("data.batch_size=16", *OPTIONS[::2]).config
     assert chosen(small) == ["off", "measured now: 41 images/s compiled, 40 eager"] and len(measured) == 3
-    (tmp_path / "cache" / compile_choice.FILE).write_text("half a fi")
+    (tmp_path / "imagenet_ddp" / compile_choice.FILE).write_text("half a fi")
     assert chosen()[1].startswith("measured now") and len(measured) == 4
 
 
@@ -78,9 +79,10 @@ def test_a_net_that_cannot_be_compiled_is_not(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr("imagenet_ddp.performance.train_step.create_model", lambda *_: BlockNet(1000))
     monkeypatch.setattr(compile_choice, "compile_net", lambda net, *_, **__: net.compile(backend=fail))
-    value, reason = compile_choice.choose(plan_of(*OPTIONS, "data.image_size=32").config, "32-true", CPU, tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    value, reason = compile_choice.choose(plan_of(*OPTIONS, "data.image_size=32").config, "32-true", CPU)
     assert value == "off" and reason.startswith("torch.compile fails here: ") and "C compiler" in reason
-    assert not (tmp_path / compile_choice.FILE).exists(), "it is tried again"
+    assert not (tmp_path / "imagenet_ddp" / compile_choice.FILE).exists(), "it is tried again"
 
 
 @pytest.mark.slow
@@ -88,9 +90,10 @@ def test_a_real_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from helpers.probes.block_net import BlockNet
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("imagenet_ddp.performance.train_step.create_model", lambda *_: BlockNet(1000))
     monkeypatch.setattr(compile_choice, "BUDGET_S", 1.0)
     config = plan_of(*OPTIONS, "data.image_size=32").config
-    value, reason = compile_choice.choose(config, "32-true", CPU, tmp_path)
+    value, reason = compile_choice.choose(config, "32-true", CPU)
     assert value in ("off", "default") and " images/s compiled, " in reason
     assert any((tmp_path / "inductor").rglob("*.cpp"))

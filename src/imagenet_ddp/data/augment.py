@@ -32,13 +32,13 @@ SOLARIZE_FROM = 128  # 3-Augment inverts pixels at or above this level
 
 def make_train_transform(data: Mapping[str, Any]) -> Transform:
     """Make the training transform from resolved data.* keys."""
-    base: Transform = EvalTransform.from_options(dict(data))
+    base: Transform = EvalTransform.from_options(data)
     fill, interpolation = mean_colour(mean_and_std(data)[0]), data["interpolation"]
     if data["augment"] == "crop":
         low, high = data["crop_scale"]
-        base = TrainTransform(Sizes.from_options(dict(data)), (low, high), data["flip"], interpolation)
+        base = TrainTransform(Sizes.from_options(data), (low, high), data["flip"], interpolation)
     elif data["augment"] == "pad_crop":
-        base = PadCrop(Sizes.from_options(dict(data)), data["pad"], data["flip"], fill, interpolation)
+        base = PadCrop(Sizes.from_options(data), data["pad"], data["flip"], fill, interpolation)
     augmentation = Augmentation(fill, **{field.name: data[field.name] for field in fields(Augmentation)[1:]})
     return AugmentedTransform(base, augmentation) if augmentation else base
 

@@ -1,7 +1,6 @@
 """Draw images in a grid, with lines of text below each image. `write_sheet` draws a training batch as the model
 receives it."""
 
-import io
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from imagenet_ddp.data.transforms import EvalTransform
-from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.atomic_write import atomic_path
 
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8
@@ -40,18 +39,15 @@ def write_sheet(path: Path, batch: Mapping[str, Any], transform: EvalTransform, 
     levels = torch.addcmul(255 * mean + 0.5, images, 255 * std)  # 0.5 is added because the cast below rounds down
     pixels = levels.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
     target = batch["target"][:count].cpu()
-    soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else None
-    captions = [
-        caption(target[number], None if soft_target is None else soft_target[number], labels) for number in range(count)
-    ]
+    soft_target = batch["soft_target"][:count].float().cpu() if "soft_target" in batch else [None] * count
+    captions = [caption(*each, labels) for each in zip(target, soft_target, strict=True)]
     save_sheet(path, draw_sheet(pixels, captions))
 
 
 def save_sheet(path: Path, sheet: Image.Image) -> None:
-    file = io.BytesIO()
-    # the lowest compression level: a higher one takes a second and makes the file only a fifth smaller
-    sheet.save(file, format="PNG", compress_level=1)
-    atomic_write(path, file.getvalue())
+    with atomic_path(path) as draft:
+        # the lowest compression level: a higher one takes a second and makes the file only a fifth smaller
+        sheet.save(draft, format="PNG", compress_level=1)
 
 
 def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:

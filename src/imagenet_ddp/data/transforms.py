@@ -81,7 +81,7 @@ class Sizes:
     end: int = 0
 
     @classmethod
-    def from_options(cls, data: dict) -> "Sizes":
+    def from_options(cls, data: Mapping[str, Any]) -> "Sizes":
         """Make the sizes from resolved data.* keys."""
         begin, end = data["progressive_epochs"] or (0, 0)
         return cls(int(data["train_size"] or data["image_size"]), data["progressive_start"], begin, end)
@@ -146,7 +146,7 @@ class EvalTransform:
     mirror: bool = False  # whether the logits of an image and its mirror image are averaged
 
     @classmethod
-    def from_options(cls, data: dict) -> "EvalTransform":
+    def from_options(cls, data: Mapping[str, Any]) -> "EvalTransform":
         """Make the transform. data: the resolved data.* keys, or those of an older checkpoint, which may lack some. If
         val_resize is null, the short side is resized to 256/224 of the image size, as is usual."""
         size = int(data["image_size"])

@@ -7,8 +7,6 @@ from typing import Any
 
 from imagenet_ddp.config.validators import integer, number
 
-# Keys that only some policies use.
-_OF_POLICIES = {"policy_ops": ("randaugment", "augmix"), "policy_magnitude": ("randaugment", "augmix")}
 # Keys that only the ordinary loader supports, with the only value that loader=dali accepts.
 _NOT_DALI = {
     "policy": "none", "color_jitter": 0.0, "grayscale": 0.0, "blur": 0.0, "erasing": 0.0, "cutout": 0,
@@ -19,9 +17,9 @@ _NOT_DALI = {
 def validate_augment(data: Mapping[str, Any]) -> list[str]:
     """Return a message for each contradiction. Values of the wrong type are reported elsewhere."""
     found = [
-        f"data.{key} is for {' and '.join(policies)}, but data.policy is {data['policy']}. Hint: set data.{key}=null."
-        for key, policies in _OF_POLICIES.items()
-        if data[key] is not None and data["policy"] not in policies
+        f"data.{key} is for randaugment and augmix, but data.policy is {data['policy']}. Hint: set data.{key}=null."
+        for key in ("policy_ops", "policy_magnitude")
+        if data[key] is not None and data["policy"] not in ("randaugment", "augmix")
     ]
     magnitude = data["policy_magnitude"]
     if data["policy"] == "augmix" and integer(0, 30).accepts(magnitude) and not 1 <= magnitude <= 10:

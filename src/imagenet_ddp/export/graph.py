@@ -37,11 +37,6 @@ class Classifier(nn.Module):
             logits = self.net(images)
         return logits if self.preprocessing == "outside" else logits.softmax(dim=1)
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """Return the names of the input and the output."""
-        return "images", "logits" if self.preprocessing == "outside" else "probabilities"
-
     def export(self, batch_size: int | None) -> torch.export.ExportedProgram:
         """Trace the graph. batch_size: None for any size. Raises RunError if the net cannot be traced."""
         size, any_size = self.transform.image_size, self.preprocessing == "inside"

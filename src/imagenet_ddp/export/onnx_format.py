@@ -17,10 +17,12 @@ _MAX_BYTES = 2**31 - 2**20  # the limit of a protobuf message, less room for the
 def build(graph: Classifier, batch_size: int | None) -> onnx.ModelProto:
     if sum(tensor.nbytes for tensor in graph.state_dict().values()) > _MAX_BYTES:
         raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: set format=torch_export.")
-    inputs, outputs = [[name] for name in graph.names]
+    output = "logits" if graph.preprocessing == "outside" else "probabilities"
     exported = graph.export(batch_size)
     try:
-        program: Any = torch.onnx.export(exported, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
+        program: Any = torch.onnx.export(
+            exported, dynamo=True, verbose=False, input_names=["images"], output_names=[output]
+        )
     except Exception as error:  # the type depends on the operators of the net
         raise RunError(
             f"torch.onnx must support every operator of this net, but does not ({first_line(error).rstrip('.')}). "

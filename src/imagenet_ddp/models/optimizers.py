@@ -1,7 +1,7 @@
 """Make the optimizer that the optim.* keys describe."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,8 +29,8 @@ def num_states(optim: Mapping[str, Any]) -> int | None:
     if optim["_target_"]:
         return None
     has_momentum = int(optim["momentum"] > 0)
-    known = {"sgd": has_momentum, "rmsprop": 1 + has_momentum, "adamw": 2, "adam": 2, "nadam": 2}
-    return known.get(optim["name"], {"lion": 1, "lars": has_momentum}.get(optim["name"], 2))
+    fewer = {"sgd": has_momentum, "rmsprop": 1 + has_momentum, "lion": 1, "lars": has_momentum}
+    return fewer.get(optim["name"], 2)
 
 
 def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[bool, str]:
@@ -56,34 +56,38 @@ def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[
 
 
 def make_optimizer(
-    optim: Mapping[str, Any],
-    parameters: Iterable[nn.Parameter] | nn.Module,
-    lr: float,
-    fused: bool = False,
-    head: str | None = None,
+    optim: Mapping[str, Any], net: nn.Module, lr: float, fused: bool = False, head: str | None = None
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a net, or of some parameters. Raises ConfigError if it does not accept the optim.* keys.
+    """Return the optimizer of a net. Raises ConfigError if it does not accept the optim.* keys.
 
     optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the decision of choose_fused. head: name of
     the net's last layer, for optim.lr_head and optim.layer_decay.
     """
-    if isinstance(parameters, nn.Module):
-        groups: Any = parameter_groups(parameters, optim, lr, head)
-    else:
-        groups = [parameter for parameter in parameters if parameter.requires_grad]
-    name, arguments = optim["name"], dict(optim["args"])
+    groups, name, arguments = parameter_groups(net, optim, lr, head), optim["name"], dict(optim["args"])
     if optim["_target_"]:
         return make("optim._target_", optim["_target_"], arguments, params=groups, lr=lr)
-    arguments = {"lr": lr, "weight_decay": optim["weight_decay"], **arguments}
+    kind: Any
+    keys: tuple[str, ...]
     if name in TORCH:
         kind, keys = TORCH[name]
-        if fused and name in FUSED:
-            arguments.setdefault("fused", True)
-        if name == "nadam":  # decouple the weight decay from the gradient, as AdamW does
-            arguments.setdefault("decoupled_weight_decay", True)
-        return _call(name, kind, groups, {**_given(optim, keys), **arguments})
-    keys = ("betas", "eps", *(("momentum",) if name in MOMENTUM else ()))
-    return _call(name, functools.partial(_timm_optimizer, name), groups, {**_given(optim, keys), **arguments})
+    else:
+        kind = functools.partial(_timm_optimizer, name)
+        keys = ("betas", "eps", "momentum") if name in MOMENTUM else ("betas", "eps")
+    defaults: dict[str, Any] = {key: optim[key] for key in keys if optim[key] is not None}
+    defaults |= {"lr": lr, "weight_decay": optim["weight_decay"]}
+    if "betas" in defaults:
+        defaults["betas"] = tuple(defaults["betas"])
+    if fused:
+        defaults["fused"] = True
+    if name == "nadam":  # decouple the weight decay from the gradient, as AdamW does
+        defaults["decoupled_weight_decay"] = True
+    try:
+        return kind(groups, **{**defaults, **arguments})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
+            "Hint: leave out the argument that this error names."
+        ) from error
 
 
 def place_steps(optimizer: torch.optim.Optimizer) -> None:
@@ -96,22 +100,6 @@ def place_steps(optimizer: torch.optim.Optimizer) -> None:
             state = optimizer.state.get(parameter, {})
             if isinstance(state.get("step"), torch.Tensor):
                 state["step"] = state["step"].to(parameter.device if on_device else "cpu")
-
-
-def _given(optim: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Return those of the optim.* keys that are not null. betas becomes a tuple."""
-    values = {key: optim[key] for key in keys if optim[key] is not None}
-    return {**values, "betas": tuple(values["betas"])} if "betas" in values else values
-
-
-def _call(name: str, kind: Any, groups: Any, arguments: dict[str, Any]) -> torch.optim.Optimizer:
-    try:
-        return kind(groups, **arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
-            "Hint: leave out the argument that this error names."
-        ) from error
 
 
 def _timm_optimizer(name: str, groups: Any, **arguments: Any) -> torch.optim.Optimizer:

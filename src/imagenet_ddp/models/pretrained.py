@@ -31,11 +31,10 @@ DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 @dataclass
 class Weights:
-    """Pretrained weights by name. origin: a description of their source. classes: names of the classes, if known."""
+    """Pretrained weights by name. origin: a description of their source."""
 
     tensors: dict[str, Tensor]
     origin: str
-    classes: list[str] | None = None
     contents: Mapping[str, Any] = field(default_factory=dict)  # this project's part of a checkpoint
 
 
@@ -51,9 +50,7 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
     return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
 
 
-def load_weights_into(
-    net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str] | None = None
-) -> tuple[str, bool]:
+def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str]) -> tuple[str, bool]:
     """Load all weights, except those of a head that does not fit. Return (a sentence about the loaded weights, whether
     the head was loaded).
 
@@ -64,7 +61,8 @@ def load_weights_into(
     own = net.state_dict()
     found = _without_prefixes(weights.tensors, own)
     _resize_positions(own, found)
-    other_classes = weights.classes is not None and classes is not None and list(weights.classes) != list(classes)
+    stored_classes = weights.contents.get("classes")
+    other_classes = stored_classes is not None and list(stored_classes) != list(classes)
     head_fits = not other_classes
     loaded, wrong = {}, []
     for name, tensor in own.items():
@@ -152,7 +150,7 @@ def _read_file(key: str, path: Path) -> Weights:
             f"{key} must be a file of weights, but {path} holds no named tensors. "
             "Hint: save net.state_dict() with torch.save."
         )
-    return Weights(tensors, str(path), contents.get("classes"), contents)
+    return Weights(tensors, str(path), contents)
 
 
 def _tensors(stored: Any) -> dict[str, Tensor]:

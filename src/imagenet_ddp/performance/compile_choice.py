@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,15 +23,14 @@ BUDGET_S = 20.0  # time for all steps, without compilation
 FILE = "compile.json"
 
 
-def choose(config: Mapping[str, Any], precision: str, device: torch.device, folder: Path | None = None) -> list[str]:
-    """Return [default or off, the reason] for compile=auto. folder: folder of the stored results; None means the cache
-    folder.
+def choose(config: Mapping[str, Any], precision: str, device: torch.device) -> list[str]:
+    """Return [default or off, the reason] for compile=auto.
 
     Compile the net and train it on generated images, unless this combination of machine, net, image size, batch size,
     precision and number of threads has been measured before. Raises ConfigError if a training step does not fit into
     memory.
     """
-    path = (folder or cache_dir(os.environ)) / FILE
+    path = cache_dir(os.environ) / FILE
     known, key = read_mapping(path), _key(config, precision, device)
     found, when = known.get(key), "measured before on this machine"
     if found is None:

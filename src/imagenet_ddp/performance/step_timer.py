@@ -9,6 +9,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -151,7 +153,7 @@ class _Clock:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._marks: list[float | torch.cuda.Event] = []
+        self._marks: list[Any] = []  # seconds, or torch.cuda.Event
 
     def lap(self) -> None:
         if self._device.type == "cuda":
@@ -163,16 +165,11 @@ class _Clock:
             self._marks.append(time.perf_counter())
 
     def laps(self) -> list[float]:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        seconds = []
-        for before, after in zip(self._marks, self._marks[1:], strict=False):
-            if isinstance(before, torch.cuda.Event):
-                seconds.append(before.elapsed_time(after) / 1e3)  # type: ignore[arg-type]
-            else:
-                seconds.append(after - before)  # type: ignore[operator]
-        self._marks = []
-        return seconds
+        marks, self._marks = pairwise(self._marks), []
+        if self._device.type != "cuda":
+            return [after - before for before, after in marks]
+        torch.cuda.synchronize(self._device)
+        return [before.elapsed_time(after) / 1e3 for before, after in marks]
 
 
 # ---- communication -------------------------------------------------------------------------------------------------

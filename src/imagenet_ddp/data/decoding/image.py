@@ -41,10 +41,6 @@ class Reading:
     decoder: str = "auto"
     exif_orientation: bool = False  # true: rotate and mirror images according to their EXIF data
 
-    @property
-    def jpeg_decoder(self) -> jpeg_backends.Decoder:
-        return jpeg_backends.decoder(jpeg_backends.choose(self.decoder).name)
-
 
 DEFAULT = Reading()
 
@@ -127,12 +123,11 @@ def _scale(height: int, width: int, size: int) -> int:
     return next((factor for factor in (8, 4, 2) if min(height, width) >= factor * size), 1)
 
 
-def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT) -> Picture:
+def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
     """Open an image. path: shown in messages. This function raises UnreadableImage, or the Picture does when it decodes
     a region."""
-    if not len(data):
+    if not data:
         raise UnreadableImage(path, "the file is empty")
-    data = data if isinstance(data, bytes) else bytes(data)
     header = jpeg_bitstream.read_header(data)
     if (
         header is not None
@@ -143,7 +138,8 @@ def open_picture(data: bytes | memoryview, path: str, reading: Reading = DEFAULT
     ):
         scan = jpeg_bitstream.read_scan(data, header) if header.is_one_pass else None
         if scan is not None or (not header.is_one_pass and jpeg_bitstream.has_end(data, header)):
-            return JpegPicture(data, path, header, scan, reading.jpeg_decoder)
+            decoder = jpeg_backends.decoder(jpeg_backends.choose(reading.decoder).name)
+            return JpegPicture(data, path, header, scan, decoder)
     return Pixels(decode_pillow(data, path, reading.exif_orientation))
 
 

@@ -3,8 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -14,7 +13,6 @@ from imagenet_ddp.system.text import first_line
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
 # image of this size takes 540 MB when it is decoded.
 MAX_PIXELS = 178_956_970
-TOO_BIG = f"it has more than {MAX_PIXELS:,} pixels"
 
 
 class UnreadableImage(Exception):
@@ -31,28 +29,18 @@ class UnreadableImage(Exception):
 
 def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
     """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
-    with as_unreadable(path):
-        image = Image.open(io.BytesIO(data))  # reads the header only
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise UnreadableImage(path, TOO_BIG)
-        image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
-        if exif_orientation:
-            with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
-                image = ImageOps.exif_transpose(image)
-        return _pillow_rgb(image)
-
-
-@contextmanager
-def as_unreadable(path: str) -> Iterator[None]:
-    """Raise Pillow's errors as UnreadableImage, and suppress its warnings about decompression bombs, unusual EXIF data
-    and palettes."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except UnreadableImage:
-        raise
+            warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
+            image = Image.open(io.BytesIO(data))  # reads the header only
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
+            if exif_orientation:
+                with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
+                    image = ImageOps.exif_transpose(image)
+            return _pillow_rgb(image)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
 
@@ -62,7 +50,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "it is not an image in a known format"
     if isinstance(error, Image.DecompressionBombError):
-        return TOO_BIG
+        return f"it has more than {MAX_PIXELS:,} pixels"
     return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 

@@ -1,5 +1,6 @@
 """Make the DataLoader of one split. It yields batches of uint8 images."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NotRequired, TypedDict
@@ -56,7 +57,7 @@ class ImageDataset(Dataset):
         images = self._new_images(len(keys), size)
         indices, flips, unreadable = [], [], []
         failed: list[Key] = []
-        num_counted = 0
+        num_counted = sum(key.counts for key in keys)
         for key in keys:
             try:
                 flips.append(self._fill(images[len(indices)], key, key.index))
@@ -65,10 +66,10 @@ class ImageDataset(Dataset):
                 failed.append(key)
                 continue
             indices.append(key.index)
-            num_counted += key.counts
-        if self.replace:
-            num_counted = sum(key.counts for key in keys)
-            for key, index in zip(failed, self._others(failed, indices), strict=True):
+        if failed and self.replace:
+            # readable images of the same batch replace them or, if there are none, one of the split
+            others = itertools.cycle(list(indices) or [self._any(failed[0])])
+            for key, index in zip(failed, others, strict=False):
                 flips.append(self._fill(images[len(indices)], key, index))
                 indices.append(index)
         else:
@@ -76,6 +77,7 @@ class ImageDataset(Dataset):
                 images[len(indices)].zero_()
                 flips.append(False)
                 indices.append(key.index)
+                num_counted -= key.counts
         batch = Batch(
             image=images,
             flip=torch.tensor(flips, dtype=torch.bool),
@@ -106,14 +108,8 @@ class ImageDataset(Dataset):
         generator = random.Random(key.image_seed(self.seed))
         return self.transform.into(out, open_image(self.images, index), generator)
 
-    def _others(self, failed: list[Key], readable: list[int]) -> list[int]:
-        """Return the index of a replacement for each failed image: a readable image of the same batch or, if there is
-        none, of the split."""
-        if failed and not readable:
-            readable = [self._any(failed[0])]
-        return [readable[number % len(readable)] for number in range(len(failed))]
-
     def _any(self, key: Key) -> int:
+        """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""
         generator = random.Random(hash_seed(self.seed, key.epoch, key.index, 1))
         for _ in range(_TRIES):
             index = generator.randrange(len(self.images))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.console import Say
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import first_line
 
@@ -40,7 +40,7 @@ def size_of(path: Path) -> int:
 
 
 @contextmanager
-def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.0) -> Iterator[None]:
+def lock_or_wait(lock: Path, growing: Path | None, quiet_s: float = 0.0) -> Iterator[None]:
     """Lock a file, and wait while another process holds the lock. growing: file that must keep growing during the wait;
     None: wait without a limit. quiet_s: time in seconds before the first log line about the wait. Raises ConfigError if
     the file has not grown for STALL_S seconds."""
@@ -61,7 +61,7 @@ def lock_or_wait(lock: Path, growing: Path | None, say: Say, quiet_s: float = 0.
                 )
             if now >= next_line:
                 far = f"; {seen // MIB} MiB so far" if growing is not None else ""
-                say(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}{far})")
+                print_message(f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}{far})")
                 next_line = now + REPORT_S
             time.sleep(0.1)
         yield
@@ -78,10 +78,10 @@ def validate_size(path: Path, archive: Archive) -> list[str]:
     ]
 
 
-def verify(path: Path, archive: Archive, say: Say) -> None:
+def verify(path: Path, archive: Archive) -> None:
     """Check the MD5 of a download. Raises ConfigError if it differs. In that case, a .part file made by this program is
     removed."""
-    say(f"Checking the MD5 of {path}.")
+    print_message(f"Checking the MD5 of {path}.")
     digest, progress = hashlib.md5(usedforsecurity=False), Progress(archive.name, -(-size_of(path) // MIB), "MiB")
     with path.open("rb", buffering=0) as file:
         while block := file.read(MIB):
@@ -101,7 +101,7 @@ def verify(path: Path, archive: Archive, say: Say) -> None:
     raise ConfigError(f"{path} must have MD5 {archive.md5}, got {md5}. Hint: {hint}.")
 
 
-def fetch(root: Path, archive: Archive, say: Say) -> None:
+def fetch(root: Path, archive: Archive) -> None:
     """Download the archive to its .part file, resuming an earlier download. Raises ConfigError if the download
     fails."""
     part, progress = archive.part(root), Progress(archive.name, archive.num_bytes // MIB, "MiB")
@@ -109,7 +109,7 @@ def fetch(root: Path, archive: Archive, say: Say) -> None:
     longest = have
     progress.add_earlier(have // MIB)
     while have < archive.num_bytes:
-        say(f"Downloading {archive.url} to {part}" + (f", starting at byte {have}." if have else "."))
+        print_message(f"Downloading {archive.url} to {part}" + (f", starting at byte {have}." if have else "."))
         try:
             _receive(part, have, archive, progress)
             why = "the connection was closed early"

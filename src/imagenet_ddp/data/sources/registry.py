@@ -82,15 +82,13 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     if data["val_fraction"] is not None:
         whole = list_images(train_dir, classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        return Source(classes, train, val, notes=_notes(whole), digest=digest([whole]))
+        return Source(classes, train, val, notes=_notes(whole), digest=digest(whole))
     in_val = class_folders(val_dir)
     if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
     train = list_images(train_dir, classes, reading) if need_train else None
     val = list_images(val_dir, classes, reading)
-    return Source(
-        classes, train, val, notes=_notes(train, val), digest=digest([train, val] if train is not None else [val])
-    )
+    return Source(classes, train, val, notes=_notes(train, val), digest=digest(train, val))
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:

@@ -37,13 +37,8 @@ def ensure(seed: int, environ: Mapping[str, str]) -> Path:
     # Hidden, with a random name, so that the leftovers of a killed process are never used or written into.
     draft = folder.parent / f".{folder.name}.{secrets.token_hex(8)}.part"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft.mkdir()
-            _write(draft, seed)
-            draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        _write(draft, seed)
+        draft.rename(folder)
     except OSError as error:
         if folder.is_dir():  # another process was faster
             return folder
@@ -53,6 +48,8 @@ def ensure(seed: int, environ: Mapping[str, str]) -> Path:
             f"{num_images * FILE_KIB / 1024:.0f} MiB), but writing failed: {error.strerror or error}. Hint: put "
             "XDG_CACHE_HOME=FOLDER before the command."
         ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from imagenet_ddp.data.sources.download import MIB, Archive, fetch, lock_or_wait, size_of, validate_size, verify
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.console import Say, print_message
+from imagenet_ddp.system.console import print_message
 
 FOLDER = "stl10_binary"
 SHAPE = (3, 96, 96)
@@ -127,7 +127,7 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
     return indices
 
 
-def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = print_message) -> Path:
+def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
     """Return the folder with the binary files. If it is missing, unpack it from the archive, which is downloaded first
     if necessary.
 
@@ -141,23 +141,23 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with lock_or_wait(root / f"{FOLDER}.lock", growing=part, say=say):
+        with lock_or_wait(root / f"{FOLDER}.lock", growing=part):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
             to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)
             fetched = f"{to_fetch:,} bytes ({to_fetch / 1e9:.2f} GB) to download, " if to_fetch else ""
-            say(f"Preparing STL-10 in {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB to unpack.")
+            print_message(f"Preparing STL-10 in {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB to unpack.")
             need = UNPACKED_BYTES + to_fetch
             if (free := shutil.disk_usage(root).free) < need:
                 raise OSError(f"{need // MIB} MiB must still be written, but only {free // MIB} MiB are free")
             if packed.exists():
-                verify(packed, archive, say)
+                verify(packed, archive)
             else:
-                fetch(root, archive, say)
-                verify(part, archive, say)
+                fetch(root, archive)
+                verify(part, archive)
                 part.rename(packed)
-            _unpack(packed, folder, say)
-            say(f"STL-10 is ready in {folder}. You may delete {packed}.")
+            _unpack(packed, folder)
+            print_message(f"STL-10 is ready in {folder}. You may delete {packed}.")
     except OSError as error:
         raise ConfigError(
             f"data.root must be a folder that can hold STL-10, but {root} cannot: {error}. "
@@ -166,10 +166,10 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL, say: Say = 
     return folder
 
 
-def _unpack(packed: Path, folder: Path, say: Say) -> None:
+def _unpack(packed: Path, folder: Path) -> None:
     """Extract only the needed members, and write their bytes to files with fixed names, so that the archive cannot
     choose a path."""
-    say(f"Unpacking {packed}.")
+    print_message(f"Unpacking {packed}.")
     partial = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -180,7 +180,7 @@ def _unpack(packed: Path, folder: Path, say: Say) -> None:
                 name = member.name.rpartition("/")[2]
                 source = tar.extractfile(member) if name in missing and member.isreg() else None
                 if source is not None:
-                    say(f"Unpacking {name} ({member.size // MIB} MiB).")
+                    print_message(f"Unpacking {name} ({member.size // MIB} MiB).")
                     with source, (partial / name).open("wb") as target:
                         shutil.copyfileobj(source, target, MIB)
                     missing.discard(name)

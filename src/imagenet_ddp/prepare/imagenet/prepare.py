@@ -14,7 +14,6 @@ from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_sp
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes
 from imagenet_ddp.prepare.imagenet.extract import draft_folder, extract
 from imagenet_ddp.prepare.options import Plan
-from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
 
 LOCK = ".prepare.lock"
@@ -29,15 +28,15 @@ def run(plan: Plan, edition: Edition | None = None) -> int:
         raise ConfigError(mistakes)
     with explain_disk_errors(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
-        with lock_or_wait(plan.out / LOCK, None, print_message):
+        with lock_or_wait(plan.out / LOCK, None):
             todo = [split for split in archives if not _is_finished(plan.out / split, edition.num_images[split])]
             _check_room(plan.out, [(archives[split], draft_folder(plan.out / split)) for split in todo])
             for split in todo:
                 path = archives[split]
-                verify(path, getattr(edition, split), print_message)
+                verify(path, getattr(edition, split))
                 if split == "val":
                     devkit = archive_dir / edition.devkit.name
-                    verify(devkit, edition.devkit, print_message)
+                    verify(devkit, edition.devkit)
                     classes = val_classes(path, devkit, edition.classes)
                 else:
                     classes = train_classes(path)

@@ -19,7 +19,6 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import count_noun
 
 _CHUNK = 1_000  # files that a thread checks, one after the other
-_MISSING = (-1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def file_states(images: Images) -> np.ndarray:
         try:
             stat = os.stat(images.path(index))  # noqa: PTH116 (hot loop)
         except OSError:
-            return _MISSING
+            return -1, 0, 0
         return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
     chunks = [range(first, min(first + _CHUNK, len(images))) for first in range(0, len(images), _CHUNK)]

@@ -67,7 +67,7 @@ def run(plan: Plan) -> int:
     try:
         with explain_disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
-            with lock_or_wait(out / LOCK, out / WORK / shards.PART, print_message):
+            with lock_or_wait(out / LOCK, out / WORK / shards.PART):
                 _run(plan, out)
     finally:
         torch.set_num_threads(num_threads)

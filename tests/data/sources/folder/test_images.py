@@ -36,9 +36,9 @@ def test_a_digest_tells_other_images(change: Callable[[Path], object], is_seen: 
     for name in ("cat/a.jpg", "cat/b.jpg", "dog/z.jpg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    before = digest([list_images(tmp_path, ["cat", "dog"])])
+    before = digest(list_images(tmp_path, ["cat", "dog"]))
     change(tmp_path)
-    assert (digest([list_images(tmp_path, ["cat", "dog"])]) != before) is is_seen
+    assert (digest(list_images(tmp_path, ["cat", "dog"])) != before) is is_seen
 
 
 def many(number: int) -> FileImages:

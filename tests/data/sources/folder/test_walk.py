@@ -1,7 +1,6 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,12 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
-def never(line: str) -> None:
-    raise AssertionError(line)
-
-
 def paths(found: FileImages) -> list[str]:
     return [found.names[index] for index in range(len(found.targets))]
 
 
-def look(folder: Path, say: Callable[[str], None] = never) -> FileImages:
-    return list_images(folder, class_folders(folder), say=say)
+def look(folder: Path) -> FileImages:
+    return list_images(folder, class_folders(folder))
 
 
 def make_late(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -76,17 +71,20 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
     assert describe_left_out(Counter()) == ""
 
 
-def test_it_is_said_how_far_a_long_walk_is(tree: Path, monkeypatch: pytest.MonkeyPatch):
+def test_it_is_said_how_far_a_long_walk_is(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    look(tree)
+    assert capsys.readouterr().err == "", "a short walk prints nothing"
     monkeypatch.setattr(walk, "SAY_EVERY_S", 0.1)
     make_late(monkeypatch, 0.2)
-    said: list[str] = []
-    look(tree, said.append)
-    assert said[0] == f"Listing {tree}: 5 images in 1 of 3 classes so far."
+    look(tree)
+    assert capsys.readouterr().err.startswith(f"Listing {tree}: 5 images in 1 of 3 classes so far.\n")
 
 
 def test_a_class_without_a_folder_has_no_images_and_the_folder_may_be_missing(tree: Path):
-    assert list_images(tree, ["ant", "cat", "zebra"], say=never).targets.tolist() == [1] * 5
-    assert paths(list_images(tree / "nowhere", ["cat"], say=never)) == []
+    assert list_images(tree, ["ant", "cat", "zebra"]).targets.tolist() == [1] * 5
+    assert paths(list_images(tree / "nowhere", ["cat"])) == []
 
 
 def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch):
@@ -95,4 +93,4 @@ def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(scan.os, "scandir", stale)
     with pytest.raises(ConfigError, match=rf"{tree}/? must be readable, but .* failed: Stale file handle\. Hint: "):
-        list_images(tree, ["cat"], say=never)
+        list_images(tree, ["cat"])

@@ -159,7 +159,7 @@ def test_a_window_of_shards(in_shards: Path):
 def test_a_shard_without_images_has_a_place_in_the_order(in_shards: Path, monkeypatch: pytest.MonkeyPatch):
     images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0, {}))
     last = len(images.split.shards) - 1
-    records = images._records.copy()
+    records = images._array("records").copy()
     records["shard"][records["shard"] == last] = 0  # as if none of the last one could be read
     monkeypatch.setitem(images._arrays, "records", records)
     for epoch in range(3):

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,6 @@ class FileImages(Images):
     ):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
-        self.weights: np.ndarray | None = None
         self.left_out: Counter[str] = Counter()  # number of files by reason: those of list_folder, and "beside"
 
     def path(self, index: int) -> str:
@@ -59,10 +57,12 @@ class FileImages(Images):
         return images
 
 
-def digest(splits: Sequence[FileImages]) -> str:
+def digest(*splits: FileImages | None) -> str:
     """Return eight hexadecimal digits that depend on the name, position and weight of every image."""
     found = hashlib.sha256()
     for images in splits:
+        if images is None:
+            continue
         for array in (images.names.text, images.names.ends, images.targets):
             found.update(array.data)
         if images.weights is not None:

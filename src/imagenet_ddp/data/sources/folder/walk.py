@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,15 +40,10 @@ def describe_left_out(left_out: Counter[str]) -> str:
     return f"{count_noun(total, 'file')} {were} left out: {', '.join(parts)}" if total else ""
 
 
-def list_images(
-    folder: Path, classes: list[str], reading: Reading = DEFAULT, say: Callable[[str], None] = print_message
-) -> FileImages:
+def list_images(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
     """List the images below folder/<class> for each class, at any depth, sorted within each class. A class without a
-    folder has no images.
-
-    say: called with a line of progress every SAY_EVERY_S seconds. Raises PermissionError, and ConfigError for other
-    disk errors.
-    """
+    folder has no images. Prints a line of progress every SAY_EVERY_S seconds. Raises PermissionError, and ConfigError
+    for other disk errors."""
     paths: list[str] = []
     counts: list[int] = []
     last_s = time.monotonic()
@@ -65,7 +59,9 @@ def list_images(
             left_out += more
             if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
                 last_s = now
-                say(f"Listing {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far.")
+                print_message(
+                    f"Listing {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far."
+                )
     except PermissionError:
         raise
     except OSError as error:

@@ -120,7 +120,7 @@ class PackedImages(Images):
         return Names(self._array("names"), self._array("name_ends"))
 
     def record(self, index: int) -> Record:
-        return Record(*self._records[index].item())
+        return Record(*self._array("records")[index].item())
 
     def encoded(self, index: int) -> bytes:
         """Return the image as stored: a JPEG file, or (height, width, 3) bytes. Raises UnreadableImage."""
@@ -148,7 +148,7 @@ class PackedImages(Images):
         if not self._window or self._window >= len(self.split.shards):
             return None
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
-        shard_of = np.asarray(self._records["shard"])
+        shard_of = self._array("records")["shard"]
         sizes = np.bincount(shard_of, minlength=len(self.split.shards))  # 0 for a shard without readable images
         members = np.split(np.argsort(shard_of, kind="stable"), np.cumsum(sizes)[:-1])
         shards = self.shards_of(seed, epoch)
@@ -162,10 +162,6 @@ class PackedImages(Images):
         """Return the numbers of all shards, in the order in which an epoch reads them."""
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch, 1)))
         return generator.permutation(len(self.split.shards)).tolist()
-
-    @property
-    def _records(self) -> np.ndarray:
-        return self._array("records")
 
     def _check_index(self) -> None:
         for array in self.split.arrays.values():

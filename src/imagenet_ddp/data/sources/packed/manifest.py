@@ -49,11 +49,6 @@ class Split:
     source_bytes: int  # number of bytes of its images before they were packed
     left_out: list[dict[str, str]] = field(default_factory=list)  # name and reason of images that could not be read
 
-    @property
-    def num_bytes(self) -> int:
-        """Return the number of bytes of the images, without the index."""
-        return sum(shard.num_bytes for shard in self.shards)
-
 
 @dataclass(frozen=True)
 class PackOptions:

@@ -18,7 +18,6 @@ from imagenet_ddp.data.sources.packed.manifest import File
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
-from imagenet_ddp.system.console import print_message
 
 GIB = 2**30
 TOUCH_S = 5.0  # time between two updates of the times of a shard in use
@@ -45,7 +44,7 @@ class ShardCache:
         path = self.path(file)
         if not path.exists():
             try:
-                with lock_or_wait(self._lock(file), self._part(file), print_message, QUIET_S):
+                with lock_or_wait(self._lock(file), self._part(file), QUIET_S):
                     if not path.exists():
                         self._fetch(file)
             except ConfigError as error:  # the other process stalled

@@ -21,14 +21,14 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], v
         classes = sorted(set(table.labels))
         whole = _images(table, range(len(table.paths)), classes, reading)
         train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        digits = digest([whole])
+        digits = digest(whole)
     else:
         train_rows = [] if verb == "evaluate" else table.rows_of("train", verb)
         val_rows = table.rows_of("val", verb)
         classes = sorted({table.labels[row] for row in (*train_rows, *val_rows)})
         train = None if verb == "evaluate" else _images(table, train_rows, classes, reading)
         val = _images(table, val_rows, classes, reading)
-        digits = digest([val] if train is None else [train, val])
+        digits = digest(train, val)
     val.weights = None  # validation weights all images equally
     return Source(classes, train, val, notes=[table.note, *_notes(table, classes, train, val)], digest=digits)
 
