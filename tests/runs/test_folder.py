@@ -27,8 +27,12 @@ def test_a_named_folder_is_not_shared_with_an_earlier_run(tmp_path: Path) -> Non
     (tmp_path / "mine/notes.txt").touch()
     assert make_given(tmp_path / "mine") == tmp_path / "mine"
     (tmp_path / "mine/config.yaml").touch()
-    with pytest.raises(ConfigError, match=r"holds a run\. Hint: set resume=auto"):
+    with pytest.raises(ConfigError, match=r"^hydra\.run\.dir=\S+ must .* holds a run\. Hint: set hydra\.run\.dir to a"):
         make_given(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=r"another folder, or set resume=auto to continue that run\.$"):
+        make_given(tmp_path / "mine", can_resume=True)
+    with pytest.raises(ConfigError, match=r"^hydra\.sweep\.dir=.* Hint: set hydra\.sweep\.dir to another folder\.$"):
+        make_given(tmp_path / "mine", key="hydra.sweep.dir")
 
 
 def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

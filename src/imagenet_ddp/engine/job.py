@@ -210,7 +210,8 @@ def new_folder(
     in which this run was started before."""
     wanted = Path(request.hydra.run.dir)
     if typed_value(request, "hydra.run.dir") is not None:
-        return folder.make_given(wanted, again=again or _again(request, os.environ))
+        again = again or _again(request, os.environ)
+        return folder.make_given(wanted, again=again, can_resume=request.verb == "train")
     if name:
         wanted = wanted.parent.with_name(name) / wanted.name
     if run_key is None:

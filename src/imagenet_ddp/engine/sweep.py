@@ -231,7 +231,7 @@ def _sweep_dir(request: parse.Request) -> Path:
     if request.configs[0].sweep.resume:
         return wanted
     if overrides.typed_value(request, "hydra.sweep.dir"):
-        return wanted if restarted(os.environ) else folder.make_given(wanted)
+        return wanted if restarted(os.environ) else folder.make_given(wanted, key="hydra.sweep.dir")
     if key := slurm_env.sweep_key(os.environ):
         return folder.make_new(wanted.with_name(key), again=restarted(os.environ), options=request.typed)
     return folder.make_new(wanted)

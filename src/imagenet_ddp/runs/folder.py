@@ -53,13 +53,13 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
     return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def make_given(folder: Path, *, again: bool = False) -> Path:
-    """Make the folder that hydra.run.dir names. again: the job was restarted, so the folder may contain this run.
-    Raises ConfigError if it contains another run or cannot be made."""
+def make_given(folder: Path, *, key: str = "hydra.run.dir", again: bool = False, can_resume: bool = False) -> Path:
+    """Make the folder that the key names. again: the job was restarted, so the folder may contain this run. can_resume:
+    whether the command has resume=auto. Raises ConfigError if the folder contains another run or cannot be made."""
     if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
+        resume = ", or set resume=auto to continue that run" if can_resume else ""
         raise ConfigError(
-            f"hydra.run.dir={folder} must be a new folder, but holds a run. "
-            "Hint: set resume=auto to resume that run, or name another folder."
+            f"{key}={folder} must be a new folder, but holds a run. Hint: set {key} to another folder{resume}."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -240,15 +240,16 @@ def test_the_generated_images_are_a_source(tmp_path: Path, monkeypatch: pytest.M
     assert "seed5" in source.train.path(0)
 
 
-def test_stl10_is_a_source(tmp_path: Path):
-    folder, classes = tmp_path / "stl10_binary", [f"class{number}" for number in range(10)]
-    folder.mkdir()
+def test_stl10_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, classes = tmp_path / "data/stl10_binary", [f"class{number}" for number in range(10)]
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)  # where root=None is data/
     for split, count in (("train", 20), ("test", 10)):
         np.arange(count, dtype=np.uint8).repeat(3 * 96 * 96).tofile(folder / f"{split}_X.bin")
         (np.arange(count, dtype=np.uint8) % 10 + 1).tofile(folder / f"{split}_y.bin")
     (folder / "class_names.txt").write_text("\n".join(classes))
     (folder / "fold_indices.txt").write_text("3 5 7\n" * 10)
-    source = open_source(keys(tmp_path, "stl10", download=False, fold=0), 0, {})
+    source = open_source(keys(tmp_path / "data", "stl10", download=False, fold=0), 0, {})
     assert isinstance(source.train, Stl10Images)
     assert isinstance(source.val, Stl10Images)
     assert (source.classes, len(source.train), len(source.val)) == (classes, 3, 10)
@@ -258,7 +259,7 @@ def test_stl10_is_a_source(tmp_path: Path):
     for images in (source.train, copy):
         assert torch.equal(images.read(1), torch.full((3, 96, 96), 5, dtype=torch.uint8))
         assert images.path(1) == "train_X.bin[5]"
-    assert open_source(keys(tmp_path, "stl10", download=False), 0, {}, need_train=False).train is None
+    assert open_source(keys(None, "stl10", download=False), 0, {}, need_train=False).train is None
 
 
 class MadeSource(Source):

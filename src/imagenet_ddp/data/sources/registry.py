@@ -50,7 +50,7 @@ def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_t
             )
         return source
     if name == "stl10":
-        folder = stl10.prepare(Path(data["root"]), data["download"])
+        folder = stl10.prepare(Path(data["root"] or "data"), data["download"])
         train = Stl10Images(folder, "train", data["fold"]) if need_train else None
         val = Stl10Images(folder, "test", None)
         return Source(stl10.class_names(folder), train, val, notes=stl10.notes(folder))
