@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_original_cwd
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.errors import ConfigError
 
 OPTIONS = (
-    "seed=7", "hydra.output_subdir=.hydra", "+hydra.job.env_set.JOB_VARIABLE=on", "allow_targets=[hydra_calls]",
-    "+hydra.callbacks.calls._target_=hydra_calls.Calls",
+    "seed=7", "optim=adamw", "allow_targets=[hydra_calls]", "hydra.output_subdir=.hydra",
+    "+hydra.job.env_set.JOB_VARIABLE=${hydra.runtime.output_dir}", "+hydra.callbacks.calls._target_=hydra_calls.Calls",
 )  # fmt: skip
 
 
@@ -29,19 +31,25 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 def test_hydra_surrounds_the_task(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
     def task() -> float:
-        assert (os.environ["JOB_VARIABLE"], get_original_cwd()) == ("on", str(Path.cwd()))
-        assert HydraConfig.get().runtime.output_dir == str(tmp_path / "a b")
-        assert HydraConfig.get().job.name == "train"
+        assert os.environ["JOB_VARIABLE"] == HydraConfig.get().runtime.output_dir == str(tmp_path / "a b")
+        assert (HydraConfig.get().job.name, get_original_cwd()) == ("train", str(Path.cwd()))
+        assert compose("own").mine == 5  # from --config-dir
         calls.append(("task", None))
         return 0.5
 
-    request = command_line("train", OPTIONS, {})
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/own.yaml").write_text("mine: 5")
+    request = command_line("train", [*OPTIONS, "--config-dir", str(tmp_path / "conf")], {})
     assert command.run_job(request, tmp_path / "a b", task) == 0.5
     assert [name for name, _ in calls] == ["on_run_start", "on_job_start", "task", "on_job_end", "on_run_end"]
     assert calls[3][1].name == "COMPLETED"
     written = {path.name: path.read_text() for path in (tmp_path / "a b/.hydra").iterdir()}
-    assert "seed: 7" in written["config.yaml"] and "- seed=7" in written["overrides.yaml"]
-    assert OmegaConf.create(written["hydra.yaml"]).hydra.run.dir == str(tmp_path / "a b")
+    assert "seed: 7" in written["config.yaml"]
+    assert written["overrides.yaml"].splitlines() == ["- seed=7", "- optim=adamw", "- allow_targets=[hydra_calls]"]
+    hydra = OmegaConf.create(written["hydra.yaml"]).hydra
+    assert hydra.run.dir == str(tmp_path / "a b")
+    assert hydra.job.override_dirname == "allow_targets=[hydra_calls],optim=adamw,seed=7"
+    assert OPTIONS[4] in written["hydra.yaml"]
     assert "JOB_VARIABLE" not in os.environ and not HydraConfig.initialized()
     assert "hydra" not in request.configs[0], "the request itself is not changed"
 
@@ -54,3 +62,11 @@ def test_the_error_of_a_task_is_raised_as_it_is(tmp_path: Path, calls: list[tupl
         command.run_job(command_line("train", OPTIONS, {}), tmp_path / "r", task)
     assert [name for name, _ in calls][-2:] == ["on_job_end", "on_run_end"]
     assert calls[-2][1].name == "FAILED"
+
+
+def test_a_callback_that_cannot_be_created_is_a_mistake(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
+    request = command_line("train", [*OPTIONS, "+hydra.callbacks.calls.unknown=1"], {})
+    with pytest.raises(ConfigError, match=r"^hydra\.callbacks must name classes .*hydra_calls\.Calls.* Hint: "):
+        command.run_job(request, tmp_path / "r", lambda: None)
+    with pytest.raises(ConfigError, match=r"hydra\.job\.chdir must be false"):
+        command_line("train", ["hydra.job.chdir=true"], {})

@@ -226,6 +226,7 @@ LINES = [
         "data=imagefolder data.root=empty_class", "data=imagefolder data.root=other_val",
         "data=imagefolder data.root=packed", "schedule.name=cosine trainer.max_epochs=-1",
         "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
+        "hydra.job.chdir=true",
         "hydra.job.num=abc",
         "data.root=${nope}", "data.root=packed",
         "data=table", "data=table data.root=gone_table.csv", "data=table data.root=pets", "data=x.csv", "x.csv",

@@ -59,7 +59,6 @@ def test_the_plain_command():
     assert len(request.configs) == 1
     assert "hydra" not in request.configs[0]
     assert request.configs[0].name == "shapes_resnet18"
-    assert request.hydra is not None
     assert str(request.hydra.run.dir).startswith("runs/shapes_resnet18/")
 
 

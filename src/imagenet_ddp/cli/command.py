@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 
 import hydra
 import hydra._internal.callbacks
-from hydra import initialize_config_dir
 from hydra.core import utils as hydra_utils
-from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import InstantiationException
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
-from imagenet_ddp.cli.compose import group_values
+from imagenet_ddp.cli.compose import config_loader, group_values
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.config.conf_dir import conf_dir
@@ -26,6 +25,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system import closed_pipe, console
+from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T")
 
@@ -82,7 +82,9 @@ def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
     with open_dict(config):
         config.hydra = request.hydra
     config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(run_dir)
-    config.hydra.overrides.hydra = in_folder(list(config.hydra.overrides.hydra), "hydra.run.dir", run_dir)
+    # unresolved, because an option may refer to what Hydra sets only for the job
+    options: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+    config.hydra.overrides.hydra = in_folder(options, "hydra.run.dir", run_dir)
     results: list[T] = []
     raised: list[Exception] = []
 
@@ -95,10 +97,17 @@ def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
         return results[0]
 
     name = config.hydra.job.config_name
-    with initialize_config_dir(str(conf_dir()), job_name=request.verb, version_base="1.3"):
+    sources = {source.provider: source.path for source in config.hydra.runtime.config_sources}
+    with config_loader(request.verb, sources.get("command-line")) as loader:
         hydra_utils.configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-        callbacks = hydra._internal.callbacks.Callbacks(config)
-        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=callbacks)
+        try:
+            callbacks = hydra._internal.callbacks.Callbacks(config)
+        except InstantiationException as error:
+            raise ConfigError(
+                f"hydra.callbacks must name classes that can be created, but: {first_line(error).rstrip('.')}. "
+                "Hint: correct the arguments, or leave the callback out."
+            ) from error
+        context = HydraContext(config_loader=loader, callbacks=callbacks)
         callbacks.on_run_start(config=config, config_name=name)
         done = hydra_utils.run_job(job, config, "hydra.run.dir", None, context)
         callbacks.on_run_end(config=config, config_name=name, job_return=done)

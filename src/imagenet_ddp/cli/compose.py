@@ -4,13 +4,15 @@ Hydra stops at its first error. If it refuses the options as a whole, they are a
 torch.
 """
 
+import contextlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -44,18 +46,26 @@ def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
     return found
 
 
+@contextlib.contextmanager
+def config_loader(verb: str, config_dir: str | None) -> Iterator[ConfigLoader]:
+    """Initialise Hydra for the block, and yield its loader. config_dir: the folder of --config-dir, which is searched
+    first."""
+    with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
+        hydra: Any = GlobalHydra.instance().hydra
+        if config_dir is not None:
+            search_path = hydra.config_loader.get_search_path()
+            path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
+            search_path.prepend(provider="command-line", path=path, anchor=before_schema)
+            hydra.config_loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
+        yield hydra.config_loader
+
+
 class Composer:
     """Read and compose the options of one command with Hydra's parser and loader."""
 
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
-        with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
-            self.loader = GlobalHydra.instance().config_loader()
-        if config_dir is not None:
-            search_path = self.loader.get_search_path()
-            path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
-            search_path.prepend(provider="command-line", path=path, anchor=before_schema)
-            # a loader opens its search path when it is made; the abstract class declares no arguments
-            self.loader = type(self.loader)(search_path)  # pyright: ignore[reportCallIssue]
+        with config_loader(verb, config_dir) as self.loader:
+            pass
         self.config_name = config_name
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.explain = Explainer(keys.declared(verb), self.loader, self._parsed)
@@ -151,7 +161,15 @@ class Composer:
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [line_of(override) for override in overrides]
         folders = [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]
-        return self.loader.load_configuration(self.config_name, [*group_values(lines, folders), *lines], mode)
+        values = group_values(lines, folders)
+        config = self.loader.load_configuration(self.config_name, [*values, *lines], mode)
+        if values:  # Hydra's records show only what was typed
+            del config.hydra.overrides.task[: len(values)]
+            form = config.hydra.job.config.override_dirname
+            typed = [o for o in overrides if not o.is_hydra_override() and o.key_or_group not in form.exclude_keys]
+            name = form.item_sep.join(sorted(line_of(override) for override in typed))
+            config.hydra.job.override_dirname = name.replace("=", form.kv_sep)
+        return config
 
     def _options(self, override: Override, search: list[Override]) -> list[str]:
         """Return the options of a group in conf/ or in a folder of the search path, [] if the key is not a group."""

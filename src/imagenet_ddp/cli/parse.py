@@ -146,6 +146,11 @@ def _validate_job(
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
+    if config.hydra.job.chdir:
+        found.append(
+            "hydra.job.chdir must be false, because relative paths in options start at the current folder, got true. "
+            "Hint: leave hydra.job.chdir out."
+        )
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
     return found + refused_targets(hooks, list(_value(bare, "allow_targets") or []), "hydra.callbacks."), launch_info
 

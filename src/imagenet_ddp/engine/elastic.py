@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,11 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
 
 def _rank(train: Callable[[], Any], argv: list[str]) -> Any:
     sys.argv = ["imagenet_ddp.train", *argv]
-    return train()
+    try:
+        return train()
+    except Exception:  # torch writes it to a file that is not shown
+        console.print_message(traceback.format_exc())
+        sys.exit(1)
 
 
 def _wait_for(host: str, port: int, timeout_s: float) -> None:

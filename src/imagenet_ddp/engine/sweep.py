@@ -182,6 +182,9 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
     # sweepers other than Hydra's own choose their jobs one by one
     names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []
 
+    # a launcher pickles the task once for each job
+    for_job = replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=(None,))
+
     def task(config: DictConfig) -> float | None:
         # a launcher may run this on another machine, in a copy of this process
         signals = Signals().install()
@@ -192,7 +195,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         name = names[number] if number < len(names) else hydra.job.override_dirname
         print(f"Job {number}: {name or 'no options'}", flush=True)
         node = OmegaConf.create({"run": {"dir": str(sweep_dir / str(number))}})
-        job = _job(request, list(hydra.overrides.task), config, node)
+        job = _job(for_job, list(hydra.overrides.task), config, node)
         mark = sweep_dir / str(number) / FAILED
         mark.unlink(missing_ok=True)
         try:

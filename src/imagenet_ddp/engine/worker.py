@@ -117,7 +117,6 @@ def run_in_process(
             end_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
     except Exception as error:
-        # printed here in full, because Hydra would cut the traceback down to its last line
         explained = isinstance(error, RunError)
         what = str(error) if explained else traceback.format_exc()
         if info.world_size == 1:

@@ -1,6 +1,7 @@
 """Send log messages in a background thread, so that a slow or dead server delays neither a step nor the end of a
 run."""
 
+import contextlib
 import json
 import queue
 import threading
@@ -31,7 +32,7 @@ class Background(Logger):
     The first call that fails switches the logger off, with a single warning. `logger_NAME.json` in the run folder
     stores the run's id at the service and the last step sent for each metric, so a resumed run continues the same run
     at the service and sends each step only once. If the process was killed while it was sending a message, only the
-    service knows whether the message has arrived; a subclass that can ask it defines _has_arrived().
+    service knows whether the message has arrived; a subclass that can ask it defines _last_steps().
 
     A subclass calls prepare() before the __init__ of Lightning's logger, and begins or continues its run in _open().
     """
@@ -78,16 +79,18 @@ class Background(Logger):
 
     def _begin(self) -> None:
         self._open()
-        sending: dict[str, int] = self.stored.pop("sending", {})
-        self.stored["steps"] |= {key: step for key, step in sending.items() if self._has_arrived(key, step)}
+        if sending := self.stored.pop("sending", None):
+            with contextlib.suppress(Exception):  # a message that is sent twice is better than no logger
+                last = self._last_steps()
+                self.stored["steps"] |= {key: step for key, step in sending.items() if last.get(key, -1) >= step}
 
     def _open(self) -> None:
         """Begin or continue the run, and set stored["id"]."""
         raise NotImplementedError
 
-    def _has_arrived(self, key: str, step: int) -> bool:
-        """Return whether the service has the value of this metric at this step; False if it cannot be asked."""
-        return False
+    def _last_steps(self) -> Mapping[str, int]:
+        """Return the last step of each metric at the service; {} if the service cannot be asked."""
+        return {}
 
     def _close(self, status: str) -> None:
         """End the run at the service. status: Lightning's, success or failed."""

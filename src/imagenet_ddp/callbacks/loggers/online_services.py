@@ -54,8 +54,8 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
                 self.experiment.update_run(self.run_id, status="RUNNING")
 
     @override
-    def _has_arrived(self, key: str, step: int) -> bool:
-        return any(each.step == step for each in self.experiment.get_metric_history(self.run_id, key))
+    def _last_steps(self) -> dict[str, int]:
+        return {each.key: each.step for each in self.experiment.get_run(self.run_id).data.to_proto().metrics}
 
     @override
     def _send_picture(self, name: str, path: Path, step: int) -> None:
