@@ -38,12 +38,9 @@ class Plan:
         return self.options["name"]
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Creates the run folder. Raises ConfigError with every
-    mistake."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return the plan, and create the run folder. Raises ConfigError with every mistake."""
     parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark needs the machine to itself")
-    if parsed is None:
-        return None
     request, mistakes = parsed.request, parsed.found
     options, data = parsed.config["benchmark"], parsed.config["data"]
     mode, typed = options["name"], [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
