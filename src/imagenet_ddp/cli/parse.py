@@ -5,7 +5,6 @@ first (compose.py), and the composed config is validated (validate.py).
 """
 
 import copy
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import nearest_existing
+from imagenet_ddp.system.paths import not_writable_reason
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
-    """Return a mistake if the run folder cannot be created: its nearest existing parent must be a writable folder."""
+    """Return a mistake if the run folder cannot be created."""
     key = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
@@ -208,8 +207,6 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
         lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         is_typed = any(str(line).startswith(key) for line in lines)
         return [f"{key} does not resolve: {first_sentence(error)} Hint: set {key}=FOLDER."] if is_typed else []
-    there = nearest_existing(folder)
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    if not (reason := not_writable_reason(folder)):
         return []
-    what = "is not writable" if there.is_dir() else "is a file"
-    return [f"{key} must be a folder that can be created ({folder}), but {there} {what}. Hint: set {key}=FOLDER."]
+    return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]
