@@ -69,12 +69,11 @@ def command_line(
     """
     commands.register(verb)  # even for --help, which composes the config
     argv = hydra_flags.without_local_rank(argv)
-    if "--version" in argv:
-        return Request(verb, argv, [], [], [], [], [], False, True)
-    if not hydra_flags.ANSWERED & set(argv) and (translation := translate(verb, argv, environ)):
+    is_answered = not hydra_flags.ANSWERED.isdisjoint(argv)
+    if not is_answered and (translation := translate(verb, argv, environ)):
         raise ConfigError([translation.text, *_mistakes_of(translation, environ, compose_only)])
     args, argv, found = hydra_flags.read(argv)
-    if args.help or args.hydra_help or args.shell_completion:
+    if is_answered:
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
