@@ -93,7 +93,6 @@ def format_option(value: Any) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters and bytes that are not UTF-8, so that the text is one plain line."""
-    text = text.encode("utf-8", "backslashreplace").decode()
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
