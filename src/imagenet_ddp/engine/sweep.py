@@ -198,7 +198,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         try:
             return start(job)
         except ConfigError as error:
-            mistakes.show(error)
+            mistakes.show(error, "train")
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):

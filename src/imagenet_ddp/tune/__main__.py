@@ -26,7 +26,7 @@ def main() -> None:
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
-        mistakes.refuse(error)
+        mistakes.refuse(error, "tune")
 
 
 def _tune(plan: Plan, signals: Signals) -> int:
