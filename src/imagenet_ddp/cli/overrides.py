@@ -109,10 +109,6 @@ def shell_line(verb: str, argv: list[str]) -> str:
     return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
 
 
-def plain_value(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-
-
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     """Return argv with the folder as value of key, hydra.run.dir or hydra.sweep.dir. It is quoted, because Hydra allows
     few characters in unquoted values."""
