@@ -54,3 +54,14 @@ def test_the_error_of_a_task_is_raised_as_it_is(tmp_path: Path, calls: list[tupl
         command.run_job(command_line("train", OPTIONS, {}), tmp_path / "r", task)
     assert [name for name, _ in calls][-2:] == ["on_job_end", "on_run_end"]
     assert calls[-2][1].name == "FAILED"
+
+
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_a_command_that_only_prints_has_no_plan(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["doctor"])
+    with pytest.raises(SystemExit) as ended:
+        command.planned("doctor", ["--local-rank=0", option], lambda argv, environ: pytest.fail("reads a plan"))
+    assert ended.value.code == 0
+    assert "data.root" in capsys.readouterr().out or option != "--help"
