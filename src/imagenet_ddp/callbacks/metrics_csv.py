@@ -78,8 +78,8 @@ class History(ScoreCallback):
         if metrics := find_callback(trainer, RunningMetrics):
             assert metrics.epoch_means is not None
             row |= {name: float(value) for name, value in metrics.epoch_means.named().items()}  # in full precision
-            row["images_per_s"] = round(metrics.images_per_s, 2)
-            row["data_wait_frac"] = round(metrics.data_wait_frac, 4)
+            row["images_per_s"] = round(metrics.train_times.images_per_s, 2)
+            row["data_wait_frac"] = round(metrics.train_times.data_wait_frac, 4)
             row["train_s"] = round(metrics.elapsed_s, 2)
         if self.scores and (counted := getattr(pl_module, "num_counted", None)):
             row["num_val_images_counted"] = counted[0]
