@@ -171,5 +171,5 @@ def _stored(folder: Path) -> dict[str, Any] | None:
 
 def _belongs(token: str, key: str) -> bool:
     """Return whether an option sets this key, a key below it, or the config group of that name."""
-    name = token.partition("=")[0].lstrip("+~")
+    name = overrides.key_of(token)
     return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))
