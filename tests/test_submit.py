@@ -25,9 +25,7 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(*argv: str, **environ: str) -> Plan:
-    plan = submit.read(argv, clean_environ(**environ))
-    assert plan is not None
-    return plan
+    return submit.read(argv, clean_environ(**environ))
 
 
 @pytest.mark.parametrize(

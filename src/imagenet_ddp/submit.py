@@ -42,7 +42,7 @@ class Plan:
 
 def main() -> None:
     with cli_command.run_command("submit"):
-        plan = cli_command.planned("submit", read)
+        plan = cli_command.planned("submit", sys.argv[1:], read)
         if plan.note:
             console.print_message(plan.note)
         print(shlex.join(plan.command), flush=True)
@@ -52,11 +52,8 @@ def main() -> None:
             sys.exit(subprocess.run(plan.command, env=environ, stdin=subprocess.DEVNULL).returncode)
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Raises ConfigError with every mistake."""
-    if hydra_flags.only_prints(argv):
-        parse.command_line("submit", argv, environ)
-        return None
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return the plan. Raises ConfigError with every mistake."""
     own = [token for token in argv if re.match(r"[+~]*submit\.|submit=", token)]
     typed = [token for token in hydra_flags.without_local_rank(argv) if token not in own]
     submit, found = _validate("submit", own, environ, compose_only=True)

@@ -28,7 +28,7 @@ def main() -> float | None:
             return sweep.run(request, lambda job: _start(job, own_processes=True))
         return _start(sweep.single_job(request, number, os.environ))
     except ConfigError as error:
-        mistakes.refuse(error)
+        mistakes.refuse(error, "train")
     except RunError as error:
         console.print_message(str(error))
         sys.exit(1)

@@ -15,6 +15,7 @@ from torch import nn
 
 from imagenet_ddp.callbacks import BatchSheet, RunningMetrics
 from imagenet_ddp.callbacks.augmentation_note import AugmentationNote, augmentation_s, wait_line
+from imagenet_ddp.callbacks.step_times import StepTimes
 from imagenet_ddp.data import ImageDataModule
 from imagenet_ddp.data.augment import Augmentation, AugmentedTransform
 from imagenet_ddp.models.lightning_module import ImageClassifier
@@ -93,7 +94,7 @@ def test_what_costs_nothing_is_not_blamed(tree: Path, tmp_path: Path, options: d
 
 def test_a_training_that_does_not_wait_says_nothing(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Augmentation, "_torchvision_policy", Slow())
-    monkeypatch.setattr(RunningMetrics, "data_wait_frac", 0.05)
+    monkeypatch.setattr(StepTimes, "data_wait_frac", 0.05)
     lines: list[str] = []
     train(tree, tmp_path, [RunningMetrics(), AugmentationNote(lines.append)], policy="randaugment")
     assert lines == []

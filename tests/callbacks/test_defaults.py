@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import OmegaConf
 
-from imagenet_ddp.callbacks.defaults import RunCallbacks, make_callbacks
+from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.defaults import make_callbacks
 from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.metrics_csv import History
@@ -36,7 +38,7 @@ def composed(*typed: str) -> dict[str, Any]:
         }
 
 
-def made(tmp_path: Path, *typed: str) -> RunCallbacks:
+def made(tmp_path: Path, *typed: str) -> list[Callback]:
     return make_callbacks(
         composed(*typed), tmp_path, log=Log(None, 1), agreement=StopAgreement(Signals(), 0, 1, None),
         lr_factor=lambda epochs: 1.0, bad_images=list, contents={"classes": ["a${b}"]},
@@ -72,7 +74,7 @@ def made(tmp_path: Path, *typed: str) -> RunCallbacks:
     ],
 )
 def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str], own: list[str]) -> None:
-    names = [type(callback).__name__ for callback in made(tmp_path, *typed).callbacks]
+    names = [type(callback).__name__ for callback in made(tmp_path, *typed)]
     assert names[:3] == FIRST
     assert names[-4:] == LAST
     assert sorted(names[3:-4]) == sorted(own)
@@ -80,16 +82,15 @@ def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str
 
 
 def test_they_get_what_the_run_knows(tmp_path: Path) -> None:
-    run = made(tmp_path, "callbacks.checkpoint.every_n_epochs=5")
-    assert run.checkpoint is not None
-    assert run.checkpoint.last_path == tmp_path / "checkpoints/last.ckpt"
-    assert run.checkpoint.every_n_epochs == 5
-    assert run.checkpoint.contents == {"classes": ["a${b}"]}
-    [history] = [callback for callback in run.callbacks if isinstance(callback, History)]
+    callbacks = made(tmp_path, "callbacks.checkpoint.every_n_epochs=5")
+    [checkpoint] = [callback for callback in callbacks if isinstance(callback, ResumeCheckpoint)]
+    assert checkpoint.last_path == tmp_path / "checkpoints/last.ckpt"
+    assert checkpoint.every_n_epochs == 5
+    assert checkpoint.contents == {"classes": ["a${b}"]}
+    [history] = [callback for callback in callbacks if isinstance(callback, History)]
     assert (history.path, history.title) == (tmp_path / "metrics.csv", "resnet18 on pets, 32 px")
-    [progress] = [callback for callback in run.callbacks if isinstance(callback, Progress)]
+    [progress] = [callback for callback in callbacks if isinstance(callback, Progress)]
     assert isinstance(progress.run_log, Log)
-    assert made(tmp_path, "callbacks=none").checkpoint is None
 
 
 def test_loggers(tmp_path: Path) -> None:

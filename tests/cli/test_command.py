@@ -70,3 +70,14 @@ def test_a_callback_that_cannot_be_created_is_a_mistake(tmp_path: Path, calls: l
         command.run_job(request, tmp_path / "r", lambda: None)
     with pytest.raises(ConfigError, match=r"hydra\.job\.chdir must be false"):
         command_line("train", ["hydra.job.chdir=true"], {})
+
+
+@pytest.mark.parametrize("option", ["--help", "--cfg=job"])
+def test_a_command_that_only_prints_has_no_plan(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["doctor"])
+    with pytest.raises(SystemExit) as ended:
+        command.planned("doctor", ["--local-rank=0", option], lambda argv, environ: pytest.fail("reads a plan"))
+    assert ended.value.code == 0
+    assert "data.root" in capsys.readouterr().out or option != "--help"

@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.config import trainer_options, validators
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.keys import validate_group
 
 DEFAULTS: dict[str, Any] = dict(OmegaConf.load(conf_dir() / "trainer" / "default.yaml"))  # type: ignore[call-overload]
 
@@ -32,7 +33,7 @@ def test_conf_lists_every_accepted_key():
 
 
 def test_the_defaults_are_accepted():
-    assert trainer_options.validate(DEFAULTS) == []
+    assert trainer_options.validate(DEFAULTS) + validate_group("trainer", DEFAULTS) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_the_defaults_are_accepted():
     ],
 )
 def test_what_lightning_takes_is_accepted(key: str, value: object):
-    assert trainer_options.validate({**DEFAULTS, key: value}) == []
+    assert validate_group("trainer", {key: value}) == []
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_what_lightning_takes_is_accepted(key: str, value: object):
     ],
 )
 def test_another_kind_is_one_mistake(key: str, value: object):
-    (text,) = trainer_options.validate({**DEFAULTS, key: value})
+    (text,) = validate_group("trainer", {key: value})
     assert text.startswith(f"trainer.{key} must be ")
     assert f", got {validators.shown(value)}. Hint: set trainer.{key}=" in text
 

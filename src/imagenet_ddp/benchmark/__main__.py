@@ -21,7 +21,7 @@ from imagenet_ddp.system.heavy_imports import import_torch
 
 def main() -> None:
     with command.run_command("benchmark"):
-        plan = command.planned("benchmark", options.read)
+        plan = command.planned("benchmark", sys.argv[1:], options.read)
         try:
             _measure(plan)
         except ConfigError as error:

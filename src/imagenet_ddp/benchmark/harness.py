@@ -118,6 +118,11 @@ def title(config: Mapping[str, Any]) -> str:
     return f"{model['_target_'] or model['name']}, {data['image_size']} px, batch {data['batch_size']}"
 
 
+def powers_of_two(most: int) -> list[int]:
+    """Return 1, 2, 4, ... up to `most`."""
+    return [2**power for power in range(most.bit_length())]
+
+
 def smaller_work(device: str) -> str:
     """Return the changes that would help if the device is busy computing all the time."""
     return "a smaller data.image_size, a smaller net or a GPU" if device == "cpu" else "a smaller net or image"
@@ -140,8 +145,8 @@ def device_figures(found: Found, images_per_s: float) -> tuple[dict[str, Any], s
     return figures, f"{line}, {found['peak_memory_mib']:,.0f} MiB, first step {found['first_step_s']:.2f} s"
 
 
-def finish(plan: Plan, command: str, results: Results) -> dict[str, Any]:
-    """Write benchmark.json and benchmark.png, print the report, and return the file's content."""
+def finish(plan: Plan, command: str, results: Results) -> None:
+    """Write benchmark.json and benchmark.png, and print the report."""
     shared = {"repeats": plan.options["repeats"], "machine": machine(), **summary.provenance(command)}
     content = {"mode": plan.mode, **vars(results), **results.figures, **shared}
     del content["figures"]
@@ -150,7 +155,6 @@ def finish(plan: Plan, command: str, results: Results) -> dict[str, Any]:
     print(result_tables.text(content))
     names = sorted(path.name for path in plan.folder.iterdir() if path.is_file())
     print(f"Written to {plan.folder}: {', '.join(names)}")
-    return content
 
 
 def machine() -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from imagenet_ddp.benchmark import loader_advice, plain
-from imagenet_ddp.benchmark.harness import Results, Trainings, machine, row
+from imagenet_ddp.benchmark.harness import Results, Trainings, machine, powers_of_two, row
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import one_core, ratio, time_interleaved
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
@@ -24,6 +24,7 @@ from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import make_training
+from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
@@ -36,7 +37,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     config, options, data = plan.config, plan.options, plan.config["data"]
     process_plan = make_plan(config, WorldInfo())
     num_workers, reason = process_plan.num_workers
-    counts = sorted({*plan.num_workers, num_workers})
+    counts = sorted({*(options["num_workers"] or [0, *powers_of_two(num_cores())]), num_workers})
     variants = make_variants(config, options, trainings.work)
     total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
     progress = Progress("benchmark", total, "measurements", rate=False)

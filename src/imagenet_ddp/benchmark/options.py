@@ -10,7 +10,6 @@ from imagenet_ddp.config.commands import BENCHMARKS
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
-from imagenet_ddp.system.cpu_cores import num_cores
 
 FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
 # Modes that need image files, each with the reason.
@@ -29,7 +28,6 @@ ONLY_FOR = {
 class Plan:
     options: Mapping[str, Any]  # benchmark.*
     config: Mapping[str, Any]  # resolved, as plain dicts and lists
-    num_workers: tuple[int, ...]  # numbers of loader processes to compare
     folder: Path  # the run folder; it exists
     typed: tuple[str, ...] = ()  # the options that are passed on to train
 
@@ -38,12 +36,9 @@ class Plan:
         return self.options["name"]
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Creates the run folder. Raises ConfigError with every
-    mistake."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return the plan, and create the run folder. Raises ConfigError with every mistake."""
     parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark needs the machine to itself")
-    if parsed is None:
-        return None
     request, mistakes = parsed.request, parsed.found
     options, data = parsed.config["benchmark"], parsed.config["data"]
     mode, typed = options["name"], [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
@@ -66,7 +61,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     wanted = Path(request.hydra.run.dir)
     folder = make_given(wanted) if overrides.typed_value(request, "hydra.run.dir") else make_new(wanted)
-    return Plan(options, parsed.config, tuple(options["num_workers"] or _powers(num_cores())), folder, tuple(typed))
+    return Plan(options, parsed.config, folder, tuple(typed))
 
 
 def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -92,8 +87,3 @@ def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], env
     except ConfigError as error:
         found += error.mistakes
     return found
-
-
-def _powers(cores: int) -> list[int]:
-    """Return 0, 1, 2, 4, ... up to the number of cores."""
-    return [0, *(2**power for power in range(cores.bit_length()) if 2**power <= cores)]

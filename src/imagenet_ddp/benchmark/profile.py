@@ -16,7 +16,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     where = "GPU" if found["operations_on"] == "gpu" else "CPU"
     rows = [
         row(f"Time on the {where}, {steps} steps", each["name"], "ms per step", [1e3 * each["seconds"] / steps],
-            None, share=round(each["seconds"] / total, 4), calls_per_step=each["calls"] / steps)
+            share=round(each["seconds"] / total, 4), calls_per_step=each["calls"] / steps)
         for each in operations
     ]  # fmt: skip
     first = operations[0]

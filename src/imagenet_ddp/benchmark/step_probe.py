@@ -154,7 +154,7 @@ class Probe(L.Callback):
         net: Any = pl_module.net
         found = {
             "step_s": self._seconds,
-            "data_wait_frac": metrics.data_wait_frac if metrics else None,
+            "data_wait_frac": metrics.train_times.data_wait_frac if metrics else None,
             "num_steps": self._steps,
             "precision": str(trainer.precision),
             "num_threads": torch.get_num_threads(),

@@ -2,7 +2,7 @@
 
 import statistics
 
-from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, row
+from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, device_figures, powers_of_two, row
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.distributed import devices
@@ -25,7 +25,7 @@ def counts(plan: Plan) -> list[int]:
         raise ConfigError(
             "benchmark=strategies must have at least two devices or two cores, got one. Hint: use benchmark=step."
         )
-    return sorted({2**power for power in range(1, most.bit_length()) if 2**power <= most} | {most})
+    return sorted({*powers_of_two(most)[1:], most})
 
 
 def run(plan: Plan, trainings: Trainings) -> Results:

@@ -37,13 +37,13 @@ class AugmentationNote(L.Callback):
         metrics = find_callback(trainer, RunningMetrics)
         if self._is_done or not trainer.is_global_zero or not isinstance(data, ImageDataModule) or metrics is None:
             return
-        transform = data.train_transform
-        if not isinstance(transform, AugmentedTransform) or metrics.data_wait_frac < WAIT_SHARE:
+        transform, wait = data.train_transform, metrics.train_times.data_wait_frac
+        if not isinstance(transform, AugmentedTransform) or wait < WAIT_SHARE:
             return
         self._is_done = True
         augment_s, whole_s = augmentation_s(data, transform)
         if augment_s >= LEAST_SHARE * whole_s:
-            self._say(wait_line(metrics.data_wait_frac, augment_s, whole_s, transform.augmentation))
+            self._say(wait_line(wait, augment_s, whole_s, transform.augmentation))
 
 
 def augmentation_s(data: ImageDataModule, transform: AugmentedTransform) -> tuple[float, float]:

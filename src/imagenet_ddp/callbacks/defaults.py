@@ -1,7 +1,6 @@
 """Make the callbacks of a run, in the order required by their dependencies."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,6 @@ from imagenet_ddp.runs.log import Log
 Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RunCallbacks:
-    """The callbacks of a run.
-
-    callbacks: the list for the Trainer. metrics: the RunningMetrics in the list. checkpoint: the first ResumeCheckpoint
-    in the list; None if there is none.
-    """
-
-    callbacks: list[L.Callback]
-    metrics: RunningMetrics
-    checkpoint: ResumeCheckpoint | None
-
-
 def make_callbacks(
     config: Config,
     run_dir: Path,
@@ -48,7 +34,7 @@ def make_callbacks(
     bad_images: Callable[[], list[tuple[str, str]]],
     contents: Mapping[str, Any],
     hyperparams: Mapping[str, Any],
-) -> RunCallbacks:
+) -> list[L.Callback]:
     """Return the callbacks of every run, and those of the config's callbacks group.
 
     lr_factor: maps the number of epochs passed to a factor on the learning rate. bad_images: function that returns
@@ -67,11 +53,10 @@ def make_callbacks(
         elif isinstance(callback, History) and callback.title is None:
             size = config["data"]["image_size"]
             callback.title = f"{config['model']['name']} on {config['data']['name']}, {size} px"
-    metrics = RunningMetrics()
     # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
     callbacks = [
         LearningRate(lr_factor),  # before LearningRateMonitor, which reads the rate in the same hooks
-        metrics,  # before all callbacks that read trainer.callback_metrics
+        RunningMetrics(),  # before all callbacks that read trainer.callback_metrics
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
@@ -81,8 +66,7 @@ def make_callbacks(
         GracefulStop(agreement),  # after all others, so that its checkpoint includes their work at a step
     ]
     skip_empty_hooks(callbacks)
-    checkpoints = (callback for callback in own if isinstance(callback, ResumeCheckpoint))
-    return RunCallbacks(callbacks, metrics, next(checkpoints, None))
+    return callbacks
 
 
 def given(entries: Mapping[str, Any]) -> list[str]:

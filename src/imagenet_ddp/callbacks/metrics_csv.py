@@ -1,7 +1,5 @@
 """Write metrics.csv and curves.png into the run folder."""
 
-import csv
-import io
 import time
 import warnings
 from pathlib import Path
@@ -15,6 +13,7 @@ from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.runs.curves_figure import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.text import first_line
 
 COLUMNS: tuple[str, ...] = (
@@ -79,8 +78,8 @@ class History(ScoreCallback):
         if metrics := find_callback(trainer, RunningMetrics):
             assert metrics.epoch_means is not None
             row |= {name: float(value) for name, value in metrics.epoch_means.named().items()}  # in full precision
-            row["images_per_s"] = round(metrics.images_per_s, 2)
-            row["data_wait_frac"] = round(metrics.data_wait_frac, 4)
+            row["images_per_s"] = round(metrics.train_times.images_per_s, 2)
+            row["data_wait_frac"] = round(metrics.train_times.data_wait_frac, 4)
             row["train_s"] = round(metrics.elapsed_s, 2)
         if self.scores and (counted := getattr(pl_module, "num_counted", None)):
             row["num_val_images_counted"] = counted[0]
@@ -91,13 +90,11 @@ class History(ScoreCallback):
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:
             return
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)])))
-        writer.writeheader()
-        writer.writerows(self.rows)
+        columns = list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)]))
+        content = csv_bytes(columns, [[row.get(name) for name in columns] for row in self.rows])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with disk_errors_as_run_error(self.path):
-            atomic_write(self.path, text.getvalue(), sync=True)
+            atomic_write(self.path, content, sync=True)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.rows and trainer.is_global_zero:

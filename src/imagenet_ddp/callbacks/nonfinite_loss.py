@@ -3,7 +3,6 @@
 import math
 import time
 import warnings
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ class NonFiniteLoss(L.Callback):
     def __init__(self, on_nan: str = "raise", run_dir: str | Path | None = None) -> None:
         self.on_nan = on_nan
         self.run_dir = None if run_dir is None else Path(run_dir)
-        self._recent: deque[tuple[int, int, Tensor, Tensor]] = deque(maxlen=MAX_KEPT)  # unchecked steps
+        self._recent: list[tuple[int, int, Tensor, Tensor]] = []  # unchecked steps
         self._buffers: list[Tensor] = []  # copy made after the last update, for on_nan=skip
         self._num_skipped = 0  # updates skipped in a row
         if on_nan == "raise":
@@ -72,8 +71,7 @@ class NonFiniteLoss(L.Callback):
             )
 
     def _look(self, trainer: L.Trainer) -> None:
-        recent = list(self._recent)
-        self._recent.clear()
+        recent, self._recent = self._recent, []
         if not recent:
             return
         losses = torch.stack([loss for _, _, loss, _ in recent]).tolist()

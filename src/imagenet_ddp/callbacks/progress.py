@@ -125,8 +125,9 @@ class Progress(ScoreCallback):
             if self.best.value is not None:
                 best = self._scores({self.best.monitor: self.best.value})
                 parts += [f"best {best or f'{self.best.monitor} {self.best.value:.4g}'}"]
-        if (metrics := self._metrics) is not None:
-            parts += [f"{metrics.images_per_s:.1f} images/s, data wait {percent(metrics.data_wait_frac, 1)}"]
+        if self._metrics is not None:
+            times = self._metrics.train_times
+            parts += [f"{times.images_per_s:.1f} images/s, data wait {percent(times.data_wait_frac, 1)}"]
         self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
 
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
@@ -134,7 +135,7 @@ class Progress(ScoreCallback):
         rows."""
         values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **self.scores}
         if (metrics := self._metrics) is not None:
-            values |= {name: getattr(metrics, name) for name in ("images_per_s", "data_wait_frac")}
+            values |= {name: getattr(metrics.train_times, name) for name in ("images_per_s", "data_wait_frac")}
             values["train_s"] = metrics.elapsed_s
         self._rows = [*(row for row in self._rows if row["epoch"] < values["epoch"]), values]
         titles = [terminal_table.head(self._top_k)] if self._num_rows_shown % 20 == 0 else []
@@ -184,7 +185,7 @@ class Progress(ScoreCallback):
             f" | batch {times.batch_s:.3f} s ({times.batch_sum_s / count:.3f})"
             f" data {times.data_s:.3f} s ({times.data_sum_s / count:.3f})"
             f" | {self._means(last, mean)}"
-            f" | {metrics.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
+            f" | {times.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
         )
 
     def _val_line(
@@ -207,10 +208,11 @@ class Progress(ScoreCallback):
 
     def _bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
         parts = {"epoch": f"{trainer.current_epoch + 1}/{trainer.max_epochs}", "step": f"{step}/{steps}"}
-        if (metrics := self._metrics) is not None and self._shown is not None:
-            parts["speed"] = f"{metrics.images_per_s:.0f} img/s"
+        if self._metrics is not None and self._shown is not None:
+            times = self._metrics.train_times
+            parts["speed"] = f"{times.images_per_s:.0f} img/s"
             parts["means"] = self._bar_means(self._shown)
-            parts["wait"] = f"wait {100 * metrics.data_wait_frac:.0f} %"
+            parts["wait"] = f"wait {100 * times.data_wait_frac:.0f} %"
         parts["eta"] = f"ETA {self._eta(trainer, step, steps)}"
         return _fit_columns(parts, step / steps, optional=("wait", "speed"))
 

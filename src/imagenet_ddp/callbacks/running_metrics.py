@@ -195,16 +195,6 @@ class RunningMetrics(ScoreCallback):
         of_last = sums_of(last[0], last[1:], count) if last else [0.0] * 4
         return Means.from_sums(of_last), Means.from_sums([loss, top1, top5, images])
 
-    @property
-    def images_per_s(self) -> float:
-        """Return the images/s of all ranks in this epoch's training."""
-        return self.train_times.images_per_s
-
-    @property
-    def data_wait_frac(self) -> float:
-        """Return the share of this epoch's training time that this rank spent waiting for its loader."""
-        return self.train_times.data_wait_frac
-
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
         before a resume. Call on all ranks."""

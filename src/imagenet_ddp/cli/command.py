@@ -57,18 +57,12 @@ def request(verb: str, argv: list[str] | None = None) -> Request:
     return found
 
 
-def planned(
-    verb: str,
-    read: Callable[[list[str], Mapping[str, str]], T | None],
-    for_hydra: Callable[[list[str]], list[str]] = list,
-) -> T:
-    """Return the plan that `read` makes from the command line. If `read` returns None (--help, --cfg), let Hydra print
-    and exit. for_hydra: rewrites argv into options that Hydra accepts."""
-    plan = read(sys.argv[1:], os.environ)
-    if plan is None:
-        with_hydra(verb, for_hydra(sys.argv[1:]), lambda config: None)
-        sys.exit(0)
-    return plan
+def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, str]], T]) -> T:
+    """Return the plan that `read` makes from argv. If Hydra only prints something (--help, --cfg), let it print and
+    exit."""
+    if hydra_flags.only_prints(argv):
+        request(verb, argv)
+    return read(argv, os.environ)
 
 
 def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:

@@ -123,11 +123,9 @@ class Composer:
 
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
         """Return (the config of all options that Hydra accepts, mistakes for the others)."""
-        try:
-            return self._load(overrides, mode), self._dropped(overrides)
-        except Exception:  # the mistakes are found below, option by option
-            pass
         found = self._dropped(overrides)
+        with contextlib.suppress(Exception):  # the mistakes are found below, option by option
+            return self._load(overrides, mode), found
         search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
         kept = list(search)
         try:

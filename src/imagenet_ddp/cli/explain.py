@@ -117,7 +117,6 @@ class Explainer:
             return f"{line}: {key} exists already. Hint: type {line.lstrip('+')} without +."
         if declared := self.keys.get(key):
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
-            hint = hint if declared.is_group else declared.hint
             return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
         if key.startswith("hydra."):
             return f"{line}: {first_sentence(cause)} Hint: add `--cfg hydra` to list Hydra's keys."

@@ -4,13 +4,11 @@ import contextlib
 import os
 import sys
 import traceback
-from pathlib import Path
 from typing import NoReturn
 
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.parse import NotMetError
-from imagenet_ddp.config import commands
 from imagenet_ddp.distributed.rendezvous import announce_refusal
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
@@ -18,7 +16,7 @@ from imagenet_ddp.system import console
 from imagenet_ddp.system.text import count_noun
 
 
-def refuse(error: ConfigError, verb: str | None = None) -> NoReturn:
+def refuse(error: ConfigError, verb: str) -> NoReturn:
     """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2."""
     show(error, verb)
     if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate"):
@@ -38,13 +36,11 @@ def _tell_others(error: NotMetError) -> None:
             announce_refusal.send(refused, error.mistakes)
 
 
-def show(error: ConfigError, verb: str | None = None) -> None:
+def show(error: ConfigError, verb: str) -> None:
     """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
-    stem = Path(sys.argv[0]).stem
-    name = f"imagenet_ddp.{verb or stem}" if verb or stem in commands.COMMANDS else "imagenet_ddp"
-    lines = [f"{name}: {count_noun(len(error.mistakes), 'mistake')}, nothing was started"]
+    lines = [f"imagenet_ddp.{verb}: {count_noun(len(error.mistakes), 'mistake')}, nothing was started"]
     for number, text in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
         lines += ["", *console.wrap_text(text, 80, head, " " * len(head))]

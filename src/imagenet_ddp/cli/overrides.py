@@ -98,6 +98,11 @@ def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
     return content  # type: ignore[return-value]
 
 
+def key_of(option: str) -> str:
+    """Return the key of a typed option, such as data.root for +data.root=FOLDER."""
+    return option.partition("=")[0].lstrip("+~")
+
+
 def typed_value(request: parse.Request, key: str) -> str | None:
     """Return the value typed for a key, the last one if it was typed twice."""
     values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
@@ -107,10 +112,6 @@ def typed_value(request: parse.Request, key: str) -> str | None:
 def shell_line(verb: str, argv: list[str]) -> str:
     """Return the command as typed, ready to paste into a shell."""
     return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
-
-
-def plain_value(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:

@@ -5,7 +5,6 @@ first (compose.py), and the composed config is validated (validate.py).
 """
 
 import copy
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import nearest_existing
+from imagenet_ddp.system.paths import not_writable_reason
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,11 @@ def command_line(
     """
     commands.register(verb)  # even for --help, which composes the config
     argv = hydra_flags.without_local_rank(argv)
-    if "--version" in argv:
-        return Request(verb, argv, [], [], [], [], [], False, True)
-    if not hydra_flags.ANSWERED & set(argv) and (translation := translate(verb, argv, environ)):
+    is_answered = not hydra_flags.ANSWERED.isdisjoint(argv)
+    if not is_answered and (translation := translate(verb, argv, environ)):
         raise ConfigError([translation.text, *_mistakes_of(translation, environ, compose_only)])
     args, argv, found = hydra_flags.read(argv)
-    if args.help or args.hydra_help or args.shell_completion:
+    if is_answered:
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
@@ -205,7 +203,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
-    """Return a mistake if the run folder cannot be created: its nearest existing parent must be a writable folder."""
+    """Return a mistake if the run folder cannot be created."""
     key = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
@@ -213,8 +211,6 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
         lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         is_typed = any(str(line).startswith(key) for line in lines)
         return [f"{key} does not resolve: {first_sentence(error)} Hint: set {key}=FOLDER."] if is_typed else []
-    there = nearest_existing(folder)
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    if not (reason := not_writable_reason(folder)):
         return []
-    what = "is not writable" if there.is_dir() else "is a file"
-    return [f"{key} must be a folder that can be created ({folder}), but {there} {what}. Hint: set {key}=FOLDER."]
+    return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagenet_ddp.cli import hydra_flags, parse, validate
+from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.errors import ConfigError
@@ -20,14 +20,11 @@ class SingleProcess:
     found: list[str]  # mistakes in single keys; the command checks combinations
 
 
-def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess | None:
-    """Return the command line, or None if Hydra only prints something. why: the reason for refusing -m, shown in
-    the message. Raises ConfigError if a mistake makes further validation impossible."""
+def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess:
+    """Return the command line. why: the reason for refusing -m, shown in the message. Raises ConfigError if a mistake
+    makes further validation impossible."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
-    if hydra_flags.only_prints(argv):
-        parse.command_line(verb, argv, environ)
-        return None
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)

@@ -58,8 +58,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
     options = list(dict.fromkeys(merged([*kept, *own, *world_options(said, typed, environ)])))
     if verb == "evaluate" and not {"checkpoint", "resume"} & (said.keys() | typed.keys()):
         options.append("checkpoint=FILE")
-    shown = flags[:-2] if flags[-2:] == ["--cfg", "job"] and verb == "tune" else flags
-    line = f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join([*shown, *options])}".strip()
+    line = f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join([*flags, *options])}".strip()
     rows = [f"  {word.typed}: {meaning(word)}." for word in words]
     text = "\n".join(["options of other programs, and their equivalents here:", *rows, f"Hint: `{line}`"])
     return Translation(text, verb, [*options, *flags], bool(_PLACEHOLDER.search(line)))

@@ -67,7 +67,7 @@ def validate(
     for key, (allowed, _, _) in trainer_options.ACCEPTED.items():
         if f"trainer.{key}" in broken:  # reported above, so continue with any valid value
             trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
-    found += trainer_options.validate(trainer)
+    found += trainer_options.validate(trainer) + keys.validate_group("trainer", trainer)
     if elsewhere and trainer.get("accelerator") == "auto":
         trainer["accelerator"] = "gpu"
     # doctor leaves images, devices and launcher to its checks

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from imagenet_ddp.cli import command, hydra_flags
+from imagenet_ddp.cli import command
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_data, check_machine, check_network, process
 from imagenet_ddp.doctor.checks import Check, Machine, inspect_machine, run_checks
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _doctor() -> None:
-    options = command.planned("doctor", read, hydra_flags.without_local_rank)
+    options = command.planned("doctor", sys.argv[1:], read)
     machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
     world_info = machine.launch_info.world_info if machine.launch_info else None
     reports = world_info is None or world_info.rank == 0  # rank 0 reports for all ranks

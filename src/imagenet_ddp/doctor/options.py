@@ -22,16 +22,13 @@ class Options:
     format: str
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options | None:
-    """Return the request, or None if Hydra only prints something. Raises ConfigError with every error in the options
-    themselves."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Return the request. Raises ConfigError with every error in the options themselves."""
     if {"-m", "--multirun"} & set(argv):
         raise ConfigError(
             "-m starts several jobs, but doctor checks one. Hint: type the options of one job, without -m."
         )
     request = parse.command_line("doctor", argv, environ)
-    if request.passthrough:
-        return None
     typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
     output_format, config = composed.pop("format"), DictConfig(composed)

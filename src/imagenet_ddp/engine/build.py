@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks
 from imagenet_ddp.callbacks.loggers.make import make_loggers
+from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.data.bad_images import BadImages
@@ -201,7 +202,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         "eval_transform": data.eval_transform.as_dict(),
     }
     agreement = StopAgreement(signals, info.rank, info.world_size, world.store_client)
-    made = make_callbacks(
+    callbacks = make_callbacks(
         config,
         job.run_dir,
         log=log,
@@ -212,5 +213,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         hyperparams=job.config,
     )
     first_step = int(read(job.checkpoint)["global_step"]) if job.checkpoint is not None else 0
-    trainer = make_trainer(plan, world, [*learning, *made.callbacks], job.run_dir, first_step)
-    return Run(trainer, module, data, made.metrics, made.checkpoint, agreement)
+    trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir, first_step)
+    metrics = find_callback(trainer, RunningMetrics)
+    assert metrics is not None
+    return Run(trainer, module, data, metrics, find_callback(trainer, ResumeCheckpoint), agreement)

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
-from imagenet_ddp.cli.overrides import merge_overrides, plain, plain_value, typed_value
+from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import restarted
@@ -171,7 +171,7 @@ def _finished(run_dir: Path, config: dict[str, Any]) -> Job:
 def _other_world(trainer: DictConfig, checkpoint: Path, launch_info: LaunchInfo, num_local: int | None) -> list[str]:
     """Return an error if the resumed run's number of nodes or devices does not match this command. The run keeps its
     own numbers unless others are typed, but nodes that have already joined cannot change theirs."""
-    num_nodes, devices = trainer.num_nodes, num_devices(plain_value(trainer.devices))
+    num_nodes, devices = trainer.num_nodes, num_devices(trainer.devices)
     if isinstance(num_nodes, int) and num_nodes != launch_info.num_nodes:
         return [
             f"{checkpoint} was written with trainer.num_nodes={num_nodes}, but this command has "

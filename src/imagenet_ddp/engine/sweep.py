@@ -35,11 +35,11 @@ NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 def expand_resume(argv: list[str]) -> list[str]:
     """Put the stored options of sweep.resume=DIR before the typed options. Without sweep.resume, return argv unchanged.
     Raises ConfigError if DIR is not the folder of a sweep."""
-    words = [word for word in argv if _key(word) == "sweep.resume" and not word.endswith("=null")]
+    words = [word for word in argv if overrides.key_of(word) == "sweep.resume" and not word.endswith("=null")]
     if not words or hydra_flags.only_prints(argv):
         return argv
     sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
-    if any(_key(word) == "hydra.sweep.dir" for word in argv):
+    if any(overrides.key_of(word) == "hydra.sweep.dir" for word in argv):
         raise ConfigError(
             f"sweep.resume={sweep_dir} already sets the sweep's folder, so hydra.sweep.dir must not be set. "
             "Hint: leave hydra.sweep.dir out."
@@ -53,14 +53,10 @@ def expand_resume(argv: list[str]) -> list[str]:
             "Hint: set sweep.resume to the folder named in the last line of the sweep's output."
         ) from error
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
-    keys = {_key(word) for word in typed}
-    options = [option for option in options if _key(option) not in keys]
+    keys = {overrides.key_of(word) for word in typed}
+    options = [option for option in options if overrides.key_of(option) not in keys]
     argv = overrides.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
     return overrides.in_folder(argv, "hydra.sweep.dir", sweep_dir)
-
-
-def _key(option: str) -> str:
-    return option.partition("=")[0].lstrip("+~")
 
 
 def _flags(request: parse.Request) -> list[str]:
@@ -147,7 +143,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         return
     content = {
         "command": overrides.shell_line(request.verb, sys.argv[1:]),
-        "options": [word for word in request.typed if _key(word) not in NOT_STORED],
+        "options": [word for word in request.typed if overrides.key_of(word) not in NOT_STORED],
         "flags": _flags(request),
         "jobs": jobs,
     }
@@ -201,7 +197,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         try:
             return start(job)
         except ConfigError as error:
-            mistakes.show(error)
+            mistakes.show(error, "train")
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):

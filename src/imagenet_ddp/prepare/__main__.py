@@ -15,7 +15,7 @@ MODULES = {"imagenet": "imagenet.prepare", "pack": "pack.pack", "check": "check.
 
 def main() -> None:
     with command.run_command("prepare"):
-        plan = command.planned("prepare", options.read)
+        plan = command.planned("prepare", sys.argv[1:], options.read)
         # imported after the command line is checked, because pack and check import torch
         module = importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.options['name']]}")
         sys.exit(module.run(plan))

@@ -21,12 +21,9 @@ class Plan:
     num_workers: int
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Writes nothing. Raises ConfigError with every
-    mistake."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return the plan. Writes nothing. Raises ConfigError with every mistake."""
     found = single_process.read_single_process("prepare", argv, environ, "prepare runs a single job")
-    if found is None:
-        return None
     config, mistakes = found.config, found.found
     options, out = config["prepare"], config["out"]
     name = options["name"]

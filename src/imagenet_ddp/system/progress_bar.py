@@ -7,7 +7,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import IO
 
 from imagenet_ddp.system.text import duration, percent
 
@@ -18,25 +17,16 @@ REDRAW_S = 0.2  # seconds between two drawings of the bar
 class Progress:
     """Show on stderr how much of `total` is done, the speed, and the time left.
 
-    total: in `unit`. rate: whether to show units per second. more: returns text to add to each line. stream: None means
-    stderr.
+    total: in `unit`. rate: whether to show units per second. The attribute more: a function that returns text to add to
+    each line.
     """
 
-    def __init__(
-        self,
-        title: str,
-        total: int,
-        unit: str,
-        *,
-        rate: bool = True,
-        stream: IO[str] | None = None,
-        more: Callable[[], str] | None = None,
-    ):
-        self.more = more
+    def __init__(self, title: str, total: int, unit: str, *, rate: bool = True):
+        self.more: Callable[[], str] = lambda: ""
         self.title, self.total, self.unit = title, total, unit
         self.done = self._earlier = 0
         self._rate = rate
-        self._stream = stream or sys.stderr
+        self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._num_drawn = 0  # columns of the bar on the screen
         self.restart_clock()
@@ -65,13 +55,12 @@ class Progress:
     def line(self) -> str:
         """Return a line such as "train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"."""
         text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
-        more = self.more() if self.more is not None else ""
         if self.done <= self._earlier or self.seconds <= 0:
-            return text + more
+            return text + self.more()
         speed = (self.done - self._earlier) / self.seconds
         if self._rate:
             text += f", {speed:,.0f} {self.unit}/s"
-        return f"{text}, {duration(max(self.total - self.done, 0) / speed)} left{more}"
+        return f"{text}, {duration(max(self.total - self.done, 0) / speed)} left{self.more()}"
 
     @property
     def seconds(self) -> float:

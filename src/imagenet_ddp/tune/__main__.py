@@ -20,13 +20,13 @@ from imagenet_ddp.tune.space import as_override
 def main() -> None:
     signals = Signals().install()
     try:
-        plan = command.planned("tune", read, lambda argv: [as_override(token) for token in argv])
+        plan = command.planned("tune", [as_override(token) for token in sys.argv[1:]], read)
         code = _tune(plan, signals)
         if slurm_requeue.should_requeue(code - 128, plan.config, os.environ):
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
-        mistakes.refuse(error)
+        mistakes.refuse(error, "tune")
 
 
 def _tune(plan: Plan, signals: Signals) -> int:

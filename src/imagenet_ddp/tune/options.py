@@ -58,8 +58,8 @@ class Plan:
         atomic_write(self.folder / STORED, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
-    """Return the plan, or None if Hydra only prints something. Creates the folder of a new study. Raises ConfigError
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return the plan, and create the folder of a new study. argv: as returned by space.as_override. Raises ConfigError
     with every mistake.
 
     A resumed study keeps its options and its search space, but tune.* may be typed again. Its paths are relative to the
@@ -69,10 +69,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan | None:
         raise ConfigError(
             "-m starts a job for each combination, but tune chooses the combinations. Hint: leave -m out."
         )
-    argv = [space.as_override(token) for token in hydra_flags.without_local_rank(argv)]
+    argv = hydra_flags.without_local_rank(argv)
     request = parse.command_line("tune", argv, environ, compose_only=True)
-    if request.passthrough:
-        return None
     study = _study_folder(request)
     stored = _stored(study) if study else None
     argv = [token for token in argv if not (_belongs(token, "tune.resume") or _belongs(token, "hydra.run.dir"))]
@@ -173,5 +171,5 @@ def _stored(folder: Path) -> dict[str, Any] | None:
 
 def _belongs(token: str, key: str) -> bool:
     """Return whether an option sets this key, a key below it, or the config group of that name."""
-    name = token.partition("=")[0].lstrip("+~")
+    name = overrides.key_of(token)
     return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import validate
 from imagenet_ddp.cli.explain import first_sentence
+from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.validators import FLAG, integer, number, shown
@@ -86,7 +87,7 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
             left_out.add(key)
         else:
             found.append(f"search.{key} must be a range or a list, got {shown(value)}. {_hint(key)}")
-    fixed = {option.partition("=")[0].lstrip("+~") for option in typed}
+    fixed = {key_of(option) for option in typed}
     parameters = []
     for key in (key for key in entries if key not in left_out):
         try:

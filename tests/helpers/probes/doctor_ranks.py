@@ -26,7 +26,6 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     world_info = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
     torch.set_num_threads(1)
     read = options.read(list(numbers_and_options[3:]), os.environ)
-    assert read is not None
     if what == "failing" and rank == 1:
         read.config["data"]["image_size"] = 8  # too small for the net
     node_checks = [Check("data", world_info.node_rank != 1, "no val/", "make one")]

@@ -94,7 +94,6 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
     def do(*typed: str) -> int:
         plan = prepare_options.read([*typed, "prepare.num_workers=1"], os.environ)
-        assert plan is not None
         return {"check": check, "pack": pack}[plan.options["name"]].run(plan)
 
     return do

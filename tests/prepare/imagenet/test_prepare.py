@@ -36,9 +36,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def make_plan(fake: FakeImageNet, out: Path | str, *typed: str) -> Plan:
-    plan = prepare_options.read(["prepare=imagenet", f"archive_dir={fake.folder}", f"out={out}", *typed], os.environ)
-    assert plan is not None
-    return plan
+    return prepare_options.read(["prepare=imagenet", f"archive_dir={fake.folder}", f"out={out}", *typed], os.environ)
 
 
 def run_prepare(fake: FakeImageNet, out: Path | str, *typed: str) -> None:

@@ -48,7 +48,6 @@ def argv(source: Path, out: Path, *options: str) -> list[str]:
 def packs(source: Path, out: Path, *options: str) -> int:
     """Exit code of the command, without its start."""
     plan = prepare_options.read(argv(source, out, *options), {})
-    assert plan is not None
     try:
         return pack.run(plan)
     except RunError as error:
@@ -227,7 +226,6 @@ def test_a_short_side(photos: Path, form: str, tmp_path: Path):
 
 def _keys(root: Path) -> dict[str, Any]:
     plan = prepare_options.read(argv(root, root.parent / "nowhere"), {})
-    assert plan is not None
     return dict(plan.config["data"])
 
 

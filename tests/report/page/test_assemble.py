@@ -43,7 +43,7 @@ def page_of(folder: Path, monkeypatch: pytest.MonkeyPatch, pictures: Pictures, n
     target = np.arange(num_images) % len(classes)
     paths = [f"{EVIL}/{row}\udcff.jpg" for row in range(num_images)]
     probabilities = random_probabilities(target, len(classes))
-    found = read(write_evaluation(folder / "e", probabilities, target, classes, paths=paths))
+    found = read(write_evaluation(folder / "e", probabilities, target, classes, paths=paths, unreadable=["bad.jpg"]))
     run = read_run(make_run(folder / "run", {"model.name": EVIL}, command=EVIL, num_train_images=500))
     return build(str(folder), run, found)
 
@@ -70,6 +70,7 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
     assert sections == ["curves", "classes", "confusion", "mistakes", "labels", "calibration", "time", "maps"]
     assert re.findall(r'<li><a href="#(\w+)">', html) == sections
     assert "There are no maps: no such layer" in html
+    assert "1 image could not be read." in html
     assert page.summary[1] == "best top-1 80.00 % (epoch 5)"
 
 

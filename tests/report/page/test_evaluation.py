@@ -25,7 +25,6 @@ def test_reading(form: str, tmp_path: Path):
     np.testing.assert_allclose(found.confidence, probabilities.max(axis=1), rtol=1e-5)
     assert found.top.shape == found.top_probability.shape == (12, 5)
     assert found.index.tolist() == list(range(12))
-    assert found.unreadable == [("bad.jpg", "it is no image")]
 
 
 def test_wordnet_ids_get_names(tmp_path: Path):

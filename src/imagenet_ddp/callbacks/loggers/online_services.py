@@ -39,7 +39,8 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
         self.prepare(run_dir, entry, uri if "://" in uri and not uri.startswith(("sqlite:", "file:")) else None)
         if self.stored.get("uri") != uri:  # the stored run belongs to another server
             self.stored = {"steps": {}, "uri": uri}
-        arguments = {"run_name": _run_name(folder, group), "run_id": self.stored.get("id"), **arguments}
+        name = f"{group}/{folder.name}" if group else folder.name
+        arguments = {"run_name": name, "run_id": self.stored.get("id"), **arguments}
         if group is not None:
             arguments["tags"] = {"group": group, **arguments.get("tags", {})}
         super().__init__(tracking_uri=uri, **arguments)
@@ -84,7 +85,7 @@ class WandbLogger(Background, loggers.WandbLogger):
         own = {
             "save_dir": str(folder),
             "id": self.stored["id"],
-            "name": _run_name(folder, None),
+            "name": folder.name,
             "group": group,
             "settings": bounds | dict(settings or {}),
         }
@@ -128,7 +129,7 @@ class CometLogger(Background, loggers.CometLogger):
         own = {
             "experiment_key": self.stored["id"],
             "mode": "get_or_create",
-            "name": _run_name(folder, None),
+            "name": folder.name,
             "offline_directory": str(folder / "comet"),
             "tags": [group] if group else None,
             "display_summary_level": 0,
@@ -156,10 +157,6 @@ class CometLogger(Background, loggers.CometLogger):
     @override
     def _send_picture(self, name: str, path: Path, step: int) -> None:
         self.experiment.log_image(str(path), name=name, step=step)
-
-
-def _run_name(folder: Path, group: str | None) -> str:
-    return f"{group}/{folder.name}" if group else folder.name
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
@@ -50,9 +51,7 @@ def find_differences(runs: Sequence[Run]) -> Differences:
         and len({canonical(option(run, key)) for run in runs} - {canonical(UNKNOWN)}) > 1
         and not all(_is_own_path(run, key) or (key == "name" and _has_default_name(run)) for run in runs)
     ]
-    typed = {
-        word.partition("=")[0].lstrip("+~") for run in runs for word in str(run.summary.get("command") or "").split()
-    }
+    typed = {key_of(word) for run in runs for word in str(run.summary.get("command") or "").split()}
     derived = [key for key in keys if key not in typed and _is_derived(runs, key, keys)]
     return Differences(sorted([key for key in keys if key not in derived], key=_importance), derived)
 
@@ -93,7 +92,6 @@ def format_option(value: Any) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters and bytes that are not UTF-8, so that the text is one plain line."""
-    text = text.encode("utf-8", "backslashreplace").decode()
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.report.comparison.differences import (
     Differences,
     canonical,
@@ -84,7 +85,7 @@ def _labels(groups: Sequence[Sequence[Run]], differences: Differences) -> list[s
     keys = [key for key in differences.keys if key not in OWN_COLUMNS]
     shown = []
     for run in first:
-        typed = {_key(word) for word in _words(run)}
+        typed = {key_of(word) for word in _words(run)}
         shown.append([key for key in keys if key in typed or key.removesuffix(".name") in typed])
     labels = [_label(run, own, differences) for run, own in zip(first, shown, strict=True)]
     # Different options can yield equal labels, because resumed runs and older versions do not record what was typed.
@@ -107,20 +108,20 @@ def _command(runs: Sequence[Run], differences: Differences) -> str:
     """Return a command that trains all seeds: the command of the first run, without the options that belong to a single
     run. Returns "" if that command is unknown, or resumed a run."""
     words, run = _words(runs[0]), runs[0]
-    if not words or any(_key(word) in ("resume", "sweep.resume") and not word.endswith("=auto") for word in words):
+    if not words or any(key_of(word) in ("resume", "sweep.resume") and not word.endswith("=auto") for word in words):
         return ""
     is_sweep = bool({"-m", "--multirun"} & {*words})
     kept = []
     for word in words:
         key, equals, _ = word.partition("=")
-        if word in ("-m", "--multirun") or _key(word) in OF_ONE_RUN:
+        if word in ("-m", "--multirun") or key_of(word) in OF_ONE_RUN:
             continue
-        if _key(word) == "data.root":
+        if key_of(word) == "data.root":
             word = f"{key}=FOLDER"
-        elif is_sweep and _key(word) == "experiment":
+        elif is_sweep and key_of(word) == "experiment":
             word = f"{key}={run.summary.get('experiment')}"
         elif is_sweep and equals:
-            options = [name for name in (_key(word), f"{_key(word)}.name") if name in differences.keys]
+            options = [name for name in (key_of(word), f"{key_of(word)}.name") if name in differences.keys]
             word = f"{key}={format_option(option(run, options[0]))}" if options else word
         kept.append(word)
     seeds = [format_option(option(run, "seed")) for run in runs]
@@ -135,10 +136,6 @@ def _words(run: Run) -> list[str]:
         return shlex.split(typed)
     except ValueError:
         return []
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")
 
 
 def _data(run: Run) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imagenet_ddp.report.page.chart import Chart, Line, percent_ticks
+from imagenet_ddp.report.page.chart import Chart, Line, ticks
 
 NUM_BINS = 15
 
@@ -40,7 +40,8 @@ def expected_error(found: list[Bin]) -> float:
 
 def diagram(found: list[Bin]) -> Chart:
     """Return the reliability diagram."""
-    chart = Chart("Accuracy of predictions by their probability", percent_ticks(), percent_ticks(), height=320)
+    shares = ticks(0, 1, percent=True)
+    chart = Chart("Accuracy of predictions by their probability", shares, shares, height=320)
     bars = [(each.low, each.high, each.accuracy, f"{each.low:.0%} to {each.high:.0%}: {each.num_images:,} images, "
              f"mean probability {each.confidence:.1%}, accuracy {each.accuracy:.1%}") for each in found]  # fmt: skip
     chart.add_bars(bars)

@@ -80,7 +80,3 @@ def ticks(low: float, high: float, at_most: int = 6, *, percent: bool = False, w
     if step < 1e-4 or high >= 1e5:
         return [Tick(value, f"{value:.3g}") for value in values]
     return [Tick(value, f"{value:.{digits}f}") for value in values]
-
-
-def percent_ticks() -> list[Tick]:
-    return [Tick(number / 5, f"{20 * number} %") for number in range(6)]

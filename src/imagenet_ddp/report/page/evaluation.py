@@ -44,7 +44,6 @@ class Predictions:
     target_probability: np.ndarray
     top: np.ndarray
     top_probability: np.ndarray
-    unreadable: list[tuple[str, str]]  # (path, reason)
 
     def __len__(self) -> int:
         return len(self.target)
@@ -103,7 +102,6 @@ def read(folder: Path) -> Predictions:
             [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
             np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
             np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
-            [(path, error) for path, error in zip(columns["path"], columns["error"], strict=True) if error],
         )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"{error.filename} must be readable, but is not: {error.strerror}. {hint}") from error
@@ -137,7 +135,6 @@ def join(parts: list[Predictions]) -> Predictions:
         evaluations=[evaluation for part in parts for evaluation in part.evaluations],
         part=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
         paths=paths,
-        unreadable=[row for part in parts for row in part.unreadable],
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
     )
 
