@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from imagenet_ddp.callbacks import History, Progress, ResumeCheckpoint
+from imagenet_ddp.callbacks import GradientNorm, History, Progress, ResumeCheckpoint
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO
 
 pytestmark = [
@@ -84,6 +84,13 @@ def test_with_a_module_of_ones_own(
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch 3/3: train loss ")]
     assert len(lines) == 1
     assert ("best" in lines[0]) == (best[0] is not None)
+
+
+def test_without_logging(tmp_path: Path) -> None:
+    """Lightning accepts 0 as never."""
+    callbacks = [ResumeCheckpoint(every_s=1000), GradientNorm(), Progress(), History()]
+    train(tmp_path, callbacks, "val/top1", [0.2, 0.9, 0.5], log_every_n_steps=0)
+    assert (tmp_path / "checkpoints/last.ckpt").is_file()
 
 
 def test_a_training_continues_with_its_rows_and_its_best(tmp_path: Path) -> None:

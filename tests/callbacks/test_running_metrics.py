@@ -128,6 +128,7 @@ def fitted(callbacks: list[L.Callback], logger: MemoryLogger, **keys: Any) -> L.
         (2, 2, (4, 7, 11, 14)),
         (3, 2, (6, 10, 14)),
         (1, 99, ()),
+        (1, 0, ()),  # never
     ],
 )
 def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches: tuple[int, ...]) -> None:

@@ -35,7 +35,9 @@ def _measure(plan: options.Plan) -> None:
     with import_torch():  # only some modes import torch
         mode = importlib.import_module(f"imagenet_ddp.benchmark.{plan.mode}")
     with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
-        results = mode.run(plan, harness.Trainings(plan, Path(work).absolute()))
+        trainings = harness.Trainings(plan, Path(work).absolute())
+        results = mode.run(plan, trainings)
+        trainings.close()
     harness.finish(plan, overrides.shell_line("benchmark", sys.argv[1:]), results)
 
 

@@ -70,6 +70,11 @@ class Trainings:
         """Start a progress bar that expects this number of runs."""
         self._progress = Progress("benchmark", number, "runs", rate=False)
 
+    def close(self) -> None:
+        """Remove the progress bar from the screen."""
+        if self._progress is not None:
+            self._progress.close()
+
     def train(self, options: Sequence[str] = (), *, typed: Sequence[str] | None = None, **probe: Any) -> Found:
         """Run train with the options of the command line followed by `options`, and return what its Probe measured.
         typed: replaces the options of the command line. probe: arguments of Probe."""

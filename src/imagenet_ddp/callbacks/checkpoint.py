@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, StochasticWei
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
-from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
+from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, log_interval, validates_next
 from imagenet_ddp.callbacks.resume_position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
@@ -110,7 +110,7 @@ class ResumeCheckpoint(Checkpoint):
         """Return whether a checkpoint is due. All ranks get the same answer."""
         if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
             return True
-        if self.every_s is None or trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        if self.every_s is None or trainer.global_step % log_interval(trainer):
             return False
         return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= self.every_s)
 

@@ -4,6 +4,8 @@ import lightning.pytorch as L
 import torch
 from torch.nn.utils import get_total_norm
 
+from imagenet_ddp.callbacks.loop_state import log_interval
+
 
 class GradientNorm(L.Callback):
     """Log grad_norm, the 2-norm of the gradients of all parameters before clipping, every trainer.log_every_n_steps
@@ -12,6 +14,6 @@ class GradientNorm(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if (trainer.global_step + 1) % log_interval(trainer) == 0:
             gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
             pl_module.log("grad_norm", get_total_norm(gradients), on_step=True, on_epoch=False)

@@ -14,6 +14,11 @@ def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None
     return next((callback for callback in callbacks if isinstance(callback, kind)), None)
 
 
+def log_interval(trainer: L.Trainer) -> int:
+    """Return trainer.log_every_n_steps, or Lightning's default of 50 where 0 switches logging off."""
+    return trainer.log_every_n_steps or 50  # type: ignore[attr-defined]
+
+
 def is_epoch_over(trainer: L.Trainer) -> bool:
     """Return whether all batches of the epoch have been trained. An epoch can end before that through
     trainer.max_steps, trainer.max_time, or a callback that sets trainer.should_stop."""

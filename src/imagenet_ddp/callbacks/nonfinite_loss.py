@@ -12,7 +12,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from imagenet_ddp.callbacks.loop_state import is_update
+from imagenet_ddp.callbacks.loop_state import is_update, log_interval
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -54,7 +54,7 @@ class NonFiniteLoss(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.on_nan == "raise":
-            step, every = trainer.global_step, trainer.log_every_n_steps  # type: ignore[attr-defined]
+            step, every = trainer.global_step, log_interval(trainer)
             self._recent.append((step, trainer.current_epoch, outputs["loss_sum"], batch["index"]))
             if (step % every == 0 and is_update(trainer)) or len(self._recent) == MAX_KEPT:
                 self._look(trainer)

@@ -11,7 +11,7 @@ from torch import Tensor
 from imagenet_ddp.callbacks.cpu_time import cpu_s
 from imagenet_ddp.callbacks.image_means import Means, is_hit, on_cpu, sums_of
 from imagenet_ddp.callbacks.image_sums import ImageSums, concatenate
-from imagenet_ddp.callbacks.loop_state import is_epoch_over
+from imagenet_ddp.callbacks.loop_state import is_epoch_over, log_interval
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.callbacks.step_times import StepTimes
 
@@ -90,7 +90,7 @@ class RunningMetrics(ScoreCallback):
         step = trainer.global_step  # read once, because Lightning computes it on each access
         is_update, self._num_updates = step != self._num_updates, step
         # Lightning passes metrics to its loggers in exactly these steps
-        if is_update and (trainer.should_stop or step % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
+        if is_update and (trainer.should_stop or step % log_interval(trainer) == 0):
             means, images_per_s, data_wait_frac = self.take()
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])
             rest = {"lr": lr, "images_per_s": images_per_s, "data_wait_frac": data_wait_frac}
