@@ -87,9 +87,9 @@ def test_a_custom_config(tmp_path: Path) -> None:
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
          ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1", "submit.time must be a time",
-          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: set trainer.devices=8."]),
+          "trainer.devices must be a number, got -1: SLURM chooses the GPUs. Hint: set trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
-         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: set trainer.devices=2."]),
+         ["trainer.devices must be a number, got [0,3]: SLURM chooses the GPUs. Hint: set trainer.devices=2."]),
         (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
         (("submit.time=30", "--epochs", "3"),
          ["options of other programs, and their equivalents here:\n  --epochs 3: trainer.max_epochs=3.\n"

@@ -93,19 +93,19 @@ def _unsupported(request: parse.Request, options: Any) -> list[str]:
     for devices in (config.trainer.devices for config in request.configs):
         if re.match(r"-1$|\[|\d+,", shown(devices)):
             found.append(
-                f"trainer.devices must be a number, because SLURM chooses the GPUs, got {shown(devices)}. "
+                f"trainer.devices must be a number, got {shown(devices)}: SLURM chooses the GPUs. "
                 f"Hint: set trainer.devices={num_devices(devices) or 8}."
             )
     shapes = dict.fromkeys(" ".join(_shape(config, options)) for config in request.configs)
     if len(shapes) > 1:
         found.append(
-            f"all jobs of -m must request the same nodes, GPUs and CPUs, because they become tasks of one job array, "
-            f"got {' and '.join(shapes)}. Hint: submit these jobs one by one, without -m."
+            f"all jobs of -m must request the same nodes, GPUs and CPUs, got {' and '.join(shapes)}: "
+            "they become tasks of one job array. Hint: submit these jobs one by one, without -m."
         )
     sweeper = str(request.hydra.sweeper.get("_target_"))
     if request.multirun and not sweeper.endswith(".BasicSweeper"):
         found.append(
-            f"hydra/sweeper must be basic, because a job array needs all jobs in advance, got {sweeper}. "
+            f"hydra/sweeper must be basic, got {sweeper}: the jobs of an array must be known when it is submitted. "
             "Hint: leave hydra/sweeper out."
         )
     if options.array_parallelism is not None and not _is_array(request):

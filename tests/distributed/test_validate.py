@@ -131,7 +131,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
             {},
-            "trainer.val_check_interval must be a number of batches or a fraction of an epoch, because the clocks of",
+            "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes",
         ),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
         (

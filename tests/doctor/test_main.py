@@ -176,7 +176,7 @@ def test_the_surroundings_are_named(machine: Callable[..., Machine]):
 def test_data_that_is_well(machine: Callable[..., Machine]):
     check = only(machine(), "data")
     assert check.ok and "29 images in" in check.what and "9 to 10 of each of 3 classes" in check.what
-    assert check.what.endswith("train to val 2.64 to 1")
+    assert check.what.endswith("2.64 training images for each validation image")
     assert check.numbers == {"num_classes": 3, "num_train_images": 29, "num_val_images": 11}
 
 

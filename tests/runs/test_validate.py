@@ -103,7 +103,7 @@ def test_well(typed: dict[str, Any]):
         ),
         (
             {"callbacks": saving() | saving_last()},
-            "callbacks.l.save_last must be false, because callbacks.c writes last.ckpt, got link. Hint: set ++callb",
+            "callbacks.l.save_last must be false, got link: callbacks.c writes last.ckpt. Hint: set ++callb",
         ),
     ],
 )

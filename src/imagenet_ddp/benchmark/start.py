@@ -39,7 +39,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
 
 def _conclusion(ours: list[float], bare: list[float], over: float) -> str:
     share = statistics.median(bare) / statistics.median(ours)
-    text = f"{percent(min(share, 1), 0)} of the start is also needed by a bare script, mostly to import torch. "
+    text = f"A bare script takes {percent(min(share, 1), 0)} of this startup time, mostly to import torch. "
     if not torch_bytecode().is_file():
         return f"{text}The bottleneck is compiling torch at every start. `uv pip install --compile-bytecode` avoids it."
     if over > GOOD:

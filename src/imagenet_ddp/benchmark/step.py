@@ -8,6 +8,7 @@ from imagenet_ddp.benchmark.harness import MEASURED, Found, Results, Trainings, 
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import ratio
 from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.text import percent
 
 HOST_STEPS = 100  # several times trainer.log_every_n_steps, to include steps that log
 # A net with negligible computation, on one thread, because in such small operations more threads would wait for each
@@ -52,8 +53,9 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     extra = None if counted is None else _extra(counted)
     notes = [line]
     if host_cost is not None and loop_cost is not None:
-        naive = "of what plain Lightning with two accuracies adds to the bare loop"
-        notes.append(f"Host cost per step: {host_cost:.0%} {naive}. Lightning's loop alone: {loop_cost:.0%}.")
+        naive = "of the overhead that plain Lightning with two accuracy metrics adds to a bare loop"
+        alone = f"Lightning's loop alone accounts for {percent(loop_cost, 0)}"
+        notes.append(f"CPU overhead per step: {percent(host_cost, 0)} {naive}; {alone}.")
     if extra is not None:
         notes.append(f"Collectives per step beyond bare DistributedDataParallel, two ranks: {extra:+.2g}.")
     return Results(

@@ -67,7 +67,7 @@ class NonFiniteLoss(L.Callback):
             time.sleep(PAUSE_S)
             raise RunError(
                 f"weights must be finite, but are not after step {trainer.global_step}, because a gradient or another "
-                f"rank's loss was not finite. No checkpoint contains these weights. Hint: {LOWER}."
+                f"rank's loss was not finite. No checkpoint contains them. Hint: {LOWER}."
             )
 
     def _look(self, trainer: L.Trainer) -> None:
@@ -91,7 +91,7 @@ class NonFiniteLoss(L.Callback):
         lr = trainer.optimizers[0].param_groups[0]["lr"]
         raise RunError(
             f"the loss must be finite, but is {loss} in step {step} (epoch {epoch + 1}, rank {trainer.global_rank}), "
-            f"at a learning rate of {lr:.3g}.{listed} No checkpoint contains these weights. Hint: {LOWER}."
+            f"at a learning rate of {lr:.3g}.{listed} No checkpoint contains the weights of this step. Hint: {LOWER}."
         )
 
     # -- skip

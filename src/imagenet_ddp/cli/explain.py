@@ -139,7 +139,7 @@ class Explainer:
         return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
     def in_file(self, error: Exception, name: str) -> str:
-        """Explain a mistake in a file of the user's --config-dir. The files of conf/ have none, because tests compose
+        """Explain a mistake in a file in the user's --config-dir. The files of conf/ have none, because tests compose
         them."""
         text = str(error)
         where = re.search(r"In '([^']+)'", text)

@@ -146,7 +146,7 @@ def _validate_job(
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
     if config.hydra.job.chdir:
         found.append(
-            "hydra.job.chdir must be false, because relative paths in options start at the current folder, got true. "
+            "hydra.job.chdir must be false, got true: relative paths in options start at the current folder. "
             "Hint: leave hydra.job.chdir out."
         )
     hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}

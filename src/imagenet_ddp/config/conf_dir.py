@@ -9,4 +9,6 @@ def conf_dir() -> Path:
     for candidate in (here / "conf", here.parent.parent / "conf"):
         if (candidate / "train.yaml").is_file():
             return candidate
-    raise FileNotFoundError(f"conf/train.yaml is neither in {here} nor in {here.parent.parent}: reinstall imagenet_ddp")
+    raise FileNotFoundError(
+        f"conf/train.yaml must be in {here} or {here.parent.parent}, but is in neither. Hint: reinstall imagenet_ddp."
+    )

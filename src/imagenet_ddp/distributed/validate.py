@@ -106,8 +106,9 @@ def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
     if not isinstance(interval, str | Mapping):
         return []
     return [
-        "trainer.val_check_interval must be a number of batches or a fraction of an epoch, because the clocks of "
-        f"several processes differ, got {shown(interval)}. Hint: set trainer.val_check_interval=0.25."
+        "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes, got "
+        f"{shown(interval)}. A time could end at a different step in each process. "
+        "Hint: set trainer.val_check_interval=0.25."
     ]
 
 

@@ -32,7 +32,7 @@ def _data(machine: Machine) -> list[Check]:
         numbers[f"num_{name}_images"] = split.num_images if split.is_whole else None
     if len(words) == 2:
         train, val = (split.num_images for split in layout.splits.values())
-        words.append(f"train to val {train / val:.3g} to 1")
+        words.append(f"{train / val:.3g} training images for each validation image")
     return passed(
         "; ".join([f"{data['name']}: " + "; ".join(words) if words else data["name"], *layout.notes]), **numbers
     )

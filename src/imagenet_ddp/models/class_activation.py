@@ -40,7 +40,7 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
             logits = net(images.detach().requires_grad_())
             if not found or not found[0].requires_grad:
                 raise ConfigError(
-                    f"class activation maps need a net with a layer of {LEAST_SIDE} or more rows and columns, "
+                    f"class activation maps need a layer whose output is at least {LEAST_SIDE} × {LEAST_SIDE}, "
                     f"but {type(net).__name__} has none at this image size. Hint: "
                     "set maps=false with report, or leave explain out with predict."
                 )

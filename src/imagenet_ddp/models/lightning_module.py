@@ -30,8 +30,8 @@ class ImageClassifier(L.LightningModule):
     (dropout) of each step. val_mirror: validate on the mean of the logits of each image and its mirror image.
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks. With k < 5 classes, val/top5 is the top-k
-    accuracy. Training logs nothing itself, because logging would cost 2 ms per step and, with a progress bar, a wait
-    for the device. The callback RunningMetrics logs the values that training_step returns.
+    accuracy. training_step logs nothing itself, because logging would cost 2 ms per step and, with a progress bar,
+    force a device synchronization. The callback RunningMetrics logs the values that training_step returns.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class ImageClassifier(L.LightningModule):
     def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
         """Return the loss, the sum of the losses and the logits.
 
-        The loss is scaled such that, after DDP's mean over the ranks and Lightning's division by
-        trainer.accumulate_grad_batches, its gradients add up to the gradients of the mean over all images of the
+        The loss is scaled so that, after DDP averages over the ranks and Lightning divides by
+        trainer.accumulate_grad_batches, the accumulated gradient equals that of the mean loss over all images in the
         optimizer step. batch["weight"] multiplies the loss of each image; the sum is divided by the number of images,
         not by the sum of the weights.
         """

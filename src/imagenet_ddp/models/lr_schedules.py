@@ -42,7 +42,7 @@ def make_schedule(
 ) -> Callable[[float], float]:
     """Return a function that maps the elapsed epochs (fractional within an epoch) to a factor on the learning rate.
 
-    schedule: the resolved schedule.* keys. step and multistep count epochs from the start of the training; all other
+    schedule: the resolved schedule.* keys. "step" and "multistep" count epochs from the start of training; all other
     schedules begin at the end of the warm-up. The factor does not depend on the number of steps, so a run resumed on
     another number of devices keeps its learning rates.
     """
@@ -63,7 +63,7 @@ def make_schedule(
 
 def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> Callable[[float], float]:
     """Return a function that maps the epochs since the warm-up to a factor on the learning rate. length: epochs from
-    the end of the warm-up to the end of the training."""
+    the end of the warm-up to the end of training."""
     name, gamma, final = schedule["name"], schedule["gamma"], float(schedule["final_fraction"])
 
     def fall(share: float) -> float:

@@ -58,7 +58,8 @@ def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[
 def make_optimizer(
     optim: Mapping[str, Any], net: nn.Module, lr: float, fused: bool = False, head: str | None = None
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of a net. Raises ConfigError if it does not accept the optim.* keys.
+    """Return the optimizer of a net. Raises ConfigError if the optimizer does not accept the optim.*
+    keys.
 
     optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the decision of choose_fused. head: name of
     the net's last layer, for optim.lr_head and optim.layer_decay.

@@ -112,8 +112,8 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
     for key, name in _known_classes(callbacks) if keys else ():
         if name == "ModelCheckpoint" and callbacks[key].get("save_last") and not callbacks[key].get("dirpath"):
             found.append(
-                f"callbacks.{key}.save_last must be false, because callbacks.{keys[0]} writes last.ckpt, got "
-                f"{shown(callbacks[key]['save_last'])}. Hint: set ++callbacks.{key}.save_last=false."
+                f"callbacks.{key}.save_last must be false, got {shown(callbacks[key]['save_last'])}: "
+                f"callbacks.{keys[0]} writes last.ckpt. Hint: set ++callbacks.{key}.save_last=false."
             )
     return found
 

@@ -16,7 +16,7 @@ def wrap_text(text: str, width: int, first: str = "", indent: str = INDENT) -> l
     """Return lines of at most width columns, with a hint on a new line.
 
     Paths and text in backticks are never broken, because people copy them. A row of figures is broken only at its bars
-    ("|"). first, indent: prefixes of the first line and of the other lines. Input lines that begin with two blanks are
+    ("|"). first, indent: prefixes of the first line and of the other lines. Input lines that begin with two spaces are
     list items.
     """
     glued = re.sub(r"`[^`]*`", lambda match: match.group().replace(" ", "\0"), text)

@@ -109,7 +109,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     found = validate_group("tune", options, "tune")
     if config.resume is not None:
         found.append(
-            f"resume must not be set for tune, because it resumes a single run, got {config.resume}. Hint: set "
+            f"resume must not be set for tune, got {config.resume}: it resumes a single run. Hint: set "
             f"tune.resume={config.resume} to resume a study."
         )
     parameters: list[Parameter] = []

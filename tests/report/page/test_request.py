@@ -125,4 +125,4 @@ def test_folds_without_a_run_are_named(tmp_path: Path):
         write_evaluation(run / "evaluation", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], paths=[run.name])
     done = start(tmp_path, "report", ".", "by=fold", "maps=false")
     assert done.returncode == 0, done.stderr
-    assert "No finished run has data.val_fold=1,2,4, so those images are missing." in done.stdout
+    assert "No finished run held out these folds: 1, 2, 4 (data.val_fold). Their images are missing" in done.stdout

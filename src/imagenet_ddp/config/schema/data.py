@@ -38,7 +38,7 @@ class DataConfig:
         float | None,
         number(above=0, below=1),
         Example("0.1"),
-        "Share of each class kept for validation if there is no val_dir, or no column split.",
+        "Share of each class kept for validation if there is no val_dir or no split column.",
     ] = None
     val_fold: Annotated[
         int,

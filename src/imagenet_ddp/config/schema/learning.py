@@ -138,10 +138,10 @@ class ScheduleConfig:
         int | None, integer(1), Example("10"), "cosine: epochs until the rate restarts at its maximum; null: never."
     ] = None
     decay_fraction: Annotated[
-        float, number(above=0, most=1), "wsd: final share of the training in which the rate falls linearly."
+        float, number(above=0, most=1), "wsd: final share of training in which the rate falls linearly."
     ] = 0.2
     peak_fraction: Annotated[
-        float, number(above=0, below=1), "one_cycle: share of the training until the rate reaches its maximum."
+        float, number(above=0, below=1), "one_cycle: share of training until the rate reaches its maximum."
     ] = 0.3
     warmup: Annotated[
         str,

@@ -121,8 +121,8 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
         indices = np.array([], dtype=np.int64)
     if not len(indices) or indices.min() < 0 or indices.max() >= num_images:
         raise ConfigError(
-            f"{folder / 'fold_indices.txt'} must list images from 0 to {num_images - 1} in line {fold + 1} "
-            f"(data.fold={fold}), but does not. Hint: set data.fold=null to train on all images."
+            f"line {fold + 1} of {folder / 'fold_indices.txt'} (data.fold={fold}) must contain image indices from 0 to "
+            f"{num_images - 1}, but does not. Hint: set data.fold=null to train on all images."
         )
     return indices
 

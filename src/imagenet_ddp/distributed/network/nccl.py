@@ -114,7 +114,7 @@ def validate(
 
 
 def _validate_name(name: str) -> list[str]:
-    """Return an error for a variable of another library, and for a name that is almost a known name."""
+    """Return the errors if the name belongs to another library or looks like a misspelling of a known name."""
     if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or not name.startswith(PREFIXES):
         known = ", ".join(f"{prefix}..." for prefix in PREFIXES)
         return [

@@ -1,7 +1,7 @@
 """Resolve NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to interfaces of this machine, and find the right one.
 
 The libraries read the values differently. NCCL expects a list of prefixes. A leading = turns all of them into whole
-names, and a leading ^ excludes the interfaces that match. Gloo expects a list of whole names without blanks, each of
+names, and a leading ^ excludes the interfaces that match. Gloo expects a list of whole names without spaces, each of
 which must exist. Neither library accepts an interface without an address, and NCCL does not accept an interface without
 a carrier. NCCL listens on the first interface that matches, so ^docker alone selects lo.
 """

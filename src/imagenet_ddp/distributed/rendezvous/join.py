@@ -100,7 +100,7 @@ def _label(world_info: WorldInfo | None) -> Callable[[int], str]:
 
 
 def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
-    """Return a hint for the likely reasons of a missing rank."""
+    """Return a hint about the likely causes of a missing rank."""
     address = launch_info.address
     if address is not None and address.file is not None:
         reach = f"Check that the missing machine reaches {host}:{port}, and has {address.file} on the same disk."

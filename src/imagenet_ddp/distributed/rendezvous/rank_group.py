@@ -125,10 +125,10 @@ class RankGroup:
         find_mistakes: Callable[[list[Any]], list[str]],
         timeout_s: float | None = None,
     ) -> list[Any]:
-        """Let number 0 check the facts of all members.
+        """Let member 0 check the facts of all members.
 
-        Return the facts by number on number 0, and [] on the other members. If number 0 finds mistakes, raises them as
-        SharedError on every member.
+        Return the facts by number on member 0, and [] on the other members. Raises SharedError on every member if
+        member 0 finds mistakes.
         """
         timeout_s, all_facts = timeout_s or self.timeout_s, list[Any]()
         store = PrefixStore(key, self.store)

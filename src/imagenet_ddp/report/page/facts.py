@@ -63,7 +63,7 @@ def figures(run: Run, found: Predictions | None) -> list[Figure]:
 
 
 def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
-    """Return the facts below the key figures, as (name, text)."""
+    """Return the facts shown below the key figures on the page, as (name, text) pairs."""
     summary, options = run.summary, run.options or {}
     numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
     splits = (("num_train_images", "training"), ("num_val_images", "validation"))

@@ -59,7 +59,9 @@ def _missing_folds(runs: Mapping[object, Run]) -> list[str]:
     """Return a sentence on the folds that no finished run has held out; [] if there are none."""
     fraction = as_number((next(iter(runs.values())).options or {}).get("data.val_fraction"))
     lacking = [str(fold) for fold in range(round(1 / fraction) if fraction else 0) if fold not in runs]
-    return [f"No finished run has {FOLD}={','.join(lacking)}, so those images are missing."] if lacking else []
+    if not lacking:
+        return []
+    return [f"No finished run held out these folds: {', '.join(lacking)} ({FOLD}). Their images are missing here."]
 
 
 def _runs_of_folds(folders: Sequence[Path]) -> dict[object, Run]:

@@ -56,7 +56,7 @@ def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
 
 
 def files_beside(folder: Path) -> Counter[str]:
-    """Count the files directly in a folder of class folders by reason: "beside" for images, otherwise the reasons of
+    """Count the files directly in a folder of class folders by reason: "beside" for images, otherwise the reasons from
     list_folder."""
     kinds = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
     return Counter({kind: number for kind, number in kinds.items() if kind not in ("folder", "linked")})

@@ -39,7 +39,7 @@ class Table:
         return self.file.parent
 
     def rows_of(self, split: str, verb: str = "train") -> list[int]:
-        """Return the positions of the rows in a split. Without a column split, all rows are training images, or
+        """Return the positions of the rows in a split. Without a `split` column, all rows are training images, or
         validation images if verb is evaluate."""
         if self.splits is None:
             return list(range(len(self.paths))) if split == ("val" if verb == "evaluate" else "train") else []
@@ -204,12 +204,12 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
         if val_fraction is not None or verb == "evaluate":
             return []
         return [
-            f"{table.file} must have a column split (train, val), or data.val_fraction must be the share of each class "
-            "that is kept for validation, got neither. Hint: set data.val_fraction=0.1."
+            f"{table.file} must have a `split` column (train, val), or data.val_fraction must be the share of each "
+            "class that is kept for validation, got neither. Hint: set data.val_fraction=0.1."
         ]
     if val_fraction is not None:
         return [
-            f"data.val_fraction is {val_fraction}, but {table.file} has a column split. Hint: set "
+            f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column. Hint: set "
             "data.val_fraction=null."
         ]
     found = []
@@ -221,7 +221,7 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
         if table.paths and not classes[split]:
             found.append(
                 f"{table.file}: split must be {split} in at least one row, but is in no row. Hint: correct that file, "
-                "or remove its column split."
+                "or remove its `split` column."
             )
     if verb != "evaluate" and classes["train"] and (foreign := sorted(classes["val"] - classes["train"])):
         found.append(
