@@ -16,6 +16,7 @@ from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress
 from imagenet_ddp.distributed.rendezvous.deadline import Deadline
 from imagenet_ddp.errors import ConfigError
 
+BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
 INCOMPLETE_S = 5.0  # for this time, a file that cannot be read may be one that its owner is still writing
 
 
@@ -55,7 +56,7 @@ def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStor
                 raise
             # with two nodes on one machine, the other node was first; or another program uses the port
             with contextlib.suppress(ConfigError):
-                return FoundStore(store.client(host, port, store.ANSWER_S, who), host, port)
+                return FoundStore(store.client(host, port, BUSY_S, who), host, port)
             raise
     return FoundStore(store.client(host, port, timeout_s, who), host, port)
 
