@@ -52,7 +52,7 @@ def test_of_a_training(rates: dict[str, float], wait: float, workers: int, said:
 def test_of_a_start(ours: float, bytecode: bool, said: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(start, "torch_bytecode", lambda: Path(__file__ if bytecode else "missing"))
     text = start._conclusion([ours], [10.0], ours / 10)
-    assert said in text and text.startswith(f"{100 * 10 / ours:.0f} % of the start")
+    assert said in text and text.startswith(f"A bare script takes {100 * 10 / ours:.0f} % of")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_original_cwd
@@ -49,7 +50,7 @@ def test_hydra_surrounds_the_task(tmp_path: Path, calls: list[tuple[str, Any]]) 
     hydra = OmegaConf.create(written["hydra.yaml"]).hydra
     assert hydra.run.dir == str(tmp_path / "a b")
     assert hydra.job.override_dirname == "allow_targets=[hydra_calls],optim=adamw,seed=7"
-    assert OPTIONS[4] in written["hydra.yaml"]
+    assert OPTIONS[4] in yaml.safe_load(written["hydra.yaml"])["hydra"]["overrides"]["hydra"]
     assert "JOB_VARIABLE" not in os.environ and not HydraConfig.initialized()
     assert "hydra" not in request.configs[0], "the request itself is not changed"
 

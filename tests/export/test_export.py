@@ -309,6 +309,7 @@ def test_without_its_images_it_is_compared_on_random_ones(
             run_export(moved, *options, "card=false")
 
 
+@pytest.mark.slow
 def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
     options = [*SMALL, "model=timm", "model.name=vit_tiny_patch16_224", "trainer.max_epochs=1", f"data.root={tree}"]
     result = run("train", *options, "hydra.run.dir=r", "averaging=ema")

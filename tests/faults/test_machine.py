@@ -12,6 +12,7 @@ from conftest import PROBES, clean_environ
 from faults.trainings import QUIET, End, Told, assert_same, command, short
 
 
+@pytest.mark.slow
 def test_clock_steps(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
     """The clock is set forward by a day during a run, and back by two: no number changes."""
     steps = ["allow_targets=[clock_steps]", "+callbacks.clock._target_=clock_steps.ClockSteps"]

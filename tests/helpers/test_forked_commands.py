@@ -85,6 +85,7 @@ def test_a_signal_ends_it(module: str, tmp_path: Path):
     assert command.wait(60) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_server_and_nobody_waits_in_vain(module: str, tmp_path: Path):
     server = ForkServer()
     command = server.start(module, "wait", folder=tmp_path, environment=clean_environ())

@@ -145,7 +145,7 @@ for number in range(3):
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path, unbuffered: str) -> None:
     """A log that nobody reads, what Hydra prints, and a packing."""
     write_images(tmp_path / "s/train", {"cat": 2, "dog": 2})

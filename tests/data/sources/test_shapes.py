@@ -86,6 +86,7 @@ def test_a_finished_tree_is_not_generated_again(tmp_path: Path, monkeypatch: pyt
     assert shapes.ensure(0, environ(tmp_path)) == folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_what_a_killed_process_left_does_not_count(tmp_path: Path):
     code = f"""

@@ -144,7 +144,7 @@ def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
     (folder / "fold_indices.txt").write_text("0 20\n3 x\n")
     for fold in (0, 1, 2):  # beyond the end, no number, no line
         (sentence,) = stl10.validate(tmp_path, fold, download=False)
-        assert f"from 0 to 19 in line {fold + 1} (data.fold={fold})" in sentence
+        assert f"line {fold + 1} of " in sentence and f"(data.fold={fold}) must contain image indices" in sentence
         with pytest.raises(ConfigError):
             Stl10Images(folder, "train", fold)
 

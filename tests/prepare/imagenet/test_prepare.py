@@ -254,6 +254,7 @@ def test_stopped_by_a_signal(fake: FakeImageNet, out: Path):
     assert "Traceback" not in messages
 
 
+@pytest.mark.slow
 def test_two_at_once(fake: FakeImageNet, out: Path):
     first = start(fake, out, 0.4)
     while not (out / ".prepare.lock").exists():

@@ -107,6 +107,7 @@ def test_older_predictions_are_shown_with_the_reason(tmp_path: Path, monkeypatch
     assert page.summary[-1] == "The page shows older predictions."
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     thumbnail = "data:image/jpeg;base64," + "A" * 5000
     thumbnails = dict.fromkeys(range(50_000), thumbnail)
