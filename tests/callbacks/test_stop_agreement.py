@@ -55,7 +55,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
     def train(rank: int) -> None:
         for number, (position, leave) in enumerate(plans[rank]):
             if position % 3 != 1:
-                together.wait(20)
+                together.wait(60)
             time.sleep(pauses[rank])
             if rank == asked and number == when:
                 signals[rank].received = signal.SIGTERM
@@ -69,7 +69,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     for agreement in agreements:
         agreement.end()
     if stopped or num_epochs > 6:
