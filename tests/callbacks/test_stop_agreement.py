@@ -48,7 +48,7 @@ def test_all_ranks_stop_at_the_same_position(seed: int, monkeypatch: pytest.Monk
     asked, when = chance.randrange(world_size), chance.randrange(5, 60)
     # one rank may have more validation batches than another
     # of the shorter runs some end before the threads have agreed
-    num_epochs = 6 if seed % 6 == 5 else 60
+    num_epochs = 6 if seed % 6 == 5 else 600  # on a busy machine, agreeing may take many of these short steps
     plans = [positions(num_epochs, 5, 1 + chance.randrange(3)) for _ in range(world_size)]
     pauses = [chance.random() * 0.004 for _ in range(world_size)]
 
