@@ -79,16 +79,14 @@ def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
     # unresolved, because an option may refer to what Hydra sets only for the job
     options: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
     config.hydra.overrides.hydra = in_folder(options, "hydra.run.dir", run_dir)
-    results: list[T] = []
     raised: list[Exception] = []
 
     def job(_: DictConfig) -> T:
         try:
-            results.append(task())
-        except Exception as error:  # Hydra returns only a message; the caller needs the error
+            return task()
+        except Exception as error:  # kept, because done.return_value prints a line of its own before it raises
             raised.append(error)
             raise
-        return results[0]
 
     name = config.hydra.job.config_name
     sources = {source.provider: source.path for source in config.hydra.runtime.config_sources}
@@ -107,7 +105,7 @@ def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
         callbacks.on_run_end(config=config, config_name=name, job_return=done)
     if raised:
         raise raised[0]
-    return results[0]
+    return done.return_value
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:
