@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import TCPStore
@@ -100,6 +101,44 @@ def test_a_slow_decision_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     while agreement.signal_number is None and time.monotonic() < end:
         time.sleep(0.01)
     assert agreement.must_stop(9)
+    agreement.end()
+
+
+def test_a_later_proposal_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that waits at a position, and wakes only when the next position is proposed, does not stop before that."""
+    monkeypatch.setattr(stop_agreement, "POLL_S", 0.005)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def client() -> TCPStore:
+        return TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+
+    class SlowToWake(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            found = super().wait(timeout)
+            self.release()
+            client().wait(["stop/1/rank0"], timedelta(seconds=10))
+            self.acquire()
+            return found
+
+    def answer() -> None:
+        other = client()
+        for attempt, word in enumerate(("no", "yes")):
+            positions.append(int(other.get(f"stop/{attempt}/position")))
+            other.set(f"stop/{attempt}/rank1", word)
+
+    positions: list[int] = []
+    signals = Signals()
+    own = SimpleNamespace(Condition=SlowToWake, Thread=threading.Thread)  # threads have conditions, too
+    monkeypatch.setattr(stop_agreement, "threading", own)
+    agreement = StopAgreement(signals, 0, 2, client)
+    assert not agreement.must_stop(3)
+    signals.received = signal.SIGTERM
+    client().wait(["stop/0/rank0"], timedelta(seconds=10))
+    assert not agreement.must_stop(6)  # rank 0 stops at 7 or later, rank 1 cannot
+    helper = threading.Thread(target=answer, daemon=True)
+    threading.Timer(0.3, helper.start).start()  # by then rank 0 waits
+    assert [agreement.must_stop(position) for position in (9, 12)] == [False, True]
+    assert positions == [7, 10]
     agreement.end()
 
 

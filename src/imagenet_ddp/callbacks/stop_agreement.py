@@ -58,16 +58,19 @@ class StopAgreement:
             return self.signal_number is not None
         with self._lock:
             self._validating = not leave
-            if self._proposed is not None and position >= self._proposed:
-                # The thread has already answered that this rank can stop here. If this rank continued before the
-                # decision, the other ranks might wait for it. The thread ends either this wait or the process.
-                while not self._decided and self._proposed is not None and self._thread.is_alive():
-                    self._lock.wait(ANSWER_S)
-                if self._decided:
-                    return True
+            # The thread has already answered that this rank can stop here. If this rank continued before the decision,
+            # the other ranks might wait for it. The thread ends either this wait or the process. When this rank wakes,
+            # a later position may already be proposed, at which it must not stop yet.
+            while self._is_proposed(position) and not self._decided and self._thread.is_alive():
+                self._lock.wait(ANSWER_S)
+            if self._decided and self._is_proposed(position):
+                return True
             if leave:
                 self._passed = position
             return False
+
+    def _is_proposed(self, position: int) -> bool:
+        return self._proposed is not None and position >= self._proposed
 
     def end(self) -> None:
         """End the thread. To be called when the run is over, so that the other ranks need not wait for this one."""
