@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROBES, SMALL, Run, clean_environ, write_images
+from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, write_images
 from helpers import forked_commands
 from helpers.forked_commands import Command
 from helpers.ports import free_port
@@ -192,7 +192,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
     """Stopped twice, in the middle of the second epoch and in the validation after it, with all that draws random
     numbers and an average of the weights."""
     options = [
-        *SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "trainer.max_epochs=3",
+        *SMALL_DRAWN, f"data.root={tree}", f"trainer.devices={ranks}", "trainer.max_epochs=3",
         "data.augment=pad_crop", "data.policy=randaugment", "data.erasing=0.5", "data.blur=0.2",
         "data.mixup_alpha=0.4", "data.cutmix_alpha=1", "data.repeats=2", "averaging=ema", "averaging.decay=0.5",
     ]  # fmt: skip
@@ -507,7 +507,7 @@ def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}", "data.policy=randaugment", "data.cutmix_alpha=1"]
+    options = [*SMALL_DRAWN, f"data.root={tree}", "data.policy=randaugment", "data.cutmix_alpha=1"]
     for ranks in (1, 2):
         result = succeeded(run("train", *options, f"trainer.devices={ranks}", "show=augmented", "hydra.run.dir=shown"))
         assert result.stdout.splitlines()[-1].endswith(": shown/train_batch.png")

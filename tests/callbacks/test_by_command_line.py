@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PROBES, SMALL, Run
+from conftest import PROBES, SMALL, SMALL_DRAWN, Run
 
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.models.lr_schedules import make_schedule
@@ -137,7 +137,7 @@ def test_two_processes_decide_alike(run: Run, tree: Path, tmp_path: Path) -> Non
 def test_without_the_built_in_callbacks(run: Run, tree: Path, tmp_path: Path) -> None:
     """A run needs none of them; summary.json and the last line stay."""
     result = run(
-        "train", *SMALL, f"data.root={tree}", "hydra.run.dir=r", "callbacks=none", "trainer.limit_train_batches=1",
+        "train", *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "callbacks=none", "trainer.limit_train_batches=1",
         "trainer.max_epochs=1",
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr

@@ -23,6 +23,7 @@ OPTIONS = (
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # an earlier test's `--cfg --resolve` has set it
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "helpers" / "probes")
     import hydra_calls  # pyright: ignore[reportMissingImports]
 

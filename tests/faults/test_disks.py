@@ -31,6 +31,7 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, t
     continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
+    wait_for((disk / "r/checkpoints/last.ckpt").exists, running)
     make_room = breakages.fill_the_disk(Scene(running, disk / "r", tree))
     ended = end(running)
     assert ended.code == 1
@@ -47,6 +48,7 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
     the disk is read-only, and afterwards continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
+    wait_for((disk / "r/checkpoints/last.ckpt").exists, running)
     mend = breakages.make_read_only(Scene(running, disk / "r", tree))
     try:
         ended = end(running)

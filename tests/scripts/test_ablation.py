@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SMALL, clean_environ
+from conftest import ROOT, SMALL_DRAWN, clean_environ
 from helpers import forked_commands
 
 from scripts import ablation
 
-OPTIONS = ("experiment=quick", *SMALL, "trainer.limit_train_batches=2", "trainer.max_epochs=1", "callbacks=none")
+OPTIONS = ("experiment=quick", *SMALL_DRAWN, "trainer.limit_train_batches=2", "trainer.max_epochs=1", "callbacks=none")
 
 
 def start(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PROBES, SMALL, clean_environ
+from conftest import PROBES, SMALL_DRAWN, clean_environ
 from helpers import forked_commands, logged
 from helpers.chromium import CHROMIUM, dom_of
 from helpers.ports import free_port
@@ -46,7 +46,7 @@ def train(folder: Path, *options: str, **environ: str | None) -> subprocess.Comp
 def two_parts(folder: Path, tree: Path, loggers: str, *options: str) -> tuple[Any, Any]:
     """4 steps an epoch, last.ckpt after the steps 8 and 16, the first part ends after step 13, of 24."""
     first = train(
-        folder, *SMALL, f"data.root={tree}", "hydra.run.dir=r", "trainer.devices=2", "trainer.max_epochs=6",
+        folder, *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "trainer.devices=2", "trainer.max_epochs=6",
         f"logger={loggers}", "callbacks=gradient_norm", "callbacks.checkpoint.every_n_epochs=2",
         "trainer.log_every_n_steps=2", "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe",
         "+callbacks.probe.folder=p", "+callbacks.probe.step=13", *options,
@@ -229,7 +229,7 @@ def mlflow_server(folder: Path) -> Iterator[tuple[subprocess.Popen, str]]:
 @pytest.mark.skipif(not all(map(find_spec, ("mlflow", "flask"))), reason="needs the extra mlflow, and flask")
 def test_mlflow_server(tree: Path, tmp_path: Path) -> None:
     """A run has its figures there; a server that dies in the middle of the next one does not end it."""
-    small = (*SMALL, f"data.root={tree}", "logger=mlflow", "trainer.log_every_n_steps=2")
+    small = (*SMALL_DRAWN, f"data.root={tree}", "logger=mlflow", "trainer.log_every_n_steps=2")
     with mlflow_server(tmp_path) as (server, uri):
         result = train(tmp_path, *small, "hydra.run.dir=sweep_1/0", "logger.mlflow.log_model=true",
                        MLFLOW_TRACKING_URI=uri)  # fmt: skip
@@ -261,7 +261,9 @@ def _text(path: Path) -> str:
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
 def test_a_server_that_is_not_there_is_refused(tree: Path, tmp_path: Path) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
-    result = train(tmp_path, *SMALL, f"data.root={tree}", "hydra.run.dir=r", "logger=mlflow", MLFLOW_TRACKING_URI=uri)
+    result = train(
+        tmp_path, *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "logger=mlflow", MLFLOW_TRACKING_URI=uri
+    )
     assert result.returncode == 2
     message = " ".join(result.stderr.split())
     assert f"logger.mlflow must be able to reach {uri}, but cannot: " in message
