@@ -137,8 +137,8 @@ def test_two_processes_decide_alike(run: Run, tree: Path, tmp_path: Path) -> Non
 def test_without_the_built_in_callbacks(run: Run, tree: Path, tmp_path: Path) -> None:
     """A run needs none of them; summary.json and the last line stay."""
     result = run(
-        "train", *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "callbacks=none", "trainer.limit_train_batches=1",
-        "trainer.max_epochs=1",
+        "train", *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "callbacks=none",
+        "trainer.limit_train_batches=1", "trainer.max_epochs=1",
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.splitlines()[-1] == "11 of 11 validation images, each once."
