@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, clean_environ
+from helpers import forked_commands
 
 
 @pytest.mark.slow
@@ -17,9 +18,7 @@ def test_the_script_trains_and_continues(tree: Path, tmp_path: Path) -> None:
 
     def run(text: str) -> str:
         (tmp_path / "train.py").write_text(text)
-        result = subprocess.run(
-            [sys.executable, "train.py"], cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=240
-        )
+        result = forked_commands.run("train", folder=tmp_path, environment=clean_environ())
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 

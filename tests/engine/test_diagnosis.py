@@ -36,16 +36,16 @@ def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_
     )
     options = [
         "data=imagefolder", f"data.root={tree}", "data.image_size=32", "trainer.accelerator=cpu", "data.num_workers=0",
-        "'allow_targets=[hungry]'".strip("'"), "model._target_=hungry.Hungry", "trainer.max_epochs=3",
+        "allow_targets=[hungry]", "model._target_=hungry.Hungry", "trainer.max_epochs=3",
         "optim.lr=1e-9", "callbacks=none", "hydra.run.dir=r",
     ]  # fmt: skip
-    failed = run("train", *options, "data.batch_size=4", PYTHONPATH=str(tmp_path))
+    failed = run("train", *options, "data.batch_size=4")
     assert failed.returncode == 1, failed.stdout + failed.stderr
     assert "Traceback" not in failed.stderr
     assert "no room for it. Hint: set data.batch_size=2 trainer.accumulate_grad_batches=2," in " ".join(
         failed.stderr.split()
     )
     hint = ["data.batch_size=2", "trainer.accumulate_grad_batches=2"]
-    done = run("train", *options, *hint, "hydra.run.dir=r2", PYTHONPATH=str(tmp_path))
+    done = run("train", *options, *hint, "hydra.run.dir=r2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Val top-1 is no better than guessing among 3 classes" in done.stdout

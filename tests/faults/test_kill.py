@@ -80,26 +80,19 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: Path) -> None:
-    """SIGKILL of a rank, twice, with cluster.max_restarts=2: the command continues by itself, in one folder,
-    bit-exactly."""
+    """SIGKILL of a rank, with cluster.max_restarts=2: the command continues by itself, in one folder, bit-exactly."""
     options = [*options_of(tree, 0)[:-1], "cluster.max_restarts=2"]
     command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
     assert isinstance(command, Command)
     last = tmp_path / "r/checkpoints/last.ckpt"
-    killed: set[int] = set()
-    for number in range(2):
-        written = last.stat().st_mtime_ns if number else 0
-        deadline = time.monotonic() + 120
-        while not last.exists() or last.stat().st_mtime_ns == written or not (ranks := family(command)[1:]):
-            assert time.monotonic() < deadline and command.poll() is None, command.communicate()
-            time.sleep(0.02)
-        victim = max(ranks, key=lambda process: process.memory_info().rss)
-        killed.add(victim.pid)
-        victim.kill()
+    deadline = time.monotonic() + 120
+    while not last.exists() or not (ranks := family(command)[1:]):
+        assert time.monotonic() < deadline and command.poll() is None, command.communicate()
+        time.sleep(0.02)
+    max(ranks, key=lambda process: process.memory_info().rss).kill()
     output, errors = command.communicate(timeout=300)
     assert command.returncode == 0, output + errors
-    assert [f"Restart {number} of 2" in errors for number in (1, 2)] == [True, True], errors
-    assert len(killed) == 2
+    assert "Restart 1 of 2" in errors and "Restart 2" not in errors, errors
     assert_same(whole, tmp_path / "r")
 
 

@@ -86,19 +86,16 @@ def test_a_batch_shell_of_two_nodes(cluster: Cluster, work: Path, tree: Path) ->
 
 
 def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str], run: Run) -> None:
-    """On two nodes, whose names only SLURM can resolve. A run that its time limit stops, and then a signal, ends like
-    one on one node that was never stopped."""
+    """On two nodes, whose names only SLURM can resolve. A run that its time limit stops ends like one on one node that
+    was never stopped."""
     words = options(tree, "trainer.max_epochs=12")  # SLURM looks at time limits every half minute
     job = submit("train.sbatch", *words, *probe(work / "seen", slow_s=1.0), sbatch=("--nodes=2", "--time=60"))
     run_dir = folder(work, f"slurm_{job}_0")
     cluster.until(lambda: done(run_dir))
     cluster.time_out(job)
-    more = done(run_dir) + 1
-    cluster.until(lambda: cluster.hasten() or done(run_dir) >= more)
-    cluster.run(["scancel", "--signal=USR2", job])
     fields = cluster.end(job)
-    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "2"), log(work, job)
-    assert log(work, job).count("Stopped and saved after step") == 2
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log(work, job)
+    assert log(work, job).count("Stopped and saved after step") == 1
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
     content = summary(run_dir)
     assert (content["world_size"], content["num_nodes"]) == (2, 2)
@@ -169,7 +166,7 @@ def test_a_job_without_requeue_reports_it(cluster: Cluster, work: Path, tree: Pa
 
 def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
     """One agent per node; the signal reaches its workers and does not end the agent."""
-    words = options(tree, "trainer.max_epochs=6", "data.num_workers=1", *probe(work / "seen", slow_s=0.3))
+    words = options(tree, "trainer.max_epochs=6", *probe(work / "seen", slow_s=0.3))
     job = submit("train_torchrun.sbatch", *words, sbatch=("--nodes=2",))
     cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
     cluster.run(["scancel", "--signal=USR2", job])
