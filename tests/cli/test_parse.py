@@ -12,7 +12,7 @@ from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
-from imagenet_ddp.config.commands import COMMANDS, USE_MODEL
+from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.data.validate import has_dali
 from imagenet_ddp.distributed import nvidia_gpus
@@ -64,22 +64,16 @@ def test_the_plain_command():
 
 # Group of conf/ -> the only command that knows it.
 OF_ONE_VERB = {"search": "tune", "prepare": "prepare", "benchmark": "benchmark"}
-FILES = sorted(path.relative_to(conf_dir()) for path in conf_dir().glob("*/*.yaml") if path.parent.name != "hydra")
-FIRST = {path.parent: path for path in reversed(FILES)}.values()
-
-
-@pytest.mark.parametrize(
-    ("path", "verb"),
-    [
-        pytest.param(path, verb, id=f"{path}-{verb}")
-        for path in FILES
-        for verb in COMMANDS
-        if OF_ONE_VERB.get(path.parent.name, verb) == verb
-        # train reads every file, and the others one of each group that they share with it
-        and (verb == "train" or path in FIRST or path.parent.name in ("data", *OF_ONE_VERB))
-    ],
+# tests/config/test_experiments.py composes the experiments
+FILES = sorted(
+    path.relative_to(conf_dir())
+    for path in conf_dir().glob("*/*.yaml")
+    if path.parent.name not in ("hydra", "experiment")
 )
-def test_every_file_of_conf_composes(path: Path, verb: str):
+FIRST = {path.parent: path for path in reversed(FILES) if path.parent.name not in OF_ONE_VERB}.values()
+
+
+def asked_with(path: Path, verb: str, *more: str) -> None:
     typed = [f"{path.parent}={path.stem}", "checkpoint=x.ckpt", "images=pets"]
     typed = typed[: {"evaluate": 2, "export": 2, "demo": 2, "predict": 3}.get(verb, 1)]
     if verb == "prepare" and path.parent.name != "prepare":
@@ -96,10 +90,30 @@ def test_every_file_of_conf_composes(path: Path, verb: str):
         return
     said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://", "table": "must be a table"}
     said = said.get(path.stem, "")
-    if str(path.parent) == "data" and said and verb not in ("evaluate", *USE_MODEL, "prepare", "benchmark"):
+    if str(path.parent) == "data" and said and verb == "train":
         assert all(said in text for text in refused(*typed))  # pets are none
     else:
-        assert OmegaConf.missing_keys(asked(*typed, verb=verb, environ=environ).configs[0]) == set()
+        assert OmegaConf.missing_keys(asked(*typed, *more, verb=verb, environ=environ).configs[0]) == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "verb"),
+    [
+        pytest.param(path, verb, id=f"{path}-{verb}")
+        for path in FILES
+        for verb in ("train", "evaluate", "prepare", "tune", "benchmark")
+        if OF_ONE_VERB.get(path.parent.name, "train") == verb
+        or (path.parent.name == "data" and verb in ("evaluate", "prepare"))
+    ],
+)
+def test_every_file_of_conf_composes(path: Path, verb: str):
+    asked_with(path, verb)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in COMMANDS if verb != "train"])
+def test_every_command_has_the_groups_of_train(verb: str):
+    one, *others = [path for path in FIRST if path.parent.name != "cluster"]
+    asked_with(one, verb, *(f"{path.parent}={path.stem}" for path in others), "data=shapes")
 
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in conf_dir().glob("*.yaml")))
