@@ -35,7 +35,7 @@ class History(ScoreCallback):
     Checkpoints contain the rows, so a resumed run removes the rows of epochs after its checkpoint.
 
     run_dir: folder for both files; None means the trainer's default_root_dir. title: title of the figure; None means
-    the folder's name. curves: draw curves.png, which takes 0.3 s.
+    the folder's name. curves: whether to draw curves.png.
     """
 
     def __init__(
