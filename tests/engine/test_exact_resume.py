@@ -36,10 +36,6 @@ def command(folder: Path, verb: str, *options: str) -> tuple[int, str]:
 # ---- sources
 
 
-def imagefolder(tree: Path, folder: Path) -> list[str]:
-    return [f"data.root={tree}"]
-
-
 def table(tree: Path, folder: Path) -> list[str]:
     return ["data=table", f"data.root={write_table(folder / 'pets.csv', tree, absolute=True)}"]
 
@@ -89,7 +85,6 @@ CASES = {
     "in mid-validation": Case(packed, 3, 2, 2, ("trainer.val_check_interval=2", RANDAUGMENT, *EMA), True),
     "compiled": Case(table, 1, 2, 10, ("compile=default", RANDAUGMENT)),
     "streamed": Case(streamed, 2, 2, 8, ("trainer.accumulate_grad_batches=2", *EMA), True),
-    "three ranks": Case(imagefolder, 3, 0, 4, (MIXUP, *EMA)),
 }
 
 

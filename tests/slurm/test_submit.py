@@ -48,11 +48,11 @@ def test_two_nodes_with_two_devices(cluster: Cluster, work: Path, tree: Path) ->
 
 def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
     """Each task runs the job of its number, all in one folder; one is signalled and resumes."""
-    words = options(tree, "-m", "seed=3,5", "trainer.max_epochs=4", "trainer.devices=2", "submit.now=true",
+    words = options(tree, "-m", "seed=3,5", "trainer.max_epochs=4", "trainer.devices=1", "submit.now=true",
                     "name='a b'", *probe(work / "seen", slow_s=0.2))  # fmt: skip
     words[-2] = f"+callbacks.probe.folder='{work}/seen${{seed}}'"
     line, output = cluster.run([*SUBMIT, *words], cwd=work, env={"PYTHONPATH": PROBES}).stdout.splitlines()
-    assert {"--array=0-1", "--ntasks-per-node=2"} <= {*shlex.split(line)}
+    assert {"--array=0-1", "--ntasks-per-node=1"} <= {*shlex.split(line)}
     job = number(output)
     cluster.until(lambda: (work / "seen5/seen0.jsonl").exists())
     cluster.run(["scancel", "--signal=USR2", f"{job}_1"])
@@ -61,7 +61,7 @@ def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
         fields = cluster.end(f"{job}_{task}")
         assert fields["JobState"] == "COMPLETED", (work / f"slurm-{job}_{task}.log").read_text()
         found = summary(sweep_dir / str(task))
-        assert (found["seed"], found["world_size"]) == (seed, 2)
+        assert (found["seed"], found["world_size"]) == (seed, 1)
         images = {epoch: sorted(each) for epoch, each in seen(work / f"seen{seed}").items()}
         assert images == {epoch: list(range(29)) for epoch in range(4)}
     assert cluster.job(f"{job}_1")["Restarts"] == "1"

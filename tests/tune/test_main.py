@@ -266,7 +266,7 @@ def test_real_trials_two_at_once_killed_and_resumed(run: Run, tree: Path, tmp_pa
 @pytest.mark.slow
 def test_a_real_trial_is_stopped_by_the_pruner(tree: Path, tmp_path: Path, run: Run) -> None:
     """The second run learns nothing, and is given up for the first, which learns."""
-    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=8", "search=none", "hydra.run.dir=s",
+    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=6", "search=none", "hydra.run.dir=s",
                "model.name=resnet18", "data.augment=none", "search.optim.lr=[0.01,1e-9]", "tune.num_trials=2",
                "tune.sampler=random", "seed=2", "tune.pruner_num_trials=1", "tune.pruner_num_epochs=1"]  # fmt: skip
     result = run("tune", *options)
