@@ -29,7 +29,7 @@ SMALL_DRAWN = (
     "model.name=mobilenet_v3_small", "trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.precision=32-true",
     "optim.lr=0.01", "optim.reference_batch=null", "schedule.warmup_epochs=0", "cluster.num_threads=1",
 )  # fmt: skip
-# The same without the pictures, which take a third of the time.
+# The same without the pictures, which take a third of the CPU time of a forked run.
 SMALL = (*SMALL_DRAWN, "callbacks.batch_sheet=null", "callbacks.history.curves=false")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

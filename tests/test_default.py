@@ -14,7 +14,7 @@ from conftest import Run, clean_environ
 
 
 def one_core() -> list[str]:
-    """The words in front of a command that runs it on one core, if this machine has them."""
+    """Return the words that, in front of a command, run it on one core; [] if taskset is missing."""
     return ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
 
 

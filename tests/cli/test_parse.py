@@ -74,6 +74,7 @@ FIRST = {path.parent: path for path in reversed(FILES) if path.parent.name not i
 
 
 def asked_with(path: Path, verb: str, *more: str) -> None:
+    """Compose the command with this file of conf/ and with what the file needs besides."""
     typed = [f"{path.parent}={path.stem}", "checkpoint=x.ckpt", "images=pets"]
     typed = typed[: {"evaluate": 2, "export": 2, "demo": 2, "predict": 3}.get(verb, 1)]
     if verb == "prepare" and path.parent.name != "prepare":

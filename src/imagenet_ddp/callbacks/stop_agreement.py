@@ -69,14 +69,14 @@ class StopAgreement:
                 self._passed = position
             return False
 
-    def _is_proposed(self, position: int) -> bool:
-        return self._proposed is not None and position >= self._proposed
-
     def end(self) -> None:
         """End the thread. To be called when the run is over, so that the other ranks need not wait for this one."""
         self._ending = True
         if self._thread is not None:
             self._thread.join(2 * POLL_S)
+
+    def _is_proposed(self, position: int) -> bool:
+        return self._proposed is not None and position >= self._proposed
 
     def _watch(self, store_client: Callable[[], Store]) -> None:
         try:
