@@ -108,6 +108,7 @@ def test_a_slow_decision_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_later_proposal_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that waits at a position, and wakes only when the next position is proposed, does not stop before that."""
     monkeypatch.setattr(stop_agreement, "POLL_S", 0.005)
+    monkeypatch.setattr(stop_agreement, "ANSWER_S", 60.0)  # a rank that gives up would end this process
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def client() -> TCPStore:
@@ -124,10 +125,10 @@ def test_a_later_proposal_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyP
     def answer() -> None:
         other = client()
         for attempt, word in enumerate(("no", "yes")):
-            positions.append(int(other.get(f"stop/{attempt}/position")))
+            proposed.append(int(other.get(f"stop/{attempt}/position")))
             other.set(f"stop/{attempt}/rank1", word)
 
-    positions: list[int] = []
+    proposed: list[int] = []
     signals = Signals()
     own = SimpleNamespace(Condition=SlowToWake, Thread=threading.Thread)  # threads have conditions, too
     monkeypatch.setattr(stop_agreement, "threading", own)
@@ -139,7 +140,7 @@ def test_a_later_proposal_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyP
     helper = threading.Thread(target=answer, daemon=True)
     threading.Timer(0.3, helper.start).start()  # by then rank 0 waits
     assert [agreement.must_stop(position) for position in (9, 12)] == [False, True]
-    assert positions == [7, 10]
+    assert proposed == [7, 10]
     agreement.end()
 
 

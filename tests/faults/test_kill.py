@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, clean_environ
 from faults.breakages import largest
-from faults.trainings import SLOW, assert_same, family, options_of, short
+from faults.trainings import SLOW, assert_same, family, options_of, short, wait_for
 from helpers.forked_commands import Command, run, start
 
 pytestmark = pytest.mark.slow
@@ -85,11 +85,8 @@ def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: P
     command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
     assert isinstance(command, Command)
     last = tmp_path / "r/checkpoints/last.ckpt"
-    deadline = time.monotonic() + 120
-    while not last.exists() or not (ranks := family(command)[1:]):
-        assert time.monotonic() < deadline and command.poll() is None, command.communicate()
-        time.sleep(0.02)
-    max(ranks, key=lambda process: process.memory_info().rss).kill()
+    wait_for(lambda: last.exists() and len(family(command)) > 1, command)
+    max(family(command)[1:], key=lambda process: process.memory_info().rss).kill()
     output, errors = command.communicate(timeout=300)
     assert command.returncode == 0, output + errors
     assert "Restart 1 of 2" in errors and "Restart 2" not in errors, errors

@@ -3,7 +3,7 @@
     done = run("imagenet_ddp.train", "seed=1", folder=tmp_path, environment=clean_environ())
 
 Importing torch and Lightning takes four fifths of the time of a small training. Commands still start as a user's do in
-test_startup.py, test_packaging.py, test_library.py, tests/slurm, tests/tune,
+test_startup.py, test_packaging.py, test_default.py, tests/slurm, tests/tune,
 distributed/rendezvous/test_announce_refusal.py, with forked=False, and if another program (torchrun, a script)
 starts them.
 """
