@@ -45,6 +45,14 @@ hypothesis.settings.load_profile("same")
 # ---- running tests in parallel (pytest -n 2) -----------------------------------------------------------------------
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Start one fork server for all workers, which import torch at the same time."""
+    if config.getoption("numprocesses", None) and sys.platform == "linux" and not config.option.collectonly:
+        from helpers import forked_commands
+
+        forked_commands.share_fork_server()
+
+
 @contextmanager
 def turn(alone: bool) -> Iterator[None]:
     """Hold a lock while a test runs: several tests share it, but a test that must run alone holds it exclusively.
@@ -151,6 +159,7 @@ os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
 LAUNCHERS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK",
     "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "UV_RUN_RECURSION_DEPTH", "FI_PROVIDER",
+    "IMAGENET_DDP_FORK_SERVER",
 )  # fmt: skip
 PREFIXES = ("SLURM", "TORCHINDUCTOR_", "TORCHELASTIC_", "OMPI_", "NCCL_", "TORCH_NCCL_", "GLOO_")
 

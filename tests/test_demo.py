@@ -1,7 +1,6 @@
 """A page in front of a checkpoint: what is uploaded, and what comes back."""
 
-import subprocess
-import sys
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Run, clean_environ
+from helpers import forked_commands
 from helpers.chromium import dom_of, needs_chromium
 from helpers.ports import free_port
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port, folder = free_port(), tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "imagenet_ddp.demo", f"checkpoint={trained}", f"port={port}"]
     (folder / "tmp").mkdir()
-    environ = clean_environ() | {"TMPDIR": str(folder / "tmp")}
-    with (folder / "said.txt").open("w") as said:
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=said, stderr=subprocess.STDOUT)
+    environ = clean_environ(TMPDIR=str(folder / "tmp"))
+    options = (f"checkpoint={trained}", f"port={port}")
+    process = forked_commands.start("imagenet_ddp.demo", *options, folder=folder, environment=environ)
+    assert isinstance(process, forked_commands.Command)
     try:
         deadline = time.monotonic() + 120
         while True:
@@ -32,13 +32,13 @@ def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5).close()
                 break
             except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, (folder / "said.txt").read_text()
+                assert process.poll() is None and time.monotonic() < deadline, process.out + process.err
                 time.sleep(0.2)
         yield f"http://127.0.0.1:{port}/"
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait(30)
-    assert "Traceback" not in (folder / "said.txt").read_text()
+    assert "Traceback" not in process.out + process.err
     assert not [path for path in (folder / "tmp").rglob("*") if path.is_file()], "no picture is kept"
 
 

@@ -99,7 +99,7 @@ def test_a_slow_decision_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not agreement.must_stop(3)
     signals.received = signal.SIGTERM
     end = time.monotonic() + 10
-    while agreement.signal_number is None and time.monotonic() < end:
+    while agreement._proposed is None and time.monotonic() < end:
         time.sleep(0.01)
     assert agreement.must_stop(9)
     agreement.end()

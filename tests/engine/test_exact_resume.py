@@ -1,6 +1,8 @@
-"""A run that is killed goes on to the bit: each source, number of ranks and workers, and setting, at least once."""
+"""A run that is killed goes on to the bit: each source, number of ranks and workers, and setting, at least once.
 
-import csv
+A compiled run, and data=table, are in test_speed_keys.py.
+"""
+
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,17 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from conftest import PROBES, SMALL, clean_environ
 from helpers import forked_commands
-from helpers.image_table import write_table
-from torch.utils import _pytree as pytree
-
-from imagenet_ddp.models.compiled import missing_compiler
+from helpers.run_asserts import assert_same_runs
 
 pytestmark = pytest.mark.slow
 
-MEASURED = {"images_per_s", "data_wait_frac", "train_s"}
 COMMON = (
     *SMALL, "model._target_=block_net.BlockNet", "allow_targets=[block_net,probe]", "resume=auto", "logger=csv",
     "trainer.log_every_n_steps=1", "data.augment=pad_crop", "+callbacks.checkpoint.every_n_steps=1",
@@ -34,10 +31,6 @@ def command(folder: Path, verb: str, *options: str) -> tuple[int, str]:
 
 
 # ---- sources
-
-
-def table(tree: Path, folder: Path) -> list[str]:
-    return ["data=table", f"data.root={write_table(folder / 'pets.csv', tree, absolute=True)}"]
 
 
 def packed(tree: Path, folder: Path) -> list[str]:
@@ -83,30 +76,13 @@ CASES = {
     "in mid-epoch": Case(stl10, 2, 0, 6, (MIXUP, RANDAUGMENT)),
     "in mid-accumulation": Case(shapes, 1, 2, 13, ("trainer.accumulate_grad_batches=3", MIXUP, *EMA)),
     "in mid-validation": Case(packed, 3, 2, 2, ("trainer.val_check_interval=2", RANDAUGMENT, *EMA), True),
-    "compiled": Case(table, 1, 2, 10, ("compile=default", RANDAUGMENT)),
     "streamed": Case(streamed, 2, 2, 8, ("trainer.accumulate_grad_batches=2", *EMA), True),
 }
-
-
-def assert_same(one: Path, other: Path) -> None:
-    for name in ("last.ckpt", "best.ckpt"):
-        states = [torch.load(folder / "checkpoints" / name, weights_only=True) for folder in (one, other)]
-        for key in ("state_dict", "current_model_state", "optimizer_states"):
-            leaves, others = (pytree.tree_flatten_with_path(state.get(key))[0] for state in states)
-            assert len(leaves) == len(others) and (leaves or key == "current_model_state")
-            for (path, leaf), (_, its) in zip(leaves, others, strict=True):
-                same = torch.equal(leaf, its) if isinstance(leaf, torch.Tensor) else leaf == its
-                assert same, (name, key, pytree.keystr(path))
-    tables = [list(csv.DictReader((folder / "metrics.csv").read_text().splitlines())) for folder in (one, other)]
-    rows, others = ([{key: row[key] for key in row.keys() - MEASURED} for row in each] for each in tables)
-    assert rows == others
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_killed_run_ends_as_one_that_was_not(name: str, tree: Path, tmp_path: Path) -> None:
     case: Any = CASES[name]
-    if "compile=default" in case.more and (lacking := missing_compiler("cpu")):
-        pytest.skip(lacking)
     options = [*COMMON, f"trainer.devices={case.ranks}", *case.source(tree, tmp_path), *case.more]
     code, printed = command(tmp_path, "train", *options, "data.num_workers=0", "hydra.run.dir=whole")
     assert code == 0, printed
@@ -120,5 +96,5 @@ def test_a_killed_run_ends_as_one_that_was_not(name: str, tree: Path, tmp_path: 
     assert (tmp_path / "parts/checkpoints/last.ckpt").exists(), "there is something to go on from"
     code, printed = command(tmp_path, "train", *options)
     assert code == 0, printed
-    assert_same(tmp_path / "whole", tmp_path / "parts")
+    assert_same_runs(tmp_path / "whole", tmp_path / "parts")
     shutil.rmtree(tmp_path)

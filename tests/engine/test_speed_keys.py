@@ -1,4 +1,5 @@
-"""A run with every speed key is equal to one without, and their checkpoints are interchangeable."""
+"""A run with every speed key is equal to one without, and to one that was killed; their checkpoints are
+interchangeable."""
 
 import json
 import re
@@ -9,12 +10,19 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, clean_environ
 from helpers import forked_commands
+from helpers.image_table import write_table
+from helpers.run_asserts import assert_same_runs
 from torch import Tensor
 
-NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net]")
+from imagenet_ddp.models.compiled import missing_compiler
+
+NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net,probe]")
 PLAIN = ("model.channels_last=false", "+optim.args.fused=false")
 FAST = ("compile=default", "model.channels_last=true", "model.activation_checkpointing=true")
-COMMON = (*SMALL, *NET, "data.augment=none", "averaging=ema", "averaging.decay=0.5", "data.val_mirror=true")
+COMMON = (
+    *SMALL, *NET, "data=table", "data.augment=pad_crop", "data.policy=randaugment", "averaging=ema",
+    "averaging.decay=0.5", "data.val_mirror=true", "trainer.devices=2",
+)  # fmt: skip
 TOLERANCE = 1e-5  # docs/learning.md
 pytestmark = pytest.mark.slow
 
@@ -27,9 +35,12 @@ def command(folder: Path, verb: str, *options: str) -> CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def runs(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """The folder with the runs plain and fast, of two ranks, and what each printed."""
+    if lacking := missing_compiler("cpu"):
+        pytest.skip(lacking)
     folder, printed = tmp_path_factory.mktemp("speed"), {}
+    write_table(folder / "pets.csv", tree, absolute=True)
     for name, keys in (("plain", PLAIN), ("fast", FAST)):
-        own = (*COMMON, *keys, f"data.root={tree}", "trainer.devices=2", f"hydra.run.dir={name}")
+        own = (*COMMON, *keys, "data.root=pets.csv", f"hydra.run.dir={name}")
         result = command(folder, "train", *own)
         assert result.returncode == 0, result.stdout + result.stderr
         printed[name] = result.stdout + result.stderr
@@ -60,6 +71,19 @@ def test_equal_within_the_tolerance_of_the_documentation(runs: tuple[Path, dict[
     assert summary["plan"]["compile"] == {"value": "default", "reason": "as set"} and summary["plan"]["fused"]["value"]
     assert json.loads((folder / "plain/summary.json").read_text())["compiled"] is None
     assert "Optimizer step: not fused, as set." in printed["plain"] and "warn" not in text.lower()
+
+
+def test_a_killed_run_ends_as_one_that_was_not(runs: tuple[Path, dict[str, str]]):
+    folder, _ = runs
+    options = (*COMMON, *FAST, "data.root=pets.csv", "resume=auto", "hydra.run.dir=parts", "data.num_workers=2")
+    options += ("+callbacks.checkpoint.every_n_steps=1",)
+    trouble = {"_target_": "probe.Probe", "folder": "p", "what": "kill", "rank": 1, "step": 6, "slow_s": 0.1}
+    killed = command(folder, "train", *options, *(f"+callbacks.probe.{key}={trouble[key]}" for key in trouble))
+    assert killed.returncode not in (0, 2), killed.stdout + killed.stderr
+    assert (folder / "parts/checkpoints/last.ckpt").exists(), "there is something to go on from"
+    result = command(folder, "train", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert_same_runs(folder / "fast", folder / "parts")
 
 
 def test_the_checkpoint_is_one_of_an_eager_run(runs: tuple[Path, dict[str, str]], tree: Path):

@@ -1,7 +1,8 @@
 """Import torch and Lightning once, and fork the processes that helpers/forked_commands.py requests.
 
-Run this file as a script. Each line of its input is JSON: [module, arguments, folder, environment, path stem of the
-files to write, pid of the first process of the host (helpers/hosts.py) to run on, or null].
+Run this file as a script. Its input is a datagram socket, each of whose messages is JSON: [module, arguments, folder,
+environment, path stem of the files to write, pid of the first process of the host (helpers/hosts.py) to run on, or
+null].
 
 A forked process behaves like `python -m module` in that folder and environment, except that most modules have been
 imported. The processes that it starts with multiprocessing (ranks, loader workers), or with subprocess as `python -m`,
@@ -58,7 +59,7 @@ def at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(AT_START)}
 
 
-def serve() -> None:
+def serve() -> NoReturn:
     _end_with_parent()
     sys.path[0] = str(Path(__file__).parents[2] / "src")  # instead of this file's folder
     for name in (*PRELOADED, *PROJECT):
@@ -66,8 +67,9 @@ def serve() -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a forked process would copy every page
-    for line in sys.stdin:
-        module, arguments, folder, environment, stem, host = json.loads(line)
+    requests = socket.socket(fileno=0)
+    while True:
+        module, arguments, folder, environment, stem, host = json.loads(requests.recv(1 << 20))
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -79,7 +81,6 @@ def serve() -> None:
             _set_up(folder, environment, folder)
             sys.argv[:] = ["-m", *arguments]
             _run_to_the_end(runpy._run_module_as_main, module)  # type: ignore[attr-defined]  # what `python -m` calls
-    os._exit(0)  # without taking the modules apart: see _run_to_the_end
 
 
 def _watch(stem: str, host: int | None) -> None:

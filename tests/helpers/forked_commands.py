@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from conftest import PROBES, clean_environ
 from helpers.fork_server import at_start
 
 SERVER = Path(__file__).with_name("fork_server.py")
+REQUESTS = "requests"  # the name of its socket
+SHARED = "IMAGENET_DDP_FORK_SERVER"
 
 
 class Command:
@@ -35,7 +39,7 @@ class Command:
     The command is the leader of its own session, and its output goes to files.
     """
 
-    def __init__(self, server: subprocess.Popen[str], stem: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, server: "ForkServer", stem: Path, arguments: Sequence[str]) -> None:
         self._server, self._stem, self.args = server, stem, list(arguments)
         self.pid = self._read("pid", 300)  # the first command waits for the imports of the server
 
@@ -67,7 +71,7 @@ class Command:
         return self.out, self.err
 
     def send_signal(self, number: int) -> None:
-        if self.returncode is None and self._server.poll() is None:  # all commands end with the server
+        if self.returncode is None and not self._server.has_ended():  # all commands end with the server
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -76,8 +80,8 @@ class Command:
     def _read(self, end: str, timeout_s: float) -> int:
         file, limit = Path(f"{self._stem}.{end}"), time.monotonic() + timeout_s
         while not file.exists():
-            if self._server.poll() is not None and not file.exists():
-                raise RuntimeError(f"{SERVER.name} ended with code {self._server.returncode}: no {file.name}")
+            if self._server.has_ended() and not file.exists():
+                raise RuntimeError(f"{SERVER.name} ended: no {file.name}")
             if time.monotonic() > limit:
                 raise TimeoutError(f"no {file.name} within {timeout_s} s")
             time.sleep(0.01)
@@ -85,16 +89,16 @@ class Command:
 
 
 class ForkServer:
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="forked_commands_"))
+    """A fork server that this process or, with pytest-xdist, the process that distributes the tests has started."""
+
+    def __init__(self, folder: Path, pid: int) -> None:
+        self.pid = pid
+        self._files = Path(tempfile.mkdtemp(dir=folder))
         self._numbers = itertools.count()
         self._started: list[Command] = []
-        # modules that look for GPUs on import must not initialise CUDA, which cannot be used after a fork
-        environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)
-        self._server = subprocess.Popen(
-            [sys.executable, SERVER], stdin=subprocess.PIPE, text=True, env=environment, start_new_session=True
-        )
-        atexit.register(self._close)
+        self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._requests.connect(str(folder / REQUESTS))
+        atexit.register(self._kill_commands)
 
     def start(
         self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
@@ -103,30 +107,55 @@ class ForkServer:
 
         host: pid of the first process of a host of helpers/hosts.py; None: this machine.
         """
-        assert self._server.stdin
-        stem = self._folder / str(next(self._numbers))
-        request = [module, arguments, str(folder), environment, str(stem), host]
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        self._started.append(Command(self._server, stem, [module, *arguments]))
+        stem = self._files / str(next(self._numbers))
+        self._requests.send(json.dumps([module, arguments, str(folder), environment, str(stem), host]).encode())
+        self._started.append(Command(self, stem, [module, *arguments]))
         return self._started[-1]
 
-    def _close(self) -> None:
+    def has_ended(self) -> bool:
+        try:
+            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    def _kill_commands(self) -> None:
         for command in self._started:
             with contextlib.suppress(ProcessLookupError):
                 command.kill()
-        assert self._server.stdin
-        self._server.stdin.close()
-        try:
-            self._server.wait(10)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def start_fork_server() -> tuple[Path, int]:
+    """Start a fork server, which ends with this process. Return (the folder of its socket, its pid)."""
+    folder = Path(tempfile.mkdtemp(prefix="forked_commands_"))
+    # modules that look for GPUs on import must not initialise CUDA, which cannot be used after a fork
+    environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
+        requests.bind(str(folder / REQUESTS))
+        server = subprocess.Popen([sys.executable, SERVER], stdin=requests.fileno(), env=environment, start_new_session=True)
+
+    def close() -> None:
+        server.kill()
+        server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(close)
+    return folder, server.pid
 
 
 @functools.cache
 def fork_server() -> ForkServer:
-    return ForkServer()
+    """Return the fork server of all tests. The first that needs it waits for its imports, and starts it without
+    pytest-xdist."""
+    if shared := os.environ.get(SHARED):
+        folder, pid = json.loads(shared)
+        return ForkServer(Path(folder), pid)
+    return ForkServer(*start_fork_server())
+
+
+def share_fork_server() -> None:
+    """Start a fork server for the worker processes of pytest-xdist, which inherit this environment."""
+    folder, pid = start_fork_server()
+    os.environ[SHARED] = json.dumps([str(folder), pid])
 
 
 def can_fork(environment: dict[str, str]) -> bool:

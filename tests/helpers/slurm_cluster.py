@@ -60,6 +60,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 NODE = "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2"
 # Device files that every Linux has represent the GPUs. SLURM counts these files and never opens them.
 GRES = "NodeName=n[1-2] Name=gpu File=/dev/tty[1-2]\n"
+POLL_S = 0.5  # each question to SLURM starts a process
 FINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 
@@ -183,7 +184,7 @@ class Cluster:
         while (fields := self.job(job))["JobState"] not in FINAL_STATES:
             self.hasten()
             assert time.monotonic() < limit, f"job {job} is {fields['JobState']} ({fields['Reason']})"
-            time.sleep(0.3)
+            time.sleep(POLL_S)
         return fields
 
     def hasten(self) -> None:
@@ -211,7 +212,7 @@ class Cluster:
         limit = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < limit, f"timed out after {timeout_s} s\n{self.logs()}"
-            time.sleep(0.1)
+            time.sleep(POLL_S)
 
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.folder.glob("*.out"))

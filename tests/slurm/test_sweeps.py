@@ -42,7 +42,7 @@ def test_two_by_submitit_one_at_a_time(cluster: Cluster, work: Path, tree: Path,
                 cluster.run(["scancel", "--signal=USR2", f"{array}_0"])
                 is_stopped = True
             assert time.monotonic() < limit, (work / "out").read_text()
-            time.sleep(0.5)
+            time.sleep(1)
     output = (work / "out").read_text()
     assert process.returncode == 1, output
     assert most == 1

@@ -165,7 +165,6 @@ def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path, unbuffered: str) -
         (["-m", "imagenet_ddp.report", "--help"], 141),
         (["-m", "imagenet_ddp"], 141),
         (packs, 141),
-        (packs, 141),  # it is already packed
     ]
     for command, code in cases:
         read, write = os.pipe()

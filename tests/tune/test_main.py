@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, SMALL, Run, clean_environ
+from helpers import forked_commands
 from test_train import wait_for
 
 pytest.importorskip("optuna", reason="the extra `tune` is not installed")
 
 SPACE = ("search=none", "search.optim.momentum={low:0.1,high:0.9}")
 REAL = [option for option in SMALL if not option.startswith("optim.lr")]
-Start = Callable[..., subprocess.Popen[str]]
+Process = forked_commands.Command | subprocess.Popen[str]
+Start = Callable[..., Process]
 
 
 @pytest.fixture
@@ -33,18 +35,14 @@ def start(tmp_path: Path, tree: Path) -> Iterator[Start]:
     program.chmod(0o755)
     slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_CPUS_PER_NODE": "8"}
 
-    begun: list[subprocess.Popen[str]] = []
+    begun: list[Process] = []
 
-    def begin(*options: str, folder: str | None = "s", **behaviour: Any) -> subprocess.Popen[str]:
+    def begin(*options: str, folder: str | None = "s", **behaviour: Any) -> Process:
         environ = clean_environ(**slurm, PATH=f"{program.parent}:{os.environ['PATH']}", STAND_IN=json.dumps(behaviour))
         where = [f"hydra.run.dir={folder}"] if folder else []
         own = [*REAL, f"data.root={tree}", "trainer.max_epochs=3", *SPACE, *where] if folder else []
-        process = subprocess.Popen(
-            [sys.executable, "-m", "imagenet_ddp.tune", *own, *options],
-            cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        begun.append(process)
-        return process
+        begun.append(forked_commands.start("imagenet_ddp.tune", *own, *options, folder=tmp_path, environment=environ))
+        return begun[-1]
 
     yield begin
     for process in begun:
@@ -52,13 +50,13 @@ def start(tmp_path: Path, tree: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def reached(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+def reached(process: Process, condition: Callable[[], bool]) -> None:
     """The condition comes true while tune runs."""
     wait_for(lambda: condition() or process.poll() is not None, 90)
     assert condition(), process.communicate()
 
 
-def done(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+def done(process: Process, code: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=120)
     assert process.returncode == code, out + err
     assert "Traceback" not in err
@@ -92,8 +90,8 @@ def test_a_study_from_its_command_to_its_best_trial(start: Start, tmp_path: Path
     assert out.count("best so far") == 12
     assert f"best so far {100 * max(values):.2f} % (trial {best['trial']})" in out
     line = next(line for line in out.splitlines() if line.startswith("Leaderboard: "))
-    report = [sys.executable, *shlex.split(line.partition("python ")[2])]
-    shown = subprocess.run(report, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True, timeout=120)
+    module, *words = shlex.split(line.partition("python -m ")[2])
+    shown = forked_commands.run(module, *words, folder=tmp_path, environment=clean_environ())
     assert shown.returncode == 0, shown.stderr
     # a new study with the same seed draws the same, also where it is stopped on its way
     other = start("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3", folder="other")
@@ -190,7 +188,7 @@ def test_one_study_at_a_time_in_a_folder(start: Start, tmp_path: Path) -> None:
     assert "another process" in err
     _, err = done(start(), 2)
     assert "contains a study" in err
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     done(process, 143)
 
 
@@ -239,41 +237,28 @@ def test_missing_optuna_is_reported(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_trials_two_at_once_killed_and_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
-    """Runs of train end with tune, saved, and are continued to the epoch."""
-    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=15", "search=none", "hydra.run.dir=s",
-               "search.optim.lr=[0.01,0.02]", "tune.num_trials=2", "tune.num_at_once=2",
-               "tune.pruner=none"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "imagenet_ddp.tune", *options], cwd=tmp_path, env=clean_environ(),
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    last = [tmp_path / f"s/trials/{trial}/checkpoints/last.ckpt" for trial in (0, 1)]
-    reached(process, lambda: all(path.exists() for path in last))
+def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Two runs of train at once end with tune, saved, and are continued to the epoch. They learn; the third learns
+    nothing, and is given up for them."""
+    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=6", "search=none", "hydra.run.dir=s",
+               "model.name=resnet18", "data.augment=none", "search.optim.lr=[0.01,1e-9]", "tune.sampler=random",
+               "seed=4", "tune.num_trials=3", "tune.num_at_once=2", "tune.pruner_num_trials=2",
+               "tune.pruner_num_epochs=1"]  # fmt: skip
+    process = forked_commands.start("imagenet_ddp.tune", *options, folder=tmp_path, environment=clean_environ())
+    trials = [tmp_path / f"s/trials/{trial}" for trial in range(3)]
+    logs = [Path(f"{trial}.log") for trial in trials]
+    reached(process, lambda: all((trial / "checkpoints/last.ckpt").exists() for trial in trials[:2]))
     process.kill()
-    process.communicate()
-    logs = [tmp_path / f"s/trials/{trial}.log" for trial in (0, 1)]
-    wait_for(lambda: all("Stopped and saved" in log.read_text() for log in logs), 30)
+    process.wait()
+    wait_for(lambda: all("Stopped and saved" in log.read_text() for log in logs[:2]), 30)
+    assert not trials[2].exists()
     result = run("tune", "tune.resume=s")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 trials: 2 finished." in result.stdout
-    for trial in (0, 1):
-        assert "resume=auto: continuing from" in logs[trial].read_text()
-        epochs = [line.split(",")[0] for line in (tmp_path / f"s/trials/{trial}/metrics.csv").read_text().split()]
-        assert epochs == ["epoch", *(str(epoch) for epoch in range(1, 16))]
-
-
-@pytest.mark.slow
-def test_a_real_trial_is_stopped_by_the_pruner(tree: Path, tmp_path: Path, run: Run) -> None:
-    """The second run learns nothing, and is given up for the first, which learns."""
-    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=6", "search=none", "hydra.run.dir=s",
-               "model.name=resnet18", "data.augment=none", "search.optim.lr=[0.01,1e-9]", "tune.num_trials=2",
-               "tune.sampler=random", "seed=2", "tune.pruner_num_trials=1", "tune.pruner_num_epochs=1"]  # fmt: skip
-    result = run("tune", *options)
-    assert result.returncode == 0, result.stdout + result.stderr
-    first, *_, second = [line for line in result.stdout.splitlines() if "starts" in line]
-    assert "optim.lr=0.01" in first and "optim.lr=1e-09" in second, "the seed draws the good one first"
-    assert "trial 1 pruned at epoch" in result.stdout
-    trial = next(line.split()[1] for line in result.stdout.splitlines() if "pruned at epoch" in line)
-    assert "Stopped and saved" in (tmp_path / f"s/trials/{trial}.log").read_text()
-    assert not (tmp_path / f"s/trials/{trial}/summary.json").exists()
+    for trial, log in zip(trials[:2], logs, strict=False):
+        assert "resume=auto: continuing from" in log.read_text() and "optim.lr=0.01" in log.read_text()
+        epochs = [line.split(",")[0] for line in (trial / "metrics.csv").read_text().split()]
+        assert epochs == ["epoch", *(str(epoch) for epoch in range(1, 7))]
+    assert "optim.lr=1e-09" in logs[2].read_text(), "the seed draws the good one twice"
+    assert "trial 2 pruned at epoch" in result.stdout
+    assert "Stopped and saved" in logs[2].read_text() and not (trials[2] / "summary.json").exists()
+    assert "3 trials: 2 finished, 1 pruned." in result.stdout

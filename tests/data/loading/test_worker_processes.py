@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import SMALL, clean_environ
+from helpers import forked_commands
 
 from imagenet_ddp.data.loading.worker_failures import explain
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
@@ -205,13 +206,9 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
         ("SIGSTOP", "forkserver"): r"timed out after 4 s \(data\.loader_timeout_s\): Rank 3 got no batch of "
         r"images \(processes \d+, \d+\)\. Hint: .*kill -CONT",
     }
-    processes = {
-        case: subprocess.Popen(
-            [sys.executable, dying, *case], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=clean_environ(),
-        )
-        for case in cases
-    }  # fmt: skip
+    where = {"folder": dying.parent, "environment": clean_environ()}
+    # a forked command opens its workers' descriptors itself, so that another process has too few
+    processes = {case: forked_commands.start(dying.stem, *case, **where, forked=case[0] != "files") for case in cases}
     for case, process in processes.items():
         said, complaint = process.communicate(timeout=300)
         assert re.search(cases[case], said), (case, said, complaint)

@@ -1,7 +1,5 @@
 """A command that is refused tells those who wait for it: real commands on the loopback, and its parts in threads."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import SMALL, clean_environ
+from helpers import forked_commands
 from helpers.ports import free_port, program
 from torch.distributed import PrefixStore, TCPStore
 
@@ -58,17 +57,17 @@ MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 def test_all_end_at_once_with_the_cause(
     tmp_path: Path, tree: Path, common: list[str], own: list[list[str]], who: int, said: str
 ) -> None:
-    """Started together, as by a script: the refused one is done before the others have imported torch."""
+    """Started together, as by a script. Where rank 0 is the refused one, it is done before the other has imported
+    torch; the others are forked."""
     address = f"cluster.address=tcp://127.0.0.1:{free_port()}"
+    words = [*SMALL, f"data.root={tree}", address, "cluster.timeout_s=90", *common]
     begin = time.monotonic()
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", address, "cluster.timeout_s=90",
-             *common, *options],
-            cwd=tmp_path, env=clean_environ(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        forked_commands.start(
+            "imagenet_ddp.train", *words, *options, folder=tmp_path, environment=clean_environ(), forked=who != 0
         )
         for options in own
-    ]  # fmt: skip
+    ]
     errs = [" ".join(process.communicate(timeout=80)[1].split()) for process in started]
     assert time.monotonic() - begin < 45, errs
     assert [process.returncode for process in started] == [2, 2], errs
