@@ -48,7 +48,7 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
     is enough to see that it learns at the speed it should. The other five classes, with 60 images each, are learned
     from those weights and from scratch at the same cost."""
     classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
-    for root, names, count in (("first", classes[:5], 350), ("second", classes[5:], 60)):
+    for root, names, count in (("first", classes[:5], 200), ("second", classes[5:], 60)):
         for split, name in itertools.product(("train", "val"), names):
             (tmp_path / root / split / name).mkdir(parents=True)
             images = sorted((shared_data / "tiny10" / split / name).iterdir())
@@ -63,15 +63,15 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
         return json.loads((tmp_path / folder / "summary.json").read_text())
 
     summary = trained("start", "data.root=first", "trainer.max_epochs=2")
-    assert summary["best/val/top1"] >= 0.55  # 0.67 and 0.73 were seen
-    # far off: 24 was seen on a quiet machine
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 100
+    assert summary["best/val/top1"] >= 0.45  # 0.56 and 0.63 were seen
+    # far off: 15 was seen on a quiet machine
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 60
 
     top1 = {}
     for name, more in (("scratch", []), ("fine_tuned", ["model.weights=start/checkpoints/best.ckpt"])):
         found = trained(name, "data.root=second", "trainer.max_epochs=2", *more)
         top1[name] = found["best/val/top1"]
-    assert top1["fine_tuned"] > top1["scratch"] + 0.1, top1  # 0.51 and 0.25 were seen
+    assert top1["fine_tuned"] > top1["scratch"] + 0.05, top1  # 0.48 and 0.34, 0.48 and 0.31 were seen
 
 
 @pytest.mark.slow

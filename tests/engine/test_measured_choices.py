@@ -1,18 +1,19 @@
 import dataclasses
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from conftest import PROBES, clean_environ
+from helpers import forked_commands
 from helpers.plans import plan_of
 
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.spawn import Workers
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.measured_choices import find_batch, smallest
+from imagenet_ddp.engine.measured_choices import find_batch
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
-from imagenet_ddp.engine.world import World, join_world
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import batch_finder
 
@@ -68,30 +69,13 @@ def test_no_room_at_all(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
         find_batch(job_of(plan), plan, World(WorldInfo()))
 
 
-def _search(info: WorldInfo, config: dict[str, Any], limits: list[int]) -> tuple[int, tuple[int, int], bool]:
-    """One rank: what it finds alone, what all have agreed on, and whether the others have the same."""
-    world = join_world(info, config)
-
-    def step(images: int) -> None:
-        if images > limits[info.rank]:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
-    alone = batch_finder.largest_batch(step)
-    found = smallest(world, alone, 60.0)
-    same = True
-    try:
-        assert world.rank_group is not None
-        world.rank_group.check_equal("found", {"the batch": found[0]}, 60.0)
-    except ConfigError:
-        same = False
-    world.leave()
-    return alone, found, same
-
-
-def test_the_ranks_agree_on_the_smallest(plan: Plan) -> None:
+def test_the_ranks_agree_on_the_smallest(plan: Plan, tmp_path: Path) -> None:
     """Two processes, of which each finds another limit."""
     config = {**plan.config, "trainer": {**plan.config["trainer"], "accelerator": "cpu"}}
-    assert Workers(_search, (config, [96, 40]), 2).run() == (96, (40, 1), True)
+    arguments = (json.dumps(config), "[96, 40]")
+    environment = clean_environ(PYTHONPATH=PROBES)
+    done = forked_commands.run("smallest_batch", *arguments, folder=tmp_path, environment=environment)
+    assert json.loads(done.stdout) == [96, [40, 1], True], done.stderr
 
 
 def test_without_a_gpu(plan: Plan) -> None:

@@ -98,7 +98,7 @@ class ForkServer:
         self._started: list[Command] = []
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._requests.connect(str(folder / REQUESTS))
-        atexit.register(self._kill_commands)
+        atexit.register(self._close)
 
     def start(
         self, module: str, *arguments: str, folder: Path, environment: dict[str, str], host: int | None = None
@@ -118,10 +118,11 @@ class ForkServer:
         except psutil.NoSuchProcess:
             return True
 
-    def _kill_commands(self) -> None:
+    def _close(self) -> None:
         for command in self._started:
             with contextlib.suppress(ProcessLookupError):
                 command.kill()
+        self._requests.close()
 
 
 def start_fork_server() -> tuple[Path, int]:
@@ -131,7 +132,9 @@ def start_fork_server() -> tuple[Path, int]:
     environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
         requests.bind(str(folder / REQUESTS))
-        server = subprocess.Popen([sys.executable, SERVER], stdin=requests.fileno(), env=environment, start_new_session=True)
+        server = subprocess.Popen(
+            [sys.executable, SERVER], stdin=requests.fileno(), env=environment, start_new_session=True
+        )
 
     def close() -> None:
         server.kill()

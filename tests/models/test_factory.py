@@ -1,3 +1,4 @@
+import copy
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -85,6 +86,17 @@ def test_a_net_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(net, OwnNet)
     assert net.head.weight.shape == (4, 11)
     assert torch.equal(net.head.weight, create_model(keys, 4, 3).get_parameter("head.weight"))
+
+
+def test_trying_an_image_size_changes_nothing():
+    net = create_model(model(), 3, 0, 64)
+    net.get_submodule("layer4").eval()
+    modes, before = [module.training for module in net.modules()], copy.deepcopy(net.state_dict())
+    generator = torch.get_rng_state()
+    require_image_size(net, "resnet18", "data.train_size", 48)
+    assert [module.training for module in net.modules()] == modes and len(set(modes)) == 2
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
 
 
 def test_a_net_of_one_size_refuses_smaller_images_in_training():

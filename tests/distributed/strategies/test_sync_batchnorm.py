@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import PROBES, SMALL, Run
 from timm.layers import BatchNormAct2d
 from torch import nn
 
 from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
 from imagenet_ddp.errors import ConfigError
 
+NET = ("model._target_=block_net.BlockNet", "+model.args.depth=8", "allow_targets=[block_net]")  # nine layers of it
+
 
 @pytest.mark.slow
 def test_two_ranks_train_as_one_does_on_the_same_global_batch(run: Run, tree: Path, tmp_path: Path) -> None:
     """20 steps, the last two of each epoch smaller. In 64 bits: a net of random weights makes more of a difference in
     the last bit than 32 bits leave room for, and as much of it with another number of threads."""
-    options = [*SMALL, f"data.root={tree}", "model.name=resnet18", "trainer.max_epochs=5", "trainer.precision=64-true",
+    options = [*SMALL, f"data.root={tree}", *NET, "trainer.max_epochs=5", "trainer.precision=64-true",
                "callbacks.checkpoint.every_n_epochs=5", "trainer.limit_val_batches=0"]  # fmt: skip
     ways = {
         "one": ["data.batch_size=8"],
@@ -25,7 +27,7 @@ def test_two_ranks_train_as_one_does_on_the_same_global_batch(run: Run, tree: Pa
     }
     states = {}
     for name, way in ways.items():
-        done = run("train", *options, *way, f"hydra.run.dir={name}")
+        done = run("train", *options, *way, f"hydra.run.dir={name}", PYTHONPATH=PROBES)
         assert done.returncode == 0, done.stdout + done.stderr
         stored = torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)
         assert name == "not" or stored["global_step"] == 20
