@@ -3,9 +3,8 @@
     done = run("imagenet_ddp.train", "seed=1", folder=tmp_path, environment=clean_environ())
 
 Importing torch and Lightning takes four fifths of the time of a small training. Commands still start as a user's do in
-test_startup.py, test_packaging.py, test_default.py, tests/slurm, tests/tune,
-distributed/rendezvous/test_announce_refusal.py, with forked=False, and if another program (torchrun, a script)
-starts them.
+test_startup.py, test_packaging.py, test_default.py, tests/slurm, with forked=False, and if another program (a script,
+or tune for its trials) starts them.
 """
 
 import atexit
@@ -23,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 from conftest import PROBES, clean_environ
@@ -69,6 +69,17 @@ class Command:
     def communicate(self, timeout: float = 600) -> tuple[str, str]:
         self.wait(timeout)
         return self.out, self.err
+
+    def wait_for_line(self, word: str, timeout_s: float = 60) -> str:
+        """Wait for a complete output line that starts with `word`, and return it. Raises AssertionError after
+        timeout_s."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            for line in self.out.splitlines(keepends=True):
+                if line.startswith(word) and line.endswith("\n"):
+                    return line.strip()
+            time.sleep(0.01)
+        raise AssertionError(f"no {word!r} within {timeout_s} s: {self.out}{self.err}")
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None and not self._server.has_ended():  # all commands end with the server
@@ -159,6 +170,12 @@ def share_fork_server() -> None:
     """Start a fork server for the worker processes of pytest-xdist, which inherit this environment."""
     folder, pid = start_fork_server()
     os.environ[SHARED] = json.dumps([str(folder), pid])
+
+
+def start_code(code: str, *args: Any) -> Command:
+    """Start a process that executes this Python code. args: values that JSON can represent; see probes/run_code.py."""
+    environment, folder = clean_environ(PYTHONPATH=PROBES), Path(tempfile.gettempdir())
+    return fork_server().start("run_code", code, json.dumps(args), folder=folder, environment=environment)
 
 
 def can_fork(environment: dict[str, str]) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from helpers.process_pool import process_pool
+from helpers.forked_commands import start_code
 from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed.launchers.address import Address
@@ -65,7 +65,7 @@ def find(file: Path, node_rank: int | None = None, job_id: str | None = None, ti
 
 
 def owner_process(file: Path, how: str = "sleep", job_id: str | None = None):
-    process = process_pool().start(OWNER, str(file), job_id, how)
+    process = start_code(OWNER, str(file), job_id, how)
     process.wait_for_line("owned")
     return process
 
@@ -211,7 +211,7 @@ def test_replaced_owner_leaves_the_new_file(file: Path):
     process = owner_process(file)
     remove_own_files()
     assert names(file) == ["job42"]
-    process.kill(signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
 
 
 # ---- refused ---------------------------------------------------------------------------------------------------------

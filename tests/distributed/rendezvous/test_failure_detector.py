@@ -5,7 +5,7 @@ import socket
 import time
 
 import pytest
-from helpers.process_pool import Member, process_pool
+from helpers.forked_commands import Command, start_code
 
 from imagenet_ddp.distributed.rendezvous import failure_detector
 from imagenet_ddp.distributed.rendezvous.sockets import connect, listen
@@ -35,11 +35,11 @@ os._exit(1)
 """
 
 
-def start_ranks(*then: str, grace_s: float = 0.2) -> list[Member]:
+def start_ranks(*then: str, grace_s: float = 0.2) -> list[Command]:
     """One rank for each; they are ready when this returns."""
-    first = process_pool().start(RANK, 0, len(then), 0, then[0], grace_s)
+    first = start_code(RANK, 0, len(then), 0, then[0], grace_s)
     port = int(first.wait_for_line("port").split()[1])
-    members = [first, *(process_pool().start(RANK, n, len(then), port, then[n], grace_s) for n in range(1, len(then)))]
+    members = [first, *(start_code(RANK, n, len(then), port, then[n], grace_s) for n in range(1, len(then)))]
     for member in members:
         member.wait_for_line("ready")
     time.sleep(0.1)  # rank 0 has heard from all
@@ -59,7 +59,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
                 f"rank {number} ends because rank {victim} is gone: its process, or its machine, no longer answers\n"
             )
     assert time.monotonic() - begin < 5
-    assert not any(member.is_alive() for member in members if member is not members[victim])
+    assert not any(member.poll() is None for member in members if member is not members[victim])
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -124,7 +124,7 @@ def test_rank_0_does_not_wait_for_ever():
     members = start_ranks("failure_detector.LEAVE_S = 0.3; line.end()", SLEEP)
     assert members[0].wait() == 0
     time.sleep(0.5)
-    assert members[1].is_alive() and not members[1].err
+    assert members[1].poll() is None and not members[1].err
     members[1].kill()
 
 
@@ -132,12 +132,12 @@ def test_a_process_that_is_stopped_is_not_dead():
     """Swapped out, or in a debugger: longer than any heartbeat would wait, but the kernel answers for it."""
     members = start_ranks(SLEEP, SLEEP, SLEEP)
     for member in (members[1], members[0]):
-        member.kill(signal.SIGSTOP)
+        member.send_signal(signal.SIGSTOP)
         time.sleep(1)
-        assert all(each.is_alive() for each in members)
-        member.kill(signal.SIGCONT)
+        assert all(each.poll() is None for each in members)
+        member.send_signal(signal.SIGCONT)
     time.sleep(0.3)
-    assert all(each.is_alive() and not each.err for each in members)
+    assert all(each.poll() is None and not each.err for each in members)
     for member in members:
         member.kill()
 
@@ -151,7 +151,7 @@ def test_what_rank_0_cannot_read_harms_nobody():
         with socket.create_connection(("127.0.0.1", port)) as stranger:
             stranger.sendall(content)
     time.sleep(0.5)
-    assert all(member.is_alive() and not member.err for member in members)
+    assert all(member.poll() is None and not member.err for member in members)
     members[1].kill()
     assert members[0].wait() == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.fake_ranks import FACTS, FakeRanks, call_all, connect, join_all, mistakes, roster
-from helpers.process_pool import process_pool
+from helpers.forked_commands import start_code
 from torch.distributed import PrefixStore, TCPStore
 
 from imagenet_ddp.distributed.rendezvous import deadline, rank_group
@@ -297,7 +297,7 @@ time.sleep(60)
 @pytest.mark.parametrize("size", [3, 2])
 def test_a_chief_that_dies_is_said(size: int):
     """While the others still come (3), and when all have met (2)."""
-    leader = process_pool().start(CHIEF, size)
+    leader = start_code(CHIEF, size)
     port = int(leader.wait_for_line(""))
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=timedelta(seconds=10))
     store = PrefixStore("x", raw)
