@@ -1,6 +1,8 @@
 """Fixtures shared by all tests: small image trees, and real commands as subprocesses in another folder."""
 
+import atexit
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -33,6 +35,8 @@ SMALL_DRAWN = (
 SMALL = (*SMALL_DRAWN, "callbacks.batch_sheet=null", "callbacks.history.curves=false")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+gc.disable()  # while the tests are collected: what they import stays
 
 # Property tests use the same examples in every run, without a time limit. To run more, random examples:
 # pytest -m hypothesis --hypothesis-profile=random
@@ -100,6 +104,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.path not in alone, -slow[item.path], -sizes[item.path], not item.get_closest_marker("alone")
             )
         )  # fmt: skip
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, except among what has been imported, which takes a second each time."""
+    gc.freeze()
+    gc.enable()
+    atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
 
 
 # ---- shared fixtures ----------------------------------------------------------------------------------------------

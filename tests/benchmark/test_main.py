@@ -50,7 +50,7 @@ def test_variants_workers_and_model_are_measured(run: Run, tree: Path, tmp_path:
 @pytest.mark.alone
 def test_photographs_load_faster_than_by_the_baseline(run: Run, shared_data: Path, tmp_path: Path):
     """Far below what is measured on a quiet machine (docs/performance.md), because this one may be busy."""
-    few = ("benchmark.num_images=100", "benchmark.repeats=3", "benchmark.num_workers=[0]", "benchmark.model=false")
+    few = ("benchmark.num_images=60", "benchmark.repeats=3", "benchmark.num_workers=[0]", "benchmark.model=false")
     done = run(
         "benchmark", "data=imagefolder", f"data.root={shared_data / 'imagenet-real'}", *few, "hydra.run.dir=found"
     )

@@ -11,6 +11,7 @@ of the process, as after a normal start.
 """
 
 import atexit
+import base64
 import contextlib
 import ctypes
 import fcntl
@@ -19,6 +20,7 @@ import importlib
 import json
 import multiprocessing.util
 import os
+import pickle
 import platform
 import runpy
 import signal
@@ -62,11 +64,12 @@ def at_start(environment: Mapping[str, str]) -> dict[str, str]:
 def serve() -> NoReturn:
     _end_with_parent()
     sys.path[0] = str(Path(__file__).parents[2] / "src")  # instead of this file's folder
+    gc.disable()  # these imports create a million objects that are never freed
     for name in (*PRELOADED, *PROJECT):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    gc.collect()
     gc.freeze()  # a collection in a forked process would copy every page
+    gc.enable()
     requests = socket.socket(fileno=0)
     while True:
         module, arguments, folder, environment, stem, host = json.loads(requests.recv(1 << 20))
@@ -155,11 +158,16 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
     spawn, execute, turn = multiprocessing.util.spawnv_passfds, subprocess._fork_exec, threading.Lock()  # type: ignore[attr-defined]
     here = at_start(environment)
 
-    def fork(words: list[str], folder: str, environ: Mapping[str, str], fds: dict[int, int], session: bool) -> int:
-        """Request a process from the copy, and return its pid. fds: {descriptor there: descriptor here}."""
+    def fork(
+        words: list[str], folder: str, environ: Mapping[str, str], fds: dict[int, int], session: bool,
+        before: Callable[[], None] | None = None,
+    ) -> int:  # fmt: skip
+        """Request a process from the copy, and return its pid. fds: {descriptor there: descriptor here}. before: what
+        the process calls first, which must be picklable."""
         ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
         blocked = [*signal.pthread_sigmask(signal.SIG_BLOCK, [])]
-        message = json.dumps([words, folder, dict(environ), [*fds], ignored, blocked, session])
+        pickled = base64.b64encode(pickle.dumps(before)).decode()
+        message = json.dumps([words, folder, dict(environ), [*fds], ignored, blocked, session, pickled])
         with turn:
             socket.send_fds(mine, [message.encode()], [*fds.values()])
             return int(mine.recv(64))
@@ -179,12 +187,13 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
             del words[1]
         names = dict(os.fsdecode(each).split("=", 1) for each in assigned or ())
         environ = names if assigned is not None else dict(os.environ)
-        plain = others[:6] == [-1, None, None, None, -1, None]  # no process group, user, umask or preexec_fn
+        *who, before = others[:6]
+        plain = who == [-1, None, None, None, -1]  # no process group, user or umask
         if not (plain and words[0] == sys.executable and words[1:2] == ["-m"] and at_start(environ) == here):
             return execute(*call)
         streams = {number: number if fd < 0 else fd for number, fd in enumerate((stdin, stdout, stderr))}
         fds = streams | {fd: fd for fd in kept if fd != errpipe}
-        return fork(words, os.fsdecode(folder) if folder else str(Path.cwd()), environ, fds, session)
+        return fork(words, os.fsdecode(folder) if folder else str(Path.cwd()), environ, fds, session, before)
 
     multiprocessing.util.spawnv_passfds = fork_spawned
     subprocess._fork_exec = fork_module  # type: ignore[attr-defined]
@@ -218,7 +227,9 @@ def _fork_on_request(requests: socket.socket) -> NoReturn:
 
 
 def _run_spawned(message: bytes, received: list[int]) -> NoReturn:
-    words, folder, environment, fds, ignored, blocked, session = json.loads(message)
+    words, folder, environment, fds, ignored, blocked, session, pickled = json.loads(message)
+    if before := pickle.loads(base64.b64decode(pickled)):
+        before()
     if session:
         os.setsid()
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, HIGH_FD) for fd in received]

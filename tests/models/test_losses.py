@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.loss import BinaryCrossEntropy
 from torchvision.ops import sigmoid_focal_loss
 
 from imagenet_ddp.config.schema.learning import LossConfig
@@ -36,6 +35,8 @@ def test_cross_entropy_is_torchs(batch: Any, smoothing: float):
 @pytest.mark.parametrize("threshold", [None, 0.2])
 def test_bce_is_timms(batch: Any, smoothing: float, threshold: float | None):
     """As in ResNet strikes back: --bce-loss --smoothing --bce-target-thresh."""
+    from timm.loss import BinaryCrossEntropy
+
     logits, target, soft = batch
     made, theirs = (
         loss(name="bce", label_smoothing=smoothing, bce_threshold=threshold),

@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import timm.optim
 import torch
 from helpers.plans import plan_of
 from hypothesis import given
@@ -230,6 +229,8 @@ def test_every_optimizer_lowers_a_loss(name: str):
 
 
 def test_optimizers_are_those_of_the_libraries():
+    import timm.optim
+
     assert set(TIMM_OPTIMIZERS) <= set(timm.optim.list_optimizers())
     assert set(OPTIMIZERS) == set(TORCH)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 import torchvision
 from safetensors.torch import save_file
@@ -176,7 +175,7 @@ def test_timms_names(monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr(timm, "create_model", refuse)
+    monkeypatch.setattr("timm.create_model", refuse)
     with pytest.raises(ConfigError, match=r"convnext_atto\.d2_in1k/resolve/main/model\.safetensors"):
         read_weights("model.weights", "DEFAULT", "timm", "convnext_atto")
     with pytest.raises(ConfigError, match="d2_in1k"):

@@ -22,6 +22,24 @@ STOP_S = 120.0  # longest wait for a run to save; SLURM's own limit, KillWait, i
 FREE_S = 60.0  # longest wait for a run that an earlier, killed tune started
 
 
+@dataclass(frozen=True)
+class BeforeExec:
+    """What a trial's process does before it executes its command."""
+
+    parent: int  # pid
+    stop_signal: int
+    cores: tuple[int, ...]  # empty means all
+
+    def __call__(self) -> None:
+        if sys.platform == "linux":
+            # PR_SET_PDEATHSIG: if tune is killed, the run gets the signal on which it saves and ends
+            ctypes.CDLL(None).prctl(1, self.stop_signal)
+            if self.cores:
+                os.sched_setaffinity(0, self.cores)
+            if os.getppid() != self.parent:
+                os._exit(1)
+
+
 @dataclass
 class Trial:
     number: int
@@ -41,27 +59,19 @@ class Trial:
 
     def start(self, train_argv: Sequence[str]) -> None:
         """Start the trial's process. train_argv: the study's options for train."""
-        slot, parent = self.slot, os.getpid()
+        slot = self.slot
         self.folder.parent.mkdir(exist_ok=True)
         own = [*self.options, "resume=auto", "cluster.requeue=false"]
         argv = in_folder([*train_argv, *own], "hydra.run.dir", self.folder)
         command = [*slot.prefix, sys.executable, "-m", "imagenet_ddp.train", *argv]
-
-        def in_child() -> None:
-            if sys.platform == "linux":
-                # PR_SET_PDEATHSIG: if tune is killed, the run gets the signal on which it saves and ends
-                ctypes.CDLL(None).prctl(1, slot.stop_signal)
-                if slot.cores:
-                    os.sched_setaffinity(0, slot.cores)
-                if os.getppid() != parent:
-                    os._exit(1)
 
         with self.log.open("a", encoding="utf-8") as log:
             print("$", shlex.join(command), file=log, flush=True)
             # in its own session, because Ctrl-C must only reach tune, which then stops the run
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, **slot.environ}, start_new_session=True, preexec_fn=in_child,
+                env={**os.environ, **slot.environ}, start_new_session=True,
+                preexec_fn=BeforeExec(os.getpid(), slot.stop_signal, slot.cores),
             )  # fmt: skip
 
     def stop(self) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import PROBES, SMALL, Run
-from timm.layers import BatchNormAct2d
 from torch import nn
 
 from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
@@ -56,6 +55,8 @@ def test_the_types_of_weights(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 
 
 def test_layers_of_others_keep_what_they_do_besides() -> None:
+    from timm.layers import BatchNormAct2d
+
     net = nn.Sequential(nn.Conv2d(3, 4, 1), BatchNormAct2d(4))
     with pytest.raises(ConfigError, match=r"torch's own layers, got BatchNormAct2d\. Hint: set trainer.sync"):
         SyncBatchNorm("cpu").apply(net)
