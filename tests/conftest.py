@@ -36,8 +36,6 @@ SMALL = (*SMALL_DRAWN, "callbacks.batch_sheet=null", "callbacks.history.curves=f
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-gc.disable()  # while the tests are collected: what they import stays
-
 # Property tests use the same examples in every run, without a time limit. To run more, random examples:
 # pytest -m hypothesis --hypothesis-profile=random
 _UNBOUNDED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(hypothesis.HealthCheck), "database": None}
@@ -50,11 +48,13 @@ hypothesis.settings.load_profile("same")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start one fork server for all workers, which import torch at the same time."""
+    """Start one fork server for all workers of pytest-xdist."""
     if config.getoption("numprocesses", None) and sys.platform == "linux" and not config.option.collectonly:
         from helpers import forked_commands
 
         forked_commands.share_fork_server()
+    else:
+        gc.disable()  # until the tests are collected: what they import stays
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def test_the_start_is_measured_from_the_command_to_the_first_step(run: Run, tree
     found = measured(run, tmp_path, "start", *SMALL, f"data.root={tree}", "benchmark.repeats=1")
     bare, ours = (row["median"] for row in found["rows"])
     assert found["ratios"]["start"] == pytest.approx(ours / bare, rel=0.01)
-    assert min(bare, ours) > 0  # both are forked here, with torch imported
+    assert min(bare, ours) > 0.05  # both are forked here, with torch imported
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ EMA = ("averaging=ema", "averaging.decay=0.5")
 
 
 def command(folder: Path, verb: str, *options: str) -> tuple[int, str]:
-    environment = clean_environ(PYTHONPATH=PROBES)
+    environment = clean_environ(PYTHONPATH=PROBES, XDG_CACHE_HOME=str(folder / "cache"))
     done = forked_commands.run(f"imagenet_ddp.{verb}", *options, folder=folder, environment=environment)
     return done.returncode, done.stdout + done.stderr
 

@@ -280,7 +280,7 @@ def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     in_floats = onnxruntime.InferenceSession(path, options)
     answers = [np.asarray(in_floats.run(None, {"images": photo[None].numpy()})[0])[0] for photo in photos]
-    assert np.abs(np.stack(answers) - got).mean() < 0.01
+    assert (np.abs(np.stack(answers) - got).max(1) > 1e-3).sum() <= 2
     head = yaml.safe_load((tmp_path / "README.md").read_text().split("---\n")[1])
     assert head["model-index"][0]["results"][0]["metrics"][0]["value"] == round(after["top1"][1], 4)
 

@@ -16,7 +16,7 @@ def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
     trial once."""
     small = [option for option in SMALL if not option.startswith("optim.lr")]
     options = [*small, f"data.root={tree}", "trainer.max_epochs=1", "search=none", "search.optim.lr=[0.01,0.02]",
-               "tune.num_trials=1", "hydra.run.dir=s"]  # fmt: skip
+               "tune.num_trials=2", "hydra.run.dir=s"]  # fmt: skip
 
     def tune(*words: str) -> Command:
         started = start("imagenet_ddp.tune", *words, folder=tmp_path, environment=clean_environ())
@@ -29,4 +29,4 @@ def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
     assert refused.code == 2
     told(refused, "s must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
     assert first.wait(240) == 0, first.err
-    assert "1 trial: 1 finished." in first.out
+    assert "2 trials: 2 finished." in first.out

@@ -188,7 +188,7 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
         names = dict(os.fsdecode(each).split("=", 1) for each in assigned or ())
         environ = names if assigned is not None else dict(os.environ)
         *who, before = others[:6]
-        plain = who == [-1, None, None, None, -1]  # no process group, user or umask
+        plain = who == [-1, None, None, None, -1] and _is_picklable(before)  # no process group, user or umask
         if not (plain and words[0] == sys.executable and words[1:2] == ["-m"] and at_start(environ) == here):
             return execute(*call)
         streams = {number: number if fd < 0 else fd for number, fd in enumerate((stdin, stdout, stderr))}
@@ -197,6 +197,14 @@ def _set_up(folder: str, environment: dict[str, str], first_path: str) -> None:
 
     multiprocessing.util.spawnv_passfds = fork_spawned
     subprocess._fork_exec = fork_module  # type: ignore[attr-defined]
+
+
+def _is_picklable(function: Callable[[], None] | None) -> bool:
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
 
 
 def _fork_on_request(requests: socket.socket) -> NoReturn:

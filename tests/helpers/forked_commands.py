@@ -3,8 +3,8 @@
     done = run("imagenet_ddp.train", "seed=1", folder=tmp_path, environment=clean_environ())
 
 Importing torch and Lightning takes four fifths of the time of a small training. Commands still start as a user's do in
-test_startup.py, test_packaging.py, test_default.py, tests/slurm, with forked=False, and if another program (a script,
-or tune for its trials) starts them.
+test_startup.py, test_packaging.py, test_default.py, tests/slurm, with forked=False, and if another program (such as a
+script) starts them.
 """
 
 import atexit
@@ -29,7 +29,6 @@ from conftest import PROBES, clean_environ
 from helpers.fork_server import at_start
 
 SERVER = Path(__file__).with_name("fork_server.py")
-REQUESTS = "requests"  # the name of its socket
 SHARED = "IMAGENET_DDP_FORK_SERVER"
 
 
@@ -108,7 +107,7 @@ class ForkServer:
         self._numbers = itertools.count()
         self._started: list[Command] = []
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._requests.connect(str(folder / REQUESTS))
+        self._requests.connect(f"\0{folder.name}")
         atexit.register(self._close)
 
     def start(
@@ -142,7 +141,7 @@ def start_fork_server() -> tuple[Path, int]:
     # modules that look for GPUs on import must not initialise CUDA, which cannot be used after a fork
     environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
-        requests.bind(str(folder / REQUESTS))
+        requests.bind(f"\0{folder.name}")  # an abstract name, because the path of a socket may be too long
         server = subprocess.Popen(
             [sys.executable, SERVER], stdin=requests.fileno(), env=environment, start_new_session=True
         )
@@ -174,8 +173,8 @@ def share_fork_server() -> None:
 
 def start_code(code: str, *args: Any) -> Command:
     """Start a process that executes this Python code. args: values that JSON can represent; see probes/run_code.py."""
-    environment, folder = clean_environ(PYTHONPATH=PROBES), Path(tempfile.gettempdir())
-    return fork_server().start("run_code", code, json.dumps(args), folder=folder, environment=environment)
+    environment = clean_environ(PYTHONPATH=PROBES)
+    return fork_server().start("run_code", code, json.dumps(args), folder=Path(PROBES), environment=environment)
 
 
 def can_fork(environment: dict[str, str]) -> bool:

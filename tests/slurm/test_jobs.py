@@ -158,6 +158,7 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     assert (fields["ExitCode"], fields["Restarts"]) == ("140:0", "1"), log(work, job)
     assert f"SLURM does not requeue job {job}: the job was submitted with --no-requeue" in log(work, job)
     assert log(work, job).count("Stopped and saved after step") == 2
+    assert (run_dir / "checkpoints/last.ckpt").exists()
 
 
 def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:

@@ -106,7 +106,7 @@ def test_a_study_from_its_command_to_its_best_trial(start: Start, tmp_path: Path
 @pytest.mark.slow
 def test_a_killed_study_is_resumed(start: Start, tmp_path: Path) -> None:
     """Its runs end with it, and are continued, not begun again; those that finished meanwhile are not run again."""
-    process = start("tune.num_trials=4", "tune.num_at_once=2", epoch_s=0.5, slow={"0": 0.01})
+    process = start("tune.num_trials=4", "tune.num_at_once=2", epoch_s=2, slow={"0": 0.01})
     reached(process, lambda: all((tmp_path / f"s/trials/{number}/metrics.csv").exists() for number in (1, 2)))
     process.send_signal(signal.SIGKILL)
     process.communicate()

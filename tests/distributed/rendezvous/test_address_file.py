@@ -89,7 +89,7 @@ def test_first_node_owns_and_removes_the_file(file: Path):
 
 @pytest.mark.parametrize("how", ["well", "hard"])
 def test_file_is_removed_at_exit(file: Path, how: str):
-    assert owner_process(file, how).wait() == {"well": 3, "hard": 2}[how]
+    assert owner_process(file, how).wait(20) == {"well": 3, "hard": 2}[how]
     assert names(file) == []
 
 
@@ -139,7 +139,7 @@ def make_stale(file: Path) -> StoreAddress:
     """Leave the file of a process that was killed."""
     process = owner_process(file)
     process.kill()
-    process.wait()
+    process.wait(20)
     content = address_file.read(str(file))
     assert content is not None
     return content

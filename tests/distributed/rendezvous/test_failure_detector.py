@@ -54,7 +54,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
     members[victim].kill()
     for number, member in enumerate(members):
         if number != victim:
-            assert member.wait() == 1
+            assert member.wait(20) == 1
             assert member.err == (
                 f"rank {number} ends because rank {victim} is gone: its process, or its machine, no longer answers\n"
             )
@@ -66,7 +66,7 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
 def test_a_rank_that_fails_tells_its_own_error(victim: int):
     members = start_ranks(*(FAIL if number == victim else SLEEP for number in range(3)))
     for number, member in enumerate(members):
-        assert member.wait() == 1
+        assert member.wait(20) == 1
         if number == victim:
             assert member.err == "first\n"
         else:
@@ -76,8 +76,8 @@ def test_a_rank_that_fails_tells_its_own_error(victim: int):
 def test_of_two_failures_the_first_is_the_one():
     """The second follows from it (a broken connection), and says so."""
     members = start_ranks(SLEEP, FAIL, "time.sleep(1.2)" + FAIL, grace_s=10)
-    assert members[1].wait() == 1
-    assert members[2].wait() == 1
+    assert members[1].wait(20) == 1
+    assert members[2].wait(20) == 1
     assert members[2].err == "follows rank 1 failed: ValueError: x of two lines\n"
     members[0].kill()
 
@@ -91,7 +91,7 @@ def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, 
     leave = f"line.fail({what!r}, {code}); os._exit({code})"
     members = start_ranks(*(leave if number == victim else SLEEP for number in range(3)))
     for number, member in enumerate(members):
-        assert member.wait() == code
+        assert member.wait(20) == code
         if number != victim:
             assert member.err == f"rank {number} ends because rank {victim} {said}\n"
 
@@ -99,14 +99,14 @@ def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, 
 def test_a_clean_end_is_no_death():
     """In any order, and rank 0 waits for the others, but is not held up by them."""
     members = start_ranks("line.end()", "line.end()", "time.sleep(1); line.end(); time.sleep(1)")
-    assert [member.wait() for member in members] == [0, 0, 0]
+    assert [member.wait(20) for member in members] == [0, 0, 0]
     assert [member.err for member in members] == ["", "", ""]
 
 
 def test_the_end_may_be_told_twice_and_takes_no_time():
     timed = "begin = time.monotonic(); line.end(); line.end(); print('took', time.monotonic() - begin)"
     members = start_ranks(timed, "line.end(); line.end()")
-    assert [member.wait() for member in members] == [0, 0]
+    assert [member.wait(20) for member in members] == [0, 0]
     assert float(members[0].wait_for_line("took").split()[1]) < 5
 
 
@@ -115,14 +115,14 @@ def test_a_death_at_the_end_of_others_is_still_one():
     members = start_ranks("line.end(); time.sleep(60)", SLEEP)
     time.sleep(0.3)
     members[1].kill()
-    assert members[0].wait() == 1
+    assert members[0].wait(20) == 1
     assert "rank 1 is gone" in members[0].err
 
 
 def test_rank_0_does_not_wait_for_ever():
     """Who is still at work is told that this is no death."""
     members = start_ranks("failure_detector.LEAVE_S = 0.3; line.end()", SLEEP)
-    assert members[0].wait() == 0
+    assert members[0].wait(20) == 0
     time.sleep(0.5)
     assert members[1].poll() is None and not members[1].err
     members[1].kill()
@@ -153,7 +153,7 @@ def test_what_rank_0_cannot_read_harms_nobody():
     time.sleep(0.5)
     assert all(member.poll() is None and not member.err for member in members)
     members[1].kill()
-    assert members[0].wait() == 1
+    assert members[0].wait(20) == 1
 
 
 def test_a_death_is_told_once():
