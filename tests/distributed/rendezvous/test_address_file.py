@@ -181,6 +181,20 @@ def test_many_replace_a_stale_file_once(file: Path, pool: ThreadPoolExecutor):
     assert names(file) == ["job42"]
 
 
+def test_a_file_that_another_node_is_replacing_is_no_mistake(file: Path, monkeypatch: pytest.MonkeyPatch):
+    file.write_text("{}")
+    real = os.stat
+
+    def removed(path: object, *arguments: object, **options: object) -> os.stat_result:
+        """It is removed before this question, and written again after it."""
+        if str(path) == str(file):
+            raise FileNotFoundError(path)
+        return real(path, *arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "stat", removed)
+    assert address_file.validate(str(file)) == []
+
+
 def test_owner_that_does_not_answer_in_time_is_waited_for(file: Path, pool: ThreadPoolExecutor):
     """It may be alive: only rank 0 replaces it at once."""
     silent = "192.0.2.1"

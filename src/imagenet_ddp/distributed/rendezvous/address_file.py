@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -45,12 +46,20 @@ def validate(path: str) -> list[str]:
     Reading from a pipe, for example, would never end.
     """
     folder = Path(path).parent
-    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and (Path(path).is_file() or not os.path.lexists(path)):
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) and _can_be_regular(path):
         return []
     return [
         f"cluster.address=file://{path} must name a regular file or a new file, in a folder that exists and is "
         "writable on every node, but does not on this node. Hint: mount the shared disk, or set another path."
     ]
+
+
+def _can_be_regular(path: str) -> bool:
+    """Return whether there is a regular file or nothing at this path. Another node may replace the file meanwhile."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except FileNotFoundError:
+        return not Path(path).is_symlink()
 
 
 def read(path: str) -> StoreAddress | None:
