@@ -44,7 +44,7 @@ hypothesis.settings.register_profile("random", max_examples=1000, **_UNBOUNDED)
 hypothesis.settings.load_profile("same")
 
 
-# ---- running tests in parallel (pytest -n 2) -----------------------------------------------------------------------
+# ---- running tests in parallel (pytest -n 3) -----------------------------------------------------------------------
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,5 +1,6 @@
 """Test cluster.address=file:///PATH: the file itself, and who serves, joins or replaces its store."""
 
+import errno
 import json
 import os
 import signal
@@ -187,8 +188,8 @@ def test_a_file_that_another_node_is_replacing_is_no_mistake(file: Path, monkeyp
 
     def removed(path: object, *arguments: object, **options: object) -> os.stat_result:
         """It is removed before this question, and written again after it."""
-        if str(path) == str(file):
-            raise FileNotFoundError(path)
+        if str(path) == str(file) and options.get("follow_symlinks", True):
+            raise FileNotFoundError(errno.ENOENT, "removed", str(path))
         return real(path, *arguments, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(os, "stat", removed)
