@@ -405,7 +405,7 @@ def descendants(pid: int) -> list[int]:
     return children + [grandchild for child in children for grandchild in descendants(child)]
 
 
-def start(cwd: Path, *options: str, forked: bool = True, **environ: str) -> subprocess.Popen[str] | Command:
+def start(cwd: Path, *options: str, forked: bool = True, **environ: str | None) -> subprocess.Popen[str] | Command:
     environment = clean_environ(PYTHONPATH=PROBES, **environ)
     return forked_commands.start("imagenet_ddp.train", *options, folder=cwd, environment=environment, forked=forked)
 
@@ -462,9 +462,12 @@ def test_a_rank_that_dies_ends_all(run: Run, tree: Path, tmp_path: Path, what: s
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a worker learns of its parent's death by prctl")
 def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: Path) -> None:
+    """As from a shell without OMP_NUM_THREADS, for which Lightning's launcher would set a number of its own."""
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
-    process = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=0.05), forked=False)
+    options += ["cluster.num_threads=2", *probe(tmp_path / "seen", slow_s=0.05)]
+    process = start(tmp_path, *options, forked=False, OMP_NUM_THREADS=None)
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
     pids = descendants(process.pid)
     process.kill()
     process.communicate(timeout=30)
