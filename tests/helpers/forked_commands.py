@@ -136,7 +136,7 @@ class ForkServer:
 
 
 def start_fork_server() -> tuple[Path, int]:
-    """Start a fork server, which ends with this process. Return (the folder of its socket, its pid)."""
+    """Start a fork server, which ends with this process. Return (the folder whose name its socket has, its pid)."""
     folder = Path(tempfile.mkdtemp(prefix="forked_commands_"))
     # modules that look for GPUs on import must not initialise CUDA, which cannot be used after a fork
     environment = clean_environ(TORCH_CPP_LOG_LEVEL="ERROR", PYTORCH_NVML_BASED_CUDA_CHECK="1", PYTHONPATH=None)

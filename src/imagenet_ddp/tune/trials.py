@@ -24,7 +24,7 @@ FREE_S = 60.0  # longest wait for a run that an earlier, killed tune started
 
 @dataclass(frozen=True)
 class BeforeExec:
-    """What a trial's process does before it executes its command."""
+    """Tie a new process to tune and to its cores before it executes the command of its trial."""
 
     parent: int  # pid
     stop_signal: int
