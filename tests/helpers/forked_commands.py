@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -24,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 from conftest import PROBES, clean_environ
 from helpers.fork_server import at_start
 
@@ -103,6 +103,8 @@ class ForkServer:
 
     def __init__(self, folder: Path, pid: int) -> None:
         self.pid = pid
+        self._end = select.poll()  # asked a hundred times a second by each command that is waited for
+        self._end.register(os.pidfd_open(pid))
         self._files = Path(tempfile.mkdtemp(dir=folder))
         self._numbers = itertools.count()
         self._started: list[Command] = []
@@ -123,10 +125,7 @@ class ForkServer:
         return self._started[-1]
 
     def has_ended(self) -> bool:
-        try:
-            return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
+        return bool(self._end.poll(0))
 
     def _close(self) -> None:
         for command in self._started:

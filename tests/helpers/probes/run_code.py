@@ -21,11 +21,10 @@ from imagenet_ddp.distributed.rendezvous import (  # noqa: F401
     rank_group,
     sockets,
     store,
-)  # fmt: skip
+)
 from imagenet_ddp.errors import ConfigError  # noqa: F401
 
 if __name__ == "__main__":
-    assert sys.stdout is not None
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     args = json.loads(sys.argv[2])
     exec(sys.argv[1])
