@@ -154,7 +154,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     with pytest.raises(AssertionError, match="differ"):  # larger steps: the comparison can fail
         assert_equal_weights(tmp_path / "a", tmp_path / "plain")
     result = torchrun(tmp_path, 2, *options, "cluster.num_threads=2")
-    (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v3_small").iterdir()  # one, for both ranks
+    (folder,) = (tmp_path / "runs/imagefolder_shufflenet_v2_x0_5").iterdir()  # one, for both ranks
     assert str(folder) in result.stdout
     assert summary(folder)["world_size"] == 2
     assert_equal_weights(tmp_path / "plain", folder)
@@ -367,7 +367,7 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
 
     result = run("train", f"resume={folder}", "model.name=resnet18", "seed=3", "trainer.max_epochs=4")
     assert result.returncode == 2
-    assert "model.name was mobilenet_v3_small and is now resnet18" in result.stderr
+    assert "model.name was shufflenet_v2_x0_5 and is now resnet18" in result.stderr
     assert "seed was 0 and is now 3" in result.stderr
     write_images(tmp_path / "other/train", {"cat": 3, "emu": 3})
     write_images(tmp_path / "other/val", {"cat": 1, "emu": 1})

@@ -327,8 +327,7 @@ def test_ways_to_start(
     """Without any trainer key: one world of 2, one run folder, the same weights to the bit."""
     hosts = two if way is not two_terminals else (two[0], two[0])
     options = [*small, *probe(tmp_path / "seen")]
-    forked = way is not torchrun_c10d  # one of them starts as a user's
-    succeeded(ends(*(host.popen(way(node, *options), PROBES, forked=forked) for node, host in enumerate(hosts))))
+    succeeded(ends(*(host.popen(way(node, *options), PROBES) for node, host in enumerate(hosts))))
     assert seen(tmp_path / "seen") == {0: ALL[0]}
     assert len(steps(tmp_path / "seen")) == 2
     # c10d orders nodes by name: its rank 0 is alpha, and there the run is

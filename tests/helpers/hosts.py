@@ -95,24 +95,21 @@ class Host:
         env: dict[str, str] | None = None,
         *,
         folder: Path = DISK / "work",
-        forked: bool = True,
     ) -> Process:
         """Start a command in `folder`, with the `python` and `torchrun` of the tests, and with TMPDIR on DISK.
 
-        The output goes to files, so that the command never waits for a reader. forked: fork a command of the project or
-        of torch.distributed from a process that has imported torch.
+        The output goes to files, so that the command never waits for a reader. A command of the project, of
+        torch.distributed or of probes/run_code.py is forked from a process that has imported torch.
         """
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
         environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
         words = list(map(str, command))
-        if words[0] == "torchrun" and forked:
+        if words[0] == "torchrun":
             words[:1] = ["python", "-m", "torch.distributed.run"]
         match words:
-            case ["python", "-m", module, *options] if (
-                forked
-                and module.startswith(("imagenet_ddp.", "torch.distributed."))
-                and forked_commands.can_fork(environ)
-            ):
+            case ["python", "-m", module, *options] if module.startswith(
+                ("imagenet_ddp.", "torch.distributed.", "run_code")
+            ) and forked_commands.can_fork(environ):
                 start = forked_commands.fork_server().start
                 self._started.append(start(module, *options, folder=folder, environment=environ, host=self.init))
                 return self._started[-1]

@@ -1,5 +1,6 @@
 """The simulated hosts behave as separate machines do."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import PROBES
 from helpers.hosts import DISK, INTERFACE, Host, Hosts, Process, requirement
 
 pytestmark = pytest.mark.skipif(requirement() is not None, reason=str(requirement()))
@@ -36,9 +38,8 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys
 print(time.perf_counter() - start)
 """
 ALL_REDUCE = """
-import os, sys, torch, torch.distributed as dist
-from datetime import timedelta
-dist.init_process_group("gloo", sys.argv[1], timedelta(seconds=10), world_size=2, rank=int(sys.argv[2]))
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", args[0], timedelta(seconds=10), world_size=2, rank=args[1])
 tensor = torch.full((1000,), 1.0 + dist.get_rank())
 dist.all_reduce(tensor)
 print(tensor.unique().tolist())
@@ -281,13 +282,19 @@ with test_hosts.Hosts(["zeta"], Path({str(tmp_path)!r})) as hosts:
 def test_gloo_meets_where_it_is_told_the_interface(two: tuple[Host, Host]) -> None:
     """Without the interface, the workers do not meet: each then advertises the address that its host name resolves to,
     127.0.1.1."""
-    command = ["python", "-c", ALL_REDUCE, f"tcp://{two[0].address}:29500"]
-    processes = [host.popen([*command, str(rank)], {"GLOO_SOCKET_IFNAME": INTERFACE}) for rank, host in enumerate(two)]
+
+    def start(**environ: str) -> list[Process]:
+        words = [[f"tcp://{two[0].address}:29500", rank] for rank in range(2)]
+        commands = [["python", "-m", "run_code", ALL_REDUCE, json.dumps(args)] for args in words]
+        environ |= {"PYTHONPATH": PROBES}
+        return [host.popen(command, environ) for host, command in zip(two, commands, strict=True)]
+
+    processes = start(GLOO_SOCKET_IFNAME=INTERFACE)
     for process in processes:
         assert process.wait(120) == 0, process.err
         assert process.out == "[3.0]\n"
 
-    processes = [host.popen([*command, str(rank)]) for rank, host in enumerate(two)]
+    processes = start()
     # the other process keeps waiting after its timeout
     wait_for(lambda: any(process.poll() for process in processes), timeout_s=60)
     errors = "".join(process.err for process in processes)

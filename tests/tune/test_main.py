@@ -135,7 +135,7 @@ def test_a_killed_study_is_resumed(start: Start, tmp_path: Path) -> None:
     ],
 )
 def test_a_signal_stops_the_runs_and_the_study_is_resumed(start: Start, tmp_path: Path, number: int) -> None:
-    process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=0.5)
+    process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=2)
     reached(process, lambda: all((tmp_path / f"s/trials/{trial}/metrics.csv").exists() for trial in (0, 1)))
     process.send_signal(number)
     out, err = done(process, 128 + number)

@@ -1,5 +1,6 @@
 """Declare the configuration of each command: the groups of `schema` and the command's own keys."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -334,6 +335,7 @@ COMMANDS: dict[str, type] = {
 }
 
 
+@functools.cache  # a process that reads several command lines would convert the classes each time
 def register(command: str) -> None:
     """Store the config class of a command under schema/<command>, where conf/<command>.yaml finds it.
 
