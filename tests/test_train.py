@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, write_images
+from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, small_run, write_images
 from helpers import forked_commands
 from helpers.forked_commands import Command
 from helpers.ports import free_port
@@ -154,7 +154,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     with pytest.raises(AssertionError, match="differ"):  # larger steps: the comparison can fail
         assert_equal_weights(tmp_path / "a", tmp_path / "plain")
     result = torchrun(tmp_path, 2, *options, "cluster.num_threads=2")
-    (folder,) = (tmp_path / "runs/imagefolder_shufflenet_v2_x0_5").iterdir()  # one, for both ranks
+    (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v2").iterdir()  # one, for both ranks
     assert str(folder) in result.stdout
     assert summary(folder)["world_size"] == 2
     assert_equal_weights(tmp_path / "plain", folder)
@@ -365,9 +365,9 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     result = succeeded(run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1"))
     assert "starting a new run, because" in result.stdout and "has no checkpoint." in result.stdout
 
-    result = run("train", f"resume={folder}", "model.name=resnet18", "seed=3", "trainer.max_epochs=4")
+    result = run("train", f"resume={folder}", "model.name=mobilenet_v3_small", "seed=3", "trainer.max_epochs=4")
     assert result.returncode == 2
-    assert "model.name was shufflenet_v2_x0_5 and is now resnet18" in result.stderr
+    assert "model.name was mobilenet_v2 and is now mobilenet_v3_small" in result.stderr
     assert "seed was 0 and is now 3" in result.stderr
     write_images(tmp_path / "other/train", {"cat": 3, "emu": 3})
     write_images(tmp_path / "other/val", {"cat": 1, "emu": 1})
@@ -512,7 +512,7 @@ def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp
 
 @pytest.mark.slow
 def test_a_mirrored_validation_is_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true", "model.name=resnet18"]
+    options = [*small_run("model.name=resnet18"), f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true"]
     succeeded(run("train", *options, "hydra.run.dir=r"))
     validated = float(rows(tmp_path / "r")[-1]["val/loss"])
     losses = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, write_images
+from conftest import ROOT, SMALL, small_run, write_images
 from helpers.hosts import Host, Hosts, Process, requirement
 
 pytestmark = [
@@ -565,7 +565,13 @@ def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_
     images = tmp_path / "images"
     write_images(images / "train", {"cat": 384, "dog": 384}, size=100)
     write_images(images / "val", {"cat": 2, "dog": 2}, size=100)
-    options = [*SMALL, f"data.root={images}", "data.image_size=96", "data.val_resize=96", "data.batch_size=48"]
+    options = [
+        *small_run("model.name=mobilenet_v3_small"),
+        f"data.root={images}",
+        "data.image_size=96",
+        "data.val_resize=96",
+        "data.batch_size=48",
+    ]
     options += ["trainer.max_epochs=2"]
     nodes = ["trainer.num_nodes=2", "trainer.devices=1"]
     environ = {"MASTER_ADDR": two[0].address}

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import SMALL, Run, clean_environ, write_images
+from conftest import Run, clean_environ, small_run, write_images
 from helpers.doctor_ranks import ranks
 
 from imagenet_ddp.distributed import nvidia_gpus
@@ -21,7 +21,7 @@ from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_ma
 from imagenet_ddp.errors import ConfigError
 
 MIB = 2**20
-TINY = (*SMALL, "data.batch_size=2", "trainer.devices=1")
+TINY = (*small_run("model.name=mobilenet_v3_small"), "data.batch_size=2", "trainer.devices=1")
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import PROBES, SMALL, clean_environ
+from conftest import PROBES, clean_environ, small_run
 from helpers import forked_commands
 from helpers.run_asserts import assert_same_runs
 
 pytestmark = pytest.mark.slow
 
 COMMON = (
-    *SMALL, "model._target_=block_net.BlockNet", "allow_targets=[block_net,probe]", "resume=auto", "logger=csv",
+    *small_run("model._target_=block_net.BlockNet"), "allow_targets=[block_net,probe]", "resume=auto", "logger=csv",
     "trainer.log_every_n_steps=1", "data.augment=pad_crop", "+callbacks.checkpoint.every_n_steps=1",
 )  # fmt: skip
 MIXUP, RANDAUGMENT = "data.mixup_alpha=0.4", "data.policy=randaugment"

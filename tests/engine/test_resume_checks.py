@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import PROBES, SMALL, Run, write_images
+from conftest import PROBES, Run, small_run, write_images
 from helpers import logged
 
 from imagenet_ddp.engine.job import Job
@@ -35,7 +35,7 @@ def test_what_a_callback_had_ended_is_over_unless_its_end_has_changed(tmp_path: 
 
 
 # A net without batch norm and without randomness: its weights do not depend on how an update's images are split.
-PLAIN = (*SMALL, "model.name=squeezenet1_1", "+model.args.dropout=0", "trainer.max_epochs=3", "logger=csv",
+PLAIN = (*small_run("model.name=squeezenet1_1", "+model.args.dropout=0"), "trainer.max_epochs=3", "logger=csv",
          "trainer.log_every_n_steps=1", "optim.lr=0.05", "allow_targets=[probe]",
          "+callbacks.probe._target_=probe.Probe")  # fmt: skip
 

@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from conftest import PROBES, SMALL, clean_environ
+from conftest import PROBES, clean_environ, small_run
 from helpers import forked_commands
 from helpers.image_table import write_table
 from helpers.run_asserts import assert_same_runs
@@ -20,7 +20,7 @@ NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net,probe]")
 PLAIN = ("model.channels_last=false", "+optim.args.fused=false")
 FAST = ("compile=default", "model.channels_last=true", "model.activation_checkpointing=true")
 COMMON = (
-    *SMALL, *NET, "data=table", "data.augment=pad_crop", "data.policy=randaugment", "averaging=ema",
+    *small_run(*NET), "data=table", "data.augment=pad_crop", "data.policy=randaugment", "averaging=ema",
     "averaging.decay=0.5", "data.val_mirror=true", "trainer.devices=2",
 )  # fmt: skip
 TOLERANCE = 1e-5  # docs/learning.md

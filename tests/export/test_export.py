@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from conftest import SMALL, Run, clean_environ
+from conftest import Run, clean_environ, small_run
 from helpers import forked_commands
 from PIL import ExifTags, Image
 
@@ -61,7 +61,7 @@ print(json.dumps({"metadata": metadata, **found}))
 def checkpoint(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The best checkpoint of a run on `tree`."""
     folder = tmp_path_factory.mktemp("trained")
-    options = [*SMALL, *SEEN, "model.name=resnet18", "trainer.max_epochs=3", "optim.lr=0.02", "data.augment=none"]
+    options = [*small_run("model.name=resnet18"), *SEEN, "trainer.max_epochs=3", "optim.lr=0.02", "data.augment=none"]
     options += [f"data.root={tree}", "hydra.run.dir=r"]
     result = forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
@@ -311,7 +311,7 @@ def test_without_its_images_it_is_compared_on_random_ones(
 
 @pytest.mark.slow
 def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
-    options = [*SMALL, "model=timm", "model.name=vit_tiny_patch16_224", "trainer.max_epochs=1", f"data.root={tree}"]
+    options = [*small_run("model=timm", "model.name=vit_tiny_patch16_224"), "trainer.max_epochs=1", f"data.root={tree}"]
     result = run("train", *options, "hydra.run.dir=r", "averaging=ema")
     assert result.returncode == 0, result.stdout + result.stderr
     said = run_export(tmp_path / "r/checkpoints/last.ckpt", f"out={tmp_path / 'vit.onnx'}", "num_images=4")

@@ -23,6 +23,7 @@ import os
 import pickle
 import platform
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -70,39 +71,50 @@ def serve() -> NoReturn:
             importlib.import_module(name)
     gc.freeze()  # a collection in a forked process would copy every page
     gc.enable()
-    requests = socket.socket(fileno=0)
+    requests, events = socket.socket(fileno=0), select.poll()
+    events.register(requests, select.POLLIN)
+    running: dict[int, tuple[int, str]] = {}  # pidfd: (pid, path stem) of a command
     while True:
-        module, arguments, folder, environment, stem, host = json.loads(requests.recv(1 << 20))
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if os.fork() == 0:
-            _end_with_parent()
-            _redirect(stem)
-            _watch(stem, host)
-            os.setsid()
-            _set_up(folder, environment, folder)
-            sys.argv[:] = ["-m", *arguments]
-            _run_to_the_end(runpy._run_module_as_main, module)  # type: ignore[attr-defined]  # what `python -m` calls
+        for fd, _ in events.poll():
+            if fd in running:
+                events.unregister(fd)
+                pid, stem = running.pop(fd)
+                os.close(fd)
+                _write(f"{stem}.code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                continue
+            module, arguments, folder, environment, stem, host = json.loads(requests.recv(1 << 20))
+            for end in ("out", "err"):
+                Path(f"{stem}.{end}").touch()  # readable as soon as the pid is known
+            if (pid := _fork_on(host)) == 0:
+                _end_with_parent()
+                for each in running:
+                    os.close(each)
+                _redirect(stem)
+                os.setsid()
+                _set_up(folder, environment, folder)
+                sys.argv[:] = ["-m", *arguments]
+                _run_to_the_end(runpy._run_module_as_main, module)  # type: ignore[attr-defined]  # what `python -m` calls
+            _write(f"{stem}.pid", pid)
+            running[pidfd := os.pidfd_open(pid)] = pid, stem
+            events.register(pidfd, select.POLLIN)
 
 
-def _watch(stem: str, host: int | None) -> None:
-    """Fork, and return in the child; the parent writes the child's pid to stem.pid and its exit code to stem.code.
+def _fork_on(host: int | None) -> int:
+    """Fork on a host, and return what os.fork() does: 0 in the child.
 
     host: pid of the first process of the host whose namespaces the child enters; None: this machine.
     """
-    spaces = [os.open(f"/proc/{host}/ns/{name}", os.O_RDONLY) for name in ("pid", *SPACES)] if host else []
-    for fd in spaces[:1]:
-        _enter(fd)  # takes effect for the child: a process cannot change its own pid namespace
-    if pid := os.fork():
-        _write(f"{stem}.pid", pid)
-        _write(f"{stem}.code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        os._exit(0)
-    _end_with_parent()
-    for fd in spaces[1:]:
+    if host is None:
+        return os.fork()
+    spaces = [os.open(f"/proc/{host}/ns/{name}", os.O_RDONLY) for name in ("pid", *SPACES)]
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    _enter(spaces[0])  # takes effect for the child: a process cannot change its own pid namespace
+    pid = os.fork()
+    for fd in spaces[1:] if pid == 0 else [own]:
         _enter(fd)
-    for fd in spaces:
+    for fd in (own, *spaces):
         os.close(fd)
+    return pid
 
 
 def _enter(fd: int) -> None:
@@ -122,7 +134,7 @@ def _write(path: str, number: int) -> None:
 
 
 def _redirect(stem: str) -> None:
-    streams = ((os.devnull, os.O_RDONLY), *((f"{stem}.{end}", os.O_CREAT | os.O_WRONLY) for end in ("out", "err")))
+    streams = ((os.devnull, os.O_RDONLY), *((f"{stem}.{end}", os.O_WRONLY) for end in ("out", "err")))
     for number, (path, flags) in enumerate(streams):
         fd = os.open(path, flags, 0o600)
         os.dup2(fd, number)

@@ -26,7 +26,7 @@ def log(work: Path, job: str) -> str:
 
 
 def folder(work: Path, name: str) -> Path:
-    return work / "runs/imagefolder_shufflenet_v2_x0_5" / name
+    return work / "runs/imagefolder_mobilenet_v2" / name
 
 
 def environ(devices: int = 1) -> dict[str, str]:

@@ -65,7 +65,7 @@ def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:
     sbatch = ("--nodes=1", "--gpus-per-node=0", "--cpus-per-task=4")
     env = {"DEVICES_PER_NODE": "2", "PYTHONPATH": PROBES}
     job = cluster.submit(*sbatch, ROOT / "scripts/sweep.sbatch", *words, cwd=work, env=env)
-    sweep_dir = work / "runs/imagefolder_shufflenet_v2_x0_5" / f"slurm_{job}"
+    sweep_dir = work / "runs/imagefolder_mobilenet_v2" / f"slurm_{job}"
     cluster.until(lambda: (sweep_dir / "0/summary.json").exists() and (sweep_dir / "1/metrics.csv").exists())
     finished = (sweep_dir / "0/summary.json").stat().st_mtime_ns
     cluster.run(["scancel", "--signal=USR2", "--batch", job])

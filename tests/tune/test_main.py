@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, SMALL, Run, clean_environ
+from conftest import ROOT, SMALL, Run, clean_environ, small_run
 from helpers import forked_commands
 from test_train import wait_for
 
@@ -240,9 +240,9 @@ def test_missing_optuna_is_reported(run: Run, tmp_path: Path) -> None:
 def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: Path) -> None:
     """Two runs of train at once end with tune, saved, and are continued to the epoch. They learn; the third learns
     nothing, and is given up for them."""
-    options = [*REAL, f"data.root={tree}", "trainer.max_epochs=6", "search=none", "hydra.run.dir=s",
-               "model.name=resnet18", "data.augment=none", "search.optim.lr=[0.01,1e-9]", "tune.sampler=random",
-               "seed=4", "tune.num_trials=3", "tune.num_at_once=2", "tune.pruner_num_trials=2",
+    options = [*small_run("model.name=resnet18", options=REAL), f"data.root={tree}", "trainer.max_epochs=6",
+               "search=none", "hydra.run.dir=s", "data.augment=none", "search.optim.lr=[0.01,1e-9]",
+               "tune.sampler=random", "seed=4", "tune.num_trials=3", "tune.num_at_once=2", "tune.pruner_num_trials=2",
                "tune.pruner_num_epochs=1"]  # fmt: skip
     process = forked_commands.start("imagenet_ddp.tune", *options, folder=tmp_path, environment=clean_environ())
     trials = [tmp_path / f"s/trials/{trial}" for trial in range(3)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROBES, SMALL, Run
+from conftest import PROBES, Run, small_run
 from torch import nn
 
 from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
@@ -17,7 +17,7 @@ NET = ("model._target_=block_net.BlockNet", "+model.args.depth=8", "allow_target
 def test_two_ranks_train_as_one_does_on_the_same_global_batch(run: Run, tree: Path, tmp_path: Path) -> None:
     """20 steps, the last two of each epoch smaller. In 64 bits: a net of random weights makes more of a difference in
     the last bit than 32 bits leave room for, and as much of it with another number of threads."""
-    options = [*SMALL, f"data.root={tree}", *NET, "trainer.max_epochs=5", "trainer.precision=64-true",
+    options = [*small_run(*NET), f"data.root={tree}", "trainer.max_epochs=5", "trainer.precision=64-true",
                "callbacks.checkpoint.every_n_epochs=5", "trainer.limit_val_batches=0"]  # fmt: skip
     ways = {
         "one": ["data.batch_size=8"],

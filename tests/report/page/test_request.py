@@ -61,7 +61,7 @@ def test_it_is_evaluated_once_and_again_after_training(reported: tuple[Path, sub
     assert 'id="maps"' not in (run / "report.html").read_text()
     alone = start(run.parent, "report", "a run/evaluation", "out=alone", "maps=false")
     assert alone.returncode == 0, alone.stderr
-    assert re.match(r"shufflenet_v2_x0_5 on imagefolder \S+\ntop-1 ", alone.stdout)
+    assert re.match(r"mobilenet_v2 on imagefolder \S+\ntop-1 ", alone.stdout)
     assert "images that best.ckpt was evaluated on" in (run.parent / "alone/report.html").read_text()
     table = start(run.parent, "report", ".", "format=csv")
     assert "evaluation" not in table.stdout, "which is no run of its own"
