@@ -166,12 +166,8 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from helpers import forked_commands
 
     folder = tmp_path_factory.mktemp("trained")
-    options = [
-        *small_run("model.name=resnet18", options=SMALL_DRAWN),
-        "trainer.max_epochs=6",
-        "optim.lr=0.02",
-        "data.augment=none",
-    ]
+    options = [*small_run("model.name=resnet18", options=SMALL_DRAWN), "trainer.max_epochs=6", "optim.lr=0.02"]
+    options += ["data.augment=none"]
     options += [f"data.root={tree}", "hydra.run.dir=r"]
     result = forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
