@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.composed_once import compose_once
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import command, mistakes, parse
@@ -33,11 +32,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for name in ("cat", "dog"):
             (tmp_path / "pets" / split / name).mkdir(parents=True)
             (tmp_path / "pets" / split / name / "1.jpg").touch()
-
-
-@pytest.fixture
-def composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compose_once(monkeypatch)
 
 
 def asked(*argv: str, verb: str = "train", environ: dict[str, str] = ENVIRON) -> Request:
@@ -276,7 +270,6 @@ def test_mistakes_of_every_kind_come_in_one_list():
         ("--config-path=x", "Hint: type --config-dir FOLDER"),
     ],
 )
-@pytest.mark.usefixtures("composed_once")
 def test_one_mistake(line: str, said: str):
     found = refused(line)
     assert said in found[0]
@@ -294,7 +287,6 @@ def test_one_mistake(line: str, said: str):
         ("/gone/a (1)", "`'data.root=\"/gone/a (1)\"'`"),
     ],
 )
-@pytest.mark.usefixtures("composed_once")
 def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str, quoted: str):
     assert quoted in refused("data=imagefolder", f"data.root={path}")[0]
     (pasted,) = shlex.split(quoted.strip("`"))
@@ -335,7 +327,6 @@ def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
 
 @pytest.mark.parametrize("root", ["pets", "gone"])
 @pytest.mark.parametrize("verb", ["train", "doctor", "tune", "submit", "benchmark"])
-@pytest.mark.usefixtures("composed_once")
 def test_a_root_that_was_typed_is_no_place_for_generated_images(verb: str, root: str, tmp_path: Path):
     text = refused(f"data.root={root}", verb=verb)[0]
     assert text.startswith(f"data.root={root} must be typed with data=")
@@ -354,7 +345,6 @@ def test_a_root_that_was_typed_is_no_place_for_generated_images(verb: str, root:
         ["-m", "data=stl10,imagefolder", "data.root=pets"],
     ],
 )
-@pytest.mark.usefixtures("composed_once")
 def test_whose_images_they_are_is_said(typed: list[str]):
     assert asked(*typed).configs
     assert asked("checkpoint=x.ckpt", "data.root=gone", verb="evaluate").configs
@@ -487,7 +477,6 @@ def test_merge_takes_a_group_with_its_subtree():
         (["data=stl10", "trainer.batch_finder=false"], 128),
     ],
 )
-@pytest.mark.usefixtures("composed_once")
 def test_merge_keeps_the_batch_that_was_found(typed: list[str], size: int):
     """A job that is started again has the options of the first time, where no batch stands."""
     base = stored()
