@@ -166,9 +166,8 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from helpers import forked_commands
 
     folder = tmp_path_factory.mktemp("trained")
-    options = [*small_run("model.name=resnet18", options=SMALL_DRAWN), "trainer.max_epochs=6", "optim.lr=0.02"]
-    options += ["data.augment=none"]
-    options += [f"data.root={tree}", "hydra.run.dir=r"]
+    options = [*SMALL_DRAWN, "trainer.max_epochs=6", "optim.lr=0.05", "data.augment=none", f"data.root={tree}"]
+    options += ["hydra.run.dir=r"]
     result = forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=clean_environ())
     assert result.returncode == 0, result.stdout + result.stderr
     return folder / "r/checkpoints/best.ckpt"

@@ -64,6 +64,8 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_workers)))
         write = _writer(config, len(paths), top_k, predictor, stack)
         progress = Progress("predict", len(paths), "images") if config["out"] else None
+        if progress is not None:
+            stack.enter_context(closing(progress))
         for images in batches:
             results = predictor.predict(images, top_k)
             for (top, error), image, path in zip(results, images, rest, strict=False):
@@ -71,8 +73,6 @@ def _predict(config: dict[str, Any]) -> tuple[int, int]:
                 write(path, top, error, image)
             if progress is not None:
                 progress.add(len(images))
-        if progress is not None:
-            progress.close()
     return len(paths), num_unreadable
 
 

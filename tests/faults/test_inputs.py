@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, small_run, write_images
+from conftest import SMALL, write_images
 from faults.trainings import End, Told, command
 
 CLASSES = {"<b>x<b>&amp;": 8, 'it\'s "q", a=b,[c]': 8, "two\nlines 🐱 ${x}": 8}
@@ -29,7 +29,7 @@ def test_hostile_checkpoint(trained: Path, tree: Path, tmp_path: Path, told: Tol
     refuse the checkpoint, and its command is not run."""
     forged = tmp_path / "forged.ckpt"
     torch.save({**torch.load(trained, weights_only=True), "more": Hostile(tmp_path / "ran")}, forged)
-    weights = [*small_run("model.name=resnet18"), f"data.root={tree}"]
+    weights = [*SMALL, f"data.root={tree}"]
     for verb, *options in (
         ("train", *weights, f"resume={forged}"),
         ("train", *weights, f"model.weights={forged}"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, SMALL, Run, clean_environ, small_run
+from conftest import PROBES, ROOT, SMALL, Run, clean_environ, small_run
 from helpers import forked_commands
 from test_train import wait_for
 
@@ -240,11 +240,13 @@ def test_missing_optuna_is_reported(run: Run, tmp_path: Path) -> None:
 def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: Path) -> None:
     """Two runs of train at once end with tune, saved, and are continued to the epoch. They learn; the third learns
     nothing, and is given up for them."""
-    options = [*small_run("model.name=resnet18", options=REAL), f"data.root={tree}", "trainer.max_epochs=6",
-               "search=none", "hydra.run.dir=s", "data.augment=none", "search.optim.lr=[0.01,1e-9]",
-               "tune.sampler=random", "seed=4", "tune.num_trials=3", "tune.num_at_once=2", "tune.pruner_num_trials=2",
-               "tune.pruner_num_epochs=1"]  # fmt: skip
-    process = forked_commands.start("imagenet_ddp.tune", *options, folder=tmp_path, environment=clean_environ())
+    options = [*small_run("model._target_=block_net.BlockNet", options=REAL), "allow_targets=[block_net,sleep_in_step]",
+               "+callbacks.slow={_target_:sleep_in_step.Sleep,seconds:0.1}", f"data.root={tree}",
+               "trainer.max_epochs=6", "search=none", "hydra.run.dir=s", "data.augment=none",
+               "search.optim.lr=[0.1,1e-9]", "tune.sampler=random", "seed=4", "tune.num_trials=3",
+               "tune.num_at_once=2", "tune.pruner_num_trials=2", "tune.pruner_num_epochs=1"]  # fmt: skip
+    environment = clean_environ(PYTHONPATH=PROBES)
+    process = forked_commands.start("imagenet_ddp.tune", *options, folder=tmp_path, environment=environment)
     trials = [tmp_path / f"s/trials/{trial}" for trial in range(3)]
     logs = [Path(f"{trial}.log") for trial in trials]
     reached(process, lambda: all((trial / "checkpoints/last.ckpt").exists() for trial in trials[:2]))
@@ -252,10 +254,10 @@ def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: P
     process.wait()
     wait_for(lambda: all("Stopped and saved" in log.read_text() for log in logs[:2]), 30)
     assert not trials[2].exists()
-    result = run("tune", "tune.resume=s")
+    result = run("tune", "tune.resume=s", PYTHONPATH=PROBES)
     assert result.returncode == 0, result.stdout + result.stderr
     for trial, log in zip(trials[:2], logs, strict=False):
-        assert "resume=auto: continuing from" in log.read_text() and "optim.lr=0.01" in log.read_text()
+        assert "resume=auto: continuing from" in log.read_text() and "optim.lr=0.1" in log.read_text()
         epochs = [line.split(",")[0] for line in (trial / "metrics.csv").read_text().split()]
         assert epochs == ["epoch", *(str(epoch) for epoch in range(1, 7))]
     assert "optim.lr=1e-09" in logs[2].read_text(), "the seed draws the good one twice"

@@ -10,6 +10,7 @@ Exit codes: 0 success, 1 failure, 2 refused (ConfigError), 128 + n stopped by si
 import importlib
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from imagenet_ddp.benchmark import options
@@ -34,10 +35,11 @@ def _measure(plan: options.Plan) -> None:
 
     with import_torch():  # only some modes import torch
         mode = importlib.import_module(f"imagenet_ddp.benchmark.{plan.mode}")
-    with tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work:
-        trainings = harness.Trainings(plan, Path(work).absolute())
+    with (
+        tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work,
+        closing(harness.Trainings(plan, Path(work).absolute())) as trainings,
+    ):
         results = mode.run(plan, trainings)
-        trainings.close()
     harness.finish(plan, overrides.shell_line("benchmark", sys.argv[1:]), results)
 
 

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,11 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     counts = sorted({*(options["num_workers"] or [0, *powers_of_two(num_cores())]), num_workers})
     variants = make_variants(config, options, trainings.work)
     total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
-    progress = Progress("benchmark", total, "measurements", rate=False)
-    with one_core():
-        rates = _time_variants(config, variants, options["repeats"], progress)
-    files_rate = statistics.median(rates[FILES])
-    by_workers = _time_workers(config, variants[0], counts, files_rate, options["repeats"], progress)
-    progress.close()
+    with closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
+        with one_core():
+            rates = _time_variants(config, variants, options["repeats"], progress)
+        files_rate = statistics.median(rates[FILES])
+        by_workers = _time_workers(config, variants[0], counts, files_rate, options["repeats"], progress)
     ratios: dict[str, float | None] = {
         each.name: round(ratio(rates[each.name], rates[BASELINE]), 3) for each in variants
     }

@@ -20,7 +20,7 @@ from imagenet_ddp.doctor import rank_reports
 from imagenet_ddp.doctor.check_data import num_classes
 from imagenet_ddp.doctor.checks import Check, Machine, failed
 from imagenet_ddp.engine.plan import Plan, make_plan
-from imagenet_ddp.engine.world import World
+from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.scaling import Step
@@ -65,7 +65,9 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
         if info.world_size == 1:
             _check_one_rank(checks, plan)
         else:
-            checks.append(Check("ranks", True, f"all {info.world_size} have joined"))
+            with _check(checks, "ranks") as check:
+                check.what = f"all {info.world_size} have joined"
+                require_equal_devices(plan, world)
             if world.rank_group is not None and info.num_nodes > 1:  # tested when they joined
                 checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
             _check_ranks(checks, plan, world, node_checks, stack)

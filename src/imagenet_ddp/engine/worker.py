@@ -63,8 +63,10 @@ def _make_plan(job: Job, world: "World") -> "Plan":
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.engine.measured_choices import measure_compile
     from imagenet_ddp.engine.plan import make_plan
+    from imagenet_ddp.engine.world import require_equal_devices
 
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
+    require_equal_devices(plan, world)
     devices.set_num_threads(plan.num_threads.value)
     return measure_compile(plan, world)
 

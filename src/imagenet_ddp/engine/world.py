@@ -15,6 +15,7 @@ from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector
 from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError, abort_mistakes
 from imagenet_ddp.distributed.rendezvous.store import COMMANDS, connect
+from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError
 
 
@@ -35,6 +36,14 @@ class World:
         """Mark this process's exit as normal."""
         if self.failure_detector is not None:
             self.failure_detector.end()
+
+
+def require_equal_devices(plan: Plan, world: World) -> None:
+    """Raise SharedError on all ranks if automatic choices differ between unlike machines: ranks with other accelerators
+    have other process groups, which wait for each other, and ranks with other precisions compute other gradients."""
+    if world.rank_group is not None:
+        facts = {"the accelerator": plan.accelerator.value, "the precision": plan.precision.value}
+        world.rank_group.check_equal("devices", facts)
 
 
 def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:

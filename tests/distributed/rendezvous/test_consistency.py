@@ -92,6 +92,9 @@ def test_hints():
 
     assert hint("number of workers", 2, 4) == "set trainer.devices=2 on every node."
     assert hint("the code of imagenet_ddp", "a", "b") == "install the same version of this project everywhere."
+    assert (
+        hint("the precision", "32-true", "bf16-mixed") == "set trainer.precision=32-true, which every device supports."
+    )
     assert hint("the classes", "a", "b") == "use the same images on every machine."
     assert hint("Python", "3.11", "3.12") == "install the same Python everywhere."
 

@@ -23,11 +23,10 @@ class Probe(L.Callback):
 
     def __init__(
         self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, number: int = signal.SIGTERM,
-        in_validation: bool = False, slow_s: float = 0.0, only_job: str = "",
+        in_validation: bool = False, slow_s: float = 0.0,
     ):  # fmt: skip
         self.folder, self.what, self.rank, self.step, self.number = Path(folder), what, rank, step, number
         self.in_validation, self.slow_s = in_validation, slow_s
-        self.armed = only_job in str(folder) or not only_job
         self.steps = 0
         self.collectives: list[str] = []
 

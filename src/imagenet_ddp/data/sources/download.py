@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,12 +82,12 @@ def verify(path: Path, archive: Archive) -> None:
     """Check the MD5 of a download. Raises ConfigError if it differs. In that case, a .part file made by this program is
     removed."""
     print_message(f"Checking the MD5 of {path}.")
-    digest, progress = hashlib.md5(usedforsecurity=False), Progress(archive.name, -(-size_of(path) // MIB), "MiB")
-    with path.open("rb", buffering=0) as file:
+    digest = hashlib.md5(usedforsecurity=False)
+    bar = Progress(archive.name, -(-size_of(path) // MIB), "MiB")
+    with path.open("rb", buffering=0) as file, closing(bar) as progress:
         while block := file.read(MIB):
             digest.update(block)
             progress.add(1)
-    progress.close()
     md5 = digest.hexdigest()
     if md5 == archive.md5:
         return

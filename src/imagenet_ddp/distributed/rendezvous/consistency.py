@@ -21,6 +21,11 @@ MAY_DIFFER = re.compile(
     r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
 MAX_KEYS = 8
+HINTS = {
+    "the accelerator": "set trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU",
+    "the precision": "set trainer.precision=32-true, which every device supports",
+    "the code of imagenet_ddp": "install the same version of this project everywhere",
+}
 
 
 def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
@@ -94,8 +99,7 @@ def _hint(key: str, facts: Mapping[str, Any]) -> str:
     if key.startswith("option "):
         return "type the same options everywhere"
     if key.startswith("the "):
-        same_code = "install the same version of this project everywhere"
-        return same_code if "code" in key else "use the same images on every machine"
+        return HINTS.get(key, "use the same images on every machine")
     if key == "number of workers":
         return f"set trainer.devices={facts.get(key, 'N')} on every node"
     return f"install the same {key} everywhere"

@@ -142,11 +142,10 @@ def _write_shards(
     todo = [shard for shard in plans if shard.file not in written]
     images = {name: split.images for name, split in splits.items()}
     tasks = ((shard.split, index) for shard in todo for index in shard.indices.tolist())
-    with contextlib.closing(_encode_all(images, tasks, options, plan)) as encoded:
+    with contextlib.closing(progress), contextlib.closing(_encode_all(images, tasks, options, plan)) as encoded:
         for shard in todo:
             of_shard = _counted(itertools.islice(encoded, len(shard.indices)), progress)
             written[shard.file] = shards.write(out, shard, of_shard, keep_bad=keep_bad)
-    progress.close()
     return written
 
 
