@@ -26,6 +26,7 @@ from imagenet_ddp.config import keys
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.signals import hold_signals
 
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 
@@ -63,6 +64,7 @@ def config_loader(verb: str, config_dir: str | None) -> Iterator[ConfigLoader]:
 class Composer:
     """Read and compose the options of one command with Hydra's parser and loader."""
 
+    @hold_signals()
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
         with config_loader(verb, config_dir) as self.loader:
             pass
@@ -121,6 +123,7 @@ class Composer:
 
     # -- composing
 
+    @hold_signals()
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
         """Return (the config of all options that Hydra accepts, mistakes for the others)."""
         found = self._dropped(overrides)

@@ -26,6 +26,7 @@ from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.paths import not_writable_reason
 
 
@@ -67,7 +68,8 @@ def command_line(
     argv: without the program's name. compose_only: skip all checks beyond composing. elsewhere: the options are for a
     SLURM job on other machines, whose GPUs, cores, disks and interfaces are unknown here.
     """
-    commands.register(verb)  # even for --help, which composes the config
+    with hold_signals():
+        commands.register(verb)  # even for --help, which composes the config
     argv = hydra_flags.without_local_rank(argv)
     is_answered = not hydra_flags.ANSWERED.isdisjoint(argv)
     if not is_answered and (translation := translate(verb, argv, environ)):

@@ -90,6 +90,23 @@ def raise_on_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def hold_signals() -> Iterator[None]:
+    """Handle the stop signals that arrive in the block when it ends. Use it for short calls of a library that handles
+    any exception as an error of its own, or whose cleanup fails if it is interrupted (OmegaConf does both)."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, frame: received.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
+
+
 def exit_on_signal(message: str = "") -> None:
     """Make a stop signal end the process with exit code 128 + signal number and without a traceback, after printing the
     message to stderr. Meant for commands that have nothing to save."""

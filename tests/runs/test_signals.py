@@ -1,0 +1,44 @@
+import signal
+
+import pytest
+
+from imagenet_ddp.cli.compose import Composer
+from imagenet_ddp.config import commands
+from imagenet_ddp.runs.signals import SignalExit, hold_signals, raise_on_signal
+
+
+def test_a_held_signal_is_raised_when_the_block_ends():
+    before = signal.getsignal(signal.SIGTERM)
+    reached = []
+
+    def act() -> None:
+        with hold_signals():
+            signal.raise_signal(signal.SIGTERM)
+            reached.append("the end of the block")
+        reached.append("what follows")
+
+    with (
+        pytest.raises(SignalExit, match=r"^Stopped by SIGTERM, with nothing to save yet\.$") as left,
+        raise_on_signal(),
+    ):
+        act()
+    assert left.value.code == 143
+    assert reached == ["the end of the block"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_composing_neither_swallows_a_signal_nor_fails_of_it(monkeypatch: pytest.MonkeyPatch):
+    """OmegaConf does one or the other with an exception that interrupts it."""
+    commands.register("train")
+    composer = Composer("train", "train", None)
+    load, finished = composer.loader.load_configuration, []
+
+    def interrupted(*args, **named):
+        signal.raise_signal(signal.SIGTERM)
+        finished.append(load(*args, **named))
+        return finished[-1]
+
+    monkeypatch.setattr(composer.loader, "load_configuration", interrupted)
+    with pytest.raises(SignalExit), raise_on_signal():
+        composer.compose([])
+    assert len(finished) == 1
