@@ -186,7 +186,7 @@ def _line_here(line: str) -> str:
 
 
 def _here(term: Term) -> str:
-    if values := VALUES.get(term.role):
+    if not term.flag and (values := VALUES.get(term.role)):
         others = [f"others: `{term.here.replace('{}', 'VALUE')}`"] if term.here else []
         return "; ".join(
             [*(f"{name}: `{here}`" if here else f"{name}: nothing" for name, here in values.items()), *others]

@@ -102,6 +102,21 @@ def test_the_line_of_each_is_accepted(term: Term, value: str):
 
 
 @pytest.mark.usefixtures("here")
+def test_flags_can_be_switched_off():
+    """--no-NAME and NAME=false set another value than NAME, or say that it can be left out."""
+    for term in (term for term in TERMS if term.flag and term.names[0].startswith("--")):
+        name = term.names[0]
+        negated = translate("train", [f"--no-{name[2:]}"], {})
+        assert negated is not None and mistakes(negated) == []
+        same = translate("train", [f"{name}=false"], {})
+        assert same is not None and same.argv == negated.argv
+        positive = translate("train", [name], {})
+        assert positive is not None
+        assert not set(negated.argv) & set(positive.argv)
+        assert bool(negated.argv) or "leave it out" in negated.text
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("line", LINES)
 def test_whole_commands_of_the_page_are_accepted(line: str):
     translation = translate("train", line.replace("FOLDER", "pets").split()[1:], {})

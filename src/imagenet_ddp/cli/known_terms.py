@@ -77,6 +77,15 @@ def options(term: Term, value: str) -> list[str]:
     return found
 
 
+def off_options(term: Term) -> list[str]:
+    """Return the options that switch off what an option without a value switches on; [] if leaving it out is enough."""
+    if found := VALUES.get(term.role, {}).get("false"):
+        return [found]
+    opposite = {"true": "false", "false": "true"}
+    key, _, value = term.here.partition("=")
+    return [f"{key}={opposite[value]}"] if value in opposite else []
+
+
 def _by_value(term: Term, value: str) -> str:
     known = VALUES.get(term.role, {})
     if term.role == "timm_policy":

@@ -101,6 +101,8 @@ def _option(token: str, rest: list[str], keys: Mapping[str, object]) -> Word:
     if (joined := re.fullmatch(r"(-[a-z]+)(\d+)", name)) and known_terms.find(joined[1]):  # -b256
         name, equals, value = joined[1], "=", joined[2]
     term = known_terms.find(name)
+    if term is None and name.startswith("--no-") and (opposite := known_terms.find(name[5:])) and opposite.flag:
+        return _word(opposite, token, "false")
     close = [] if term else closest(name.lstrip("-").replace("-", "_"), keys)
     if term and term.several and not equals:
         takes = _PAIR if "args.{}" in term.here else _NUMBER
@@ -149,7 +151,8 @@ def _bare(word: str, verb: str, keys: Mapping[str, object]) -> Word | None:
 
 def _word(term: Term, typed: str, value: str) -> Word:
     if term.flag and value.lower() in ("false", "0", "no"):
-        return Word(typed, note="this is the default")
+        found = known_terms.off_options(term)
+        return Word(typed, found, "" if found else "leave it out")
     options = known_terms.options(term, value)
     if any(option.endswith("=") for option in options):
         return Word(typed, note=f"{options[0]}VALUE, but no value is typed")
