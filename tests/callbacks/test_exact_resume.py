@@ -392,6 +392,32 @@ def test_batches_per_update_that_change(tmp_path: Path, wholes: Callable[..., Pa
     assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
 
 
+def test_batches_per_update_that_change_in_an_epoch_that_is_resumed_within(tmp_path: Path) -> None:
+    def scheduler() -> GradientAccumulationScheduler:
+        return GradientAccumulationScheduler(scheduling={0: 1, 1: 3})
+
+    whole = train(tmp_path / "whole", scheduler(), max_epochs=2)
+    signals = Signals()
+    watch = Watch(STEPS + 2, lambda trainer: setattr(signals, "received", 15))
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", watch, scheduler(), signals=signals, max_epochs=2)
+    train(tmp_path / "parts", scheduler(), max_epochs=2)
+    one, other = read(whole.last_path), read(tmp_path / "parts/last.ckpt")
+    assert one["global_step"] == other["global_step"]
+    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+
+
+def test_an_average_that_is_to_begin_later_is_forgotten(tmp_path: Path) -> None:
+    """A resume with more epochs moves the first averaged epoch, which is a share of them."""
+    whole = train(tmp_path / "whole", max_epochs=3)
+    train(tmp_path / "parts", WeightAverage(None, start_epoch=1), max_epochs=2)
+    assert "averaging_state" in read(tmp_path / "parts/last.ckpt")
+    train(tmp_path / "parts", WeightAverage(None, start_epoch=9), max_epochs=3)
+    one, other = read(whole.last_path), read(tmp_path / "parts/last.ckpt")
+    assert "averaging_state" not in other
+    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+
+
 @pytest.mark.parametrize("limit", [3, 5])
 def test_a_limit_that_is_no_more_than_what_is_trained_already(tmp_path: Path, limit: int) -> None:
     signals = Signals()

@@ -53,7 +53,9 @@ def made(log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 10
 def at(epoch: int, epochs: int, **more: Any) -> Any:
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     more = {"callbacks": [], "strategy": strategy, "progress_bar_callback": None, **more}
-    return SimpleNamespace(current_epoch=epoch, max_epochs=epochs, world_size=1, sanity_checking=False, **more)
+    return SimpleNamespace(
+        current_epoch=epoch, max_epochs=epochs, max_steps=-1, global_step=0, world_size=1, sanity_checking=False, **more
+    )
 
 
 @pytest.mark.parametrize("images", [0, 250, 123456789])
@@ -77,6 +79,20 @@ def test_a_bar_has_what_matters_in_80_columns(
         assert {f"{steps // 2}/{steps}", "loss", "top-1", "top-5"} <= set(each.split())
     assert bar.startswith(f"{epochs}/{epochs} ")
     assert "ETA 1d " in bar
+
+
+@pytest.mark.parametrize(
+    ("epochs", "max_steps", "left"), [(1000, 30, "0:15"), (2, 30, "0:05"), (-1, 30, "0:15"), (1000, 5, "0:00")]
+)
+def test_the_time_left_ends_with_max_steps(tmp_path: Path, epochs: int, max_steps: int, left: str) -> None:
+    """1.5 epochs of 10 steps each took 15 s."""
+    log = Log(tmp_path, 0)
+    progress = made(log, RunningMetrics())
+    log.close()
+    progress._start_epoch, progress._start_s = 0.0, time.monotonic() - 15
+    trainer = at(1, epochs)
+    trainer.max_steps, trainer.global_step = max_steps, 15
+    assert progress._eta(trainer, 5, 10) == left
 
 
 def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -228,7 +244,7 @@ def test_the_time_left_counts_from_where_a_resumed_run_start_s(tmp_path: Path) -
     log = Log(tmp_path, 0, io.StringIO())
     progress = made(log, RunningMetrics())
     log.close()
-    trainer: Any = SimpleNamespace(current_epoch=3, max_epochs=4)
+    trainer = at(3, 4)
     progress._start_epoch = 3 + 28 / 75
     progress._start_s = time.monotonic() - 10.0
     assert progress._eta(trainer, 38, 75) == "0:37"  # ten of 75 steps took ten seconds, 37 are left

@@ -16,7 +16,7 @@ from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.engine.job import Job, _other_world, _resume, should_requeue
-from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.stored_config import _other_split, from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoint_file
 from imagenet_ddp.runs.folder import last_checkpoint
@@ -76,6 +76,24 @@ def test_other_images_are_turned_as_those_of_the_training(monkeypatch: pytest.Mo
     assert _merged(monkeypatch, stored)["data"]["name"] == "shapes"
     assert _merged(monkeypatch, stored)["data"]["exif_orientation"] is True
     assert _merged(monkeypatch, stored, "data.exif_orientation=false")["data"]["exif_orientation"] is False
+
+
+def test_an_evaluation_keeps_the_split_of_the_training() -> None:
+    """Another seed would choose other images, most of which were trained on."""
+
+    def said(**changed: Any) -> list[str]:
+        stored = {"seed": 0, "data": {"name": "imagefolder", "root": "x", "val_fraction": 0.2, "val_fold": 1}}
+        data = {**stored["data"], **{key: value for key, value in changed.items() if key != "seed"}}
+        now = OmegaConf.create({"seed": changed.get("seed", 0), "data": {"_target_": None, **data}})
+        return _other_split(stored, now, Path("last.ckpt"))
+
+    assert said() == []
+    assert said(seed=7) == [
+        "seed must be 0, as in last.ckpt, because it chooses which images are not trained on (data.val_fraction), "
+        "got 7. Hint: leave seed out."
+    ]
+    assert len(said(seed=7, val_fraction=0.3, val_fold=0)) == 3
+    assert said(seed=7, root="other") == [] == said(seed=7, val_fraction=None)
 
 
 def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> dict[str, Any]:

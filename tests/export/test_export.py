@@ -20,11 +20,12 @@ from PIL import ExifTags, Image
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decoding.image import Reading, decode
+from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
 from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.export.export import export
+from imagenet_ddp.export.export import _metadata, export
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -247,6 +248,21 @@ def test_the_card_of_the_other_formats(
     if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image
         assert "batch[..., ::-1]" in (tmp_path / "README.md").read_text()
     run_card(tmp_path, photos[0], wanted, turned=turned)
+
+
+def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path) -> None:
+    """last.ckpt may be of the same epoch, but of another step, if validation also runs within epochs."""
+    stored = read(checkpoint)
+    request = parse.command_line("export", [f"checkpoint={checkpoint}", "out=new.onnx"], {})
+    config, contents = from_checkpoint(request, checkpoint, {}), stored[KEY]
+
+    def top1(step: int, mirror: bool = contents["eval_transform"]["val_mirror"]) -> float | None:
+        transform = EvalTransform.from_options({**contents["eval_transform"], "val_mirror": mirror})
+        return _metadata(config, {**stored, "global_step": step}, transform)["top1"]
+
+    assert top1(stored["global_step"]) == contents["best_top1"]
+    assert top1(stored["global_step"] - 1) is None
+    assert top1(stored["global_step"], not contents["eval_transform"]["val_mirror"]) is None
 
 
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_a_run_and_all_runs_below_in_natural_order(tmp_path: Path):
 
 def test_subfolders_of_a_run_and_links_are_not_entered(tmp_path: Path):
     run = mark(tmp_path / "run")
-    for name in ("checkpoints", "logs", ".hydra"):
+    for name in ("checkpoints", "logs", ".hydra", "csv", "evaluation"):
         mark(run / name)
     (tmp_path / "latest").symlink_to(run)
     (tmp_path / "loop").symlink_to(tmp_path)

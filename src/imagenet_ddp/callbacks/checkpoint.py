@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
@@ -94,6 +99,8 @@ class ResumeCheckpoint(Checkpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
         trainer.should_stop |= self.is_over
+        if scheduler := find_callback(trainer, GradientAccumulationScheduler):
+            scheduler.on_train_epoch_start(trainer)  # Lightning skips this hook after a resume within an epoch
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -163,6 +170,7 @@ class ResumeCheckpoint(Checkpoint):
             "format": FORMAT,
             "best_top1": self.best.value,
             "best_epoch": self.best.epoch,
+            "best_step": self.best.step,
             "monitor": self.best.monitor,
             "has_ended": self._has_ended,
             # true if another callback saves between an epoch's last validation and its end, before best.ckpt is written
@@ -176,6 +184,7 @@ class ResumeCheckpoint(Checkpoint):
             checkpoint["callbacks"][stopping.state_key]["patience"] = stopping.patience
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
-        same = self.best.restore(state.get("monitor", "val/top1"), state["best_top1"], state["best_epoch"])
+        monitor, step = state.get("monitor", "val/top1"), state.get("best_step")  # older checkpoints lack them
+        same = self.best.restore(monitor, state["best_top1"], state["best_epoch"], step)
         self._improved = same and state["improved"]
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state)

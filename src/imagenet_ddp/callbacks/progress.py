@@ -229,7 +229,11 @@ class Progress(ScoreCallback):
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
         """Estimate the time left in the whole run from the mean speed so far, including validation."""
         done = trainer.current_epoch + step / steps - (self._start_epoch or 0.0)
-        left = (trainer.max_epochs or 0) - trainer.current_epoch - step / steps
+        at = trainer.current_epoch + step / steps
+        left = (trainer.max_epochs or 0) - at
+        if trainer.max_steps >= 0 and trainer.global_step:  # the run may end before its last epoch
+            until = max(trainer.max_steps - trainer.global_step, 0) * at / trainer.global_step
+            left = until if (trainer.max_epochs or -1) < 0 else min(left, until)
         if done <= 0 or left < 0:
             return "?"
         return duration((time.monotonic() - self._start_s) / done * left)

@@ -10,7 +10,8 @@ class BestScore:
     """The best score of a metric so far.
 
     monitor: name of the metric. mode: "min" or "max". value: the best score; None before the first validation. epoch:
-    the epoch, counted from 1, in which it was reached; 0 before the first validation.
+    the epoch, counted from 1, in which it was reached; 0 before the first validation. step: the number of optimizer
+    steps after which it was reached; None if the checkpoint of a resumed run does not contain it.
     """
 
     def __init__(self, monitor: str, mode: str):
@@ -20,6 +21,7 @@ class BestScore:
         self._sign = 1 if mode == "max" else -1
         self.value: float | None = None
         self.epoch = 0
+        self.step: int | None = None
 
     def update(self, trainer: L.Trainer) -> bool:
         """Read the score of the validation that has just ended, and return whether it is the best so far."""
@@ -28,15 +30,15 @@ class BestScore:
         value = float(trainer.callback_metrics[self.monitor])
         if math.isnan(value) or (self.value is not None and self._sign * value <= self._sign * self.value):
             return False
-        self.value, self.epoch = value, trainer.current_epoch + 1
+        self.value, self.epoch, self.step = value, trainer.current_epoch + 1, trainer.global_step
         return True
 
-    def restore(self, monitor: str, value: float | None, epoch: int) -> bool:
+    def restore(self, monitor: str, value: float | None, epoch: int, step: int | None = None) -> bool:
         """Restore the best score from a checkpoint. Return False without restoring it if it is a score of another
         metric, which cannot be compared."""
         if monitor != self.monitor:
             return False
-        self.value, self.epoch = value, epoch
+        self.value, self.epoch, self.step = value, epoch, step
         return True
 
 

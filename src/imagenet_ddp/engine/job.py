@@ -1,6 +1,7 @@
 """Decide the config, the run folder and the checkpoint of a job."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import restarted
@@ -88,6 +90,13 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
             return finished
     if found is None and config.resume:
         found = checkpoints.find_resume(config.resume, typed_dir, wanted.parent)
+        if typed_dir and found.folder and typed_dir.resolve() != found.folder.resolve():
+            raise ConfigError(
+                f"hydra.run.dir must be {found.folder} with resume={config.resume}, because a resumed run continues in "
+                f"its own folder, got {typed_dir}. Hint: leave hydra.run.dir out, or continue a copy: run "
+                f"`{shlex.join(['cp', '-r', str(found.folder), str(typed_dir)])}`, then set "
+                f"{quoted(f'resume={typed_dir}')}."
+            )
     if found is None or found.checkpoint is None:
         # a run that died before its first checkpoint starts over in its folder
         messages = (found.sentence,) if found else ()

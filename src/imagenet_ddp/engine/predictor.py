@@ -48,10 +48,19 @@ class Predictor:
         return [list(zip(indices, values, strict=True)) for indices, values in pairs]
 
 
+def eval_transform(config: Config, contents: Mapping[str, Any]) -> EvalTransform:
+    """Return the checkpoint's validation transform, changed by the data.* options that were typed. contents: this
+    package's entry in the checkpoint."""
+    stored = contents["eval_transform"]
+    return EvalTransform.from_options(
+        {key: value if config["data"].get(key) is None else config["data"][key] for key, value in stored.items()}
+    )
+
+
 def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> torch.nn.Module:
     """Return the net of a checkpoint in evaluation mode, in fp32 on the CPU. contents: this package's entry in the
     checkpoint. state_dict: the weights in the checkpoint."""
-    net = create_model(config["model"], len(contents["classes"]), 0, contents["eval_transform"]["image_size"])
+    net = create_model(config["model"], len(contents["classes"]), 0, config["data"]["image_size"])
     prefix = "net."
     weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
     load_weights(net, weights, config["checkpoint"])
@@ -63,7 +72,7 @@ def make_predictor(
 ) -> Predictor:
     """Make the predictor of a checkpoint. contents: this package's entry in the checkpoint. device: None means the
     device of trainer.*. The predictor computes in fp32, because speed does not matter for a few images."""
-    transform = EvalTransform.from_options(contents["eval_transform"])
+    transform = eval_transform(config, contents)
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)
 

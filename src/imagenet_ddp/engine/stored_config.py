@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
 from imagenet_ddp.engine.job import TYPED_ONLY
@@ -26,6 +28,9 @@ OF_THIS_MACHINE = (
 
 # Keys that limit the images used in training. An evaluation uses all images unless these keys are typed.
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
+
+# Keys that name the folder from which data.val_fraction takes the validation images.
+SOURCE = ("name", "_target_", "root", "train_dir")
 
 
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -50,6 +55,8 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
             f"{checkpoint} must be a complete checkpoint, but its eval_transform or config.data has another type: "
             f"{first_line(error)}. Hint: copy the file again from its source."
         ) from error
+    if mistakes := _other_split(stored["config"], merged, checkpoint):
+        raise ConfigError(mistakes)
     if mistakes := validate.validate(merged, environ, request.verb)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:
@@ -58,3 +65,23 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
             "Hint: set trainer.limit_val_batches=10."
         )
     return plain(merged)
+
+
+def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path) -> list[str]:
+    """Return an error for each key that would split the images of the training run in another way. Images that it was
+    trained on would then be counted as validation images."""
+    before, now = stored["data"], merged.data
+    is_same = all(before.get(key) == now.get(key) for key in SOURCE)
+    if before.get("val_fraction") is None or now.val_fraction is None or not is_same:
+        return []
+    pairs = {
+        "seed": (stored["seed"], merged.seed),
+        "data.val_fraction": (before["val_fraction"], now.val_fraction),
+        "data.val_fold": (before.get("val_fold"), now.val_fold),
+    }
+    return [
+        f"{key} must be {old}, as in {checkpoint}, because it chooses which images are not trained on "
+        f"(data.val_fraction), got {new}. Hint: leave {key} out."
+        for key, (old, new) in pairs.items()
+        if old != new
+    ]

@@ -14,7 +14,7 @@ from torch import Tensor
 from imagenet_ddp import __version__
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine import exported
-from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
+from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.export import card, compare
 from imagenet_ddp.export.graph import Classifier
@@ -33,9 +33,9 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
     samples, why_random = compare.find_samples(config, contents["classes"], environ, is_data_typed)
     if why_random:
         yield f"Comparing on random images, because the validation images are not available: {why_random}"
-    metadata = _metadata(config, contents)
+    transform = eval_transform(config, contents)
+    metadata = _metadata(config, stored, transform)
     net = load_net(config, contents, stored["state_dict"])
-    transform = EvalTransform.from_options(contents["eval_transform"])
     graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()
     reference = make_predictor(config, contents, net, torch.device("cpu"))
     writer = import_module(f"imagenet_ddp.export.{kind}_format")  # imports packages that only this format needs
@@ -103,15 +103,17 @@ def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) ->
             yield predictor.read.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
 
 
-def _metadata(config: Mapping[str, Any], contents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that a program needs if it has only the exported file."""
-    of_best = contents["monitor"] == "val/top1" and contents["best_epoch"] == contents["epoch"] + 1
-    model = config["model"]
+def _metadata(config: Mapping[str, Any], stored: Mapping[str, Any], transform: EvalTransform) -> dict[str, Any]:
+    """Return the metadata that a program needs if it has only the exported file. stored: the checkpoint."""
+    contents, model = stored[KEY], config["model"]
+    # the weights may have changed after the best validation; another transform gives another accuracy
+    of_best = contents["monitor"] == "val/top1" and contents.get("best_step") == stored["global_step"]
+    of_best &= transform.as_dict() == contents["eval_transform"]
     return {
         "version": __version__,
         "classes": contents["classes"],
         "labels": contents["labels"],
-        "eval_transform": contents["eval_transform"],
+        "eval_transform": transform.as_dict(),
         "exif_orientation": config["data"]["exif_orientation"],
         "preprocessing": None if config["format"] == "safetensors" else config["preprocessing"] or "inside",
         "batch_size": config["batch_size"],

@@ -134,9 +134,9 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
     )
 
 
-def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> None:
+def require_image_size(net: nn.Module, name: str, key: str, image_size: int, whose: str = "model") -> None:
     """Raise ConfigError if the net does not accept square images of image_size pixels. key: the option that sets the
-    size, for the message.
+    size, and whose: the group of the net's options, for the message.
 
     Evaluates one image. For small nets, this takes a fifth of the time that the meta device takes to compute shapes.
     """
@@ -147,6 +147,6 @@ def require_image_size(net: nn.Module, name: str, key: str, image_size: int) -> 
     except Exception as error:  # RuntimeError or AssertionError, depending on the net
         other = "data.image_size=224" if key == "data.image_size" else f"{key}=null"
         raise ConfigError(
-            f"model.name={name} must accept images of {key}={image_size} pixels, but does not "
+            f"{whose}.name={name} must accept images of {key}={image_size} pixels, but does not "
             f"({first_line(error).rstrip('.')}). Hint: set {other}, or choose another net."
         ) from error

@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model, own_statistics
+from imagenet_ddp.models.factory import create_model, own_statistics, require_image_size
 from imagenet_ddp.models.parameter_groups import head_name
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
@@ -79,6 +79,9 @@ def make_teacher(
             f"Hint: set 'data.mean={shown(own[0])}' and 'data.std={shown(own[1])}'."
         )
     net = create_model(model, num_classes, 0, config["data"]["image_size"])
+    for key in ("train_size", "progressive_start"):  # also sees these sizes
+        if config["data"][key]:
+            require_image_size(net, model["name"], f"data.{key}", config["data"][key], whose="teacher")
     sentence, head_fits = load_weights_into(net, weights, head_name(net, num_classes), classes)
     if not head_fits:
         raise ConfigError(

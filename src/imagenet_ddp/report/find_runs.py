@@ -6,6 +6,7 @@ from pathlib import Path
 
 RUN_FILES = frozenset({"config.yaml", "metrics.csv", "summary.json"})  # a run folder holds at least one of these
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
+OF_A_RUN = (EVALUATION, "csv")  # in a run folder, hold files of its names: logger=csv writes csv/metrics.csv
 SUBFOLDERS = frozenset({"checkpoints", "logs"})  # subfolders of a run folder that are never runs themselves
 
 
@@ -17,7 +18,7 @@ def find_runs(top: Path) -> list[Path]:
         subfolders[:] = [name for name in subfolders if name not in SUBFOLDERS and not name.startswith(".")]
         if not RUN_FILES.isdisjoint(files):
             folders.append(Path(folder))
-            subfolders[:] = [name for name in subfolders if name != EVALUATION]
+            subfolders[:] = [name for name in subfolders if name not in OF_A_RUN]
     return sorted(folders, key=natural_order)
 
 

@@ -69,7 +69,7 @@ def read_run(folder: Path) -> Run:
     max_epochs = _integer(options.get("trainer.max_epochs"))
     return Run(
         folder, _state(folder, summary), options or None, metrics, summary, tuple(problems), *_best(metrics, summary),
-        epochs=int(epochs.max()) if len(epochs) else _integer(summary.get("epochs")) or 0,
+        epochs=_num_epochs(epochs, summary),
         max_epochs=max_epochs if max_epochs is not None and max_epochs >= 0 else None,
         images_per_s=_images_per_s(metrics, summary),
         train_s=as_number(summary.get("train_s")) or _last(metrics, "train_s"),
@@ -112,6 +112,13 @@ def _state(folder: Path, summary: Mapping[str, Any]) -> str:
     return "running" if is_locked(folder) else "interrupted"
 
 
+def _num_epochs(epochs: np.ndarray, summary: Mapping[str, Any]) -> int:
+    """Return the number of whole epochs; until the run ends, an epoch that was stopped counts, too. epochs: those with
+    a row in metrics.csv."""
+    ended = _integer(summary.get("epochs"))
+    return ended if ended is not None else int(epochs.max()) if len(epochs) else 0
+
+
 def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[float | None, int | None, float | None, float | None]:
     """Return (best top-1, its epoch, top-5 and loss of that epoch). Top-5 and loss are None if the best validation was
     within an epoch, because it has no row in metrics.csv then."""
@@ -121,7 +128,9 @@ def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[float | None, int
     best = float(np.nanmax(top1)) if np.isfinite(top1).any() else None
     if best is None or (stored_best is not None and stored_best > best):
         return stored_best, _integer(summary.get("best_epoch")), None, None
-    row = int(np.nanargmax(top1))
+    row, within = int(np.nanargmax(top1)), _integer(summary.get("best_epoch"))
+    if stored_best == best and within is not None and within < metrics["epoch"][row]:  # equal, and earlier
+        return best, within, None, None
     top5, loss = (
         as_number(float(metrics[name][row])) if name in metrics else None for name in ("val/top5", "val/loss")
     )
