@@ -10,9 +10,11 @@ import sys
 
 from imagenet_ddp.cli import command, mistakes
 from imagenet_ddp.distributed.launchers import slurm_requeue
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system import console
+from imagenet_ddp.system.text import first_line
 from imagenet_ddp.tune.options import STORED, Plan, read
 from imagenet_ddp.tune.space import as_override
 
@@ -21,21 +23,34 @@ def main() -> None:
     signals = Signals().install()
     try:
         plan = command.planned("tune", [as_override(token) for token in sys.argv[1:]], read)
-        code = _tune(plan, signals)
+        with folder.folder_errors_as_run_error(plan.folder):
+            code = _tune(plan, signals)
         if slurm_requeue.should_requeue(code - 128, plan.config, os.environ):
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
         mistakes.refuse(error, "tune")
+    except RunError as error:
+        console.print_message(str(error))
+        sys.exit(1)
 
 
 def _tune(plan: Plan, signals: Signals) -> int:
-    from imagenet_ddp.tune.loop import Loop  # imported here because it needs Optuna, but --help does not
+    # imported here because they need Optuna, but --help does not
+    from optuna.exceptions import StorageInternalError
+
+    from imagenet_ddp.tune.loop import Loop
 
     with folder.lock(plan.folder):
         plan.store()
-        loop = Loop(plan, signals)
-        code = loop.run()
+        try:
+            loop = Loop(plan, signals)
+            code = loop.run()
+        except StorageInternalError as error:  # of sqlite
+            raise RunError(
+                f"{plan.folder / 'study.db'} cannot be read or written: {first_line(error.__cause__ or error)}. "
+                f"Hint: make room there, then set tune.resume={plan.folder}."
+            ) from error
         if loop.refused:
             print(*loop.refused, sep="\n", file=sys.stderr)
             if not plan.resumes:  # nothing was trained

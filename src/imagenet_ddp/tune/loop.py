@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 
 import yaml
 from optuna.trial import TrialState
@@ -16,6 +17,7 @@ from imagenet_ddp.runs.folder import summary
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import console
 from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.closed_pipe import discard_output
 from imagenet_ddp.system.text import count_noun, duration, percent
 from imagenet_ddp.tune.options import Plan
 from imagenet_ddp.tune.study import EPOCH, OPTIONS, Study, number_of
@@ -23,11 +25,20 @@ from imagenet_ddp.tune.trials import Trial
 
 POLL_S = 0.2
 SIGNAL_WAIT_S = 5.0  # after a run was stopped from outside, wait this long for this process to be signalled too
+MAX_EPOCHS = "trainer.max_epochs"
 STOPPED = (130, 138, 140, 143)  # exit codes of a run that was stopped by a signal
 
 
-def say(text: str) -> None:
-    console.print_message(text, sys.stdout)
+def say(text: str, *, whole: bool = False) -> None:
+    """Print a line, whole: without wrapping it. The study goes on if standard output cannot be written, for example
+    because its reader has left."""
+    try:
+        if whole:
+            print(text, flush=True)
+        else:
+            console.print_message(text, sys.stdout)
+    except OSError:
+        discard_output(sys.stdout)
 
 
 class Loop:
@@ -45,6 +56,7 @@ class Loop:
         trials = f"{count_noun(options['num_trials'], 'trial')}, {len(self.plan.slots)} at once."
         search = f"Sampler: {options['sampler']}, seed {self.plan.config.seed}. Pruner: {options['pruner']}."
         say(f"{trials} {search} Objective: highest val top-1.")
+        say(f"Search space: {', '.join(str(parameter) for parameter in self.plan.parameters)}.")
         num_waiting = self.study.requeue()
         if num_waiting:
             say(f"Resuming {self.study.counts()}")
@@ -80,7 +92,7 @@ class Loop:
         code = trial.poll()
         if trial.stopped is None and (epochs := trial.new_epochs()):
             prune_at = self.study.report(trial.number, epochs)
-            if prune_at is not None and code is None and max(epochs) != self.plan.max_epochs:
+            if prune_at is not None and code is None and max(epochs) != self._max_epochs(trial.options):
                 trial.pruned_at = prune_at
                 trial.stop()
         if code is None:
@@ -96,6 +108,11 @@ class Loop:
         if code == 2 and not any(each.state.is_finished() for each in self.study.trials.values()):
             self.refused = lines
         self._failed(trial, f"exit code {code}: {lines[-1].strip() if lines else 'no output'}")
+
+    def _max_epochs(self, options: Sequence[str]) -> int | None:
+        """Return the number of epochs of a trial, whose options may set it; None if it is not limited."""
+        own = [int(token.partition("=")[2]) for token in options if overrides.key_of(token) == MAX_EPOCHS]
+        return own[0] if own else self.plan.max_epochs
 
     def _finished(self, trial: Trial) -> None:
         result = summary(trial.folder)
@@ -125,16 +142,18 @@ class Loop:
         except ValueError:
             return 1
         number, top1, options = number_of(best), best.values[0], best.user_attrs[OPTIONS]
-        longer = [f"trainer.max_epochs={2 * plan.max_epochs}"] if plan.max_epochs else []
-        tokens = [token for token in plan.train_argv if not (longer and token.startswith("trainer.max_epochs="))]
-        line = overrides.shell_line("train", [*tokens, *options, *longer])
+        tokens, max_epochs = [*plan.train_argv, *options], self._max_epochs(options)
+        if max_epochs:
+            tokens = [token for token in tokens if overrides.key_of(token) != MAX_EPOCHS]
+            tokens.append(f"{MAX_EPOCHS}={2 * max_epochs}")
+        line = overrides.shell_line("train", tokens)
         content = {"trial": number, "val/top1": top1, "epoch": best.user_attrs[EPOCH], "options": options,
                    "train_longer": line}  # fmt: skip
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
         atomic_write(plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
-        print(f"Leaderboard: {overrides.shell_line('report', [os.path.relpath(plan.folder)])}")
+        say(f"Leaderboard: {overrides.shell_line('report', [os.path.relpath(plan.folder)])}", whole=True)
         say(f"Best: trial {number}, val top-1 {percent(top1)}. Train longer with its options:")
-        print(f"  {line}", flush=True)
+        say(f"  {line}", whole=True)
         return 0
 
     def _stop(self, number: int | None) -> int:
@@ -156,7 +175,7 @@ class Loop:
         say(self.study.counts())
         if number is None:
             say(f"{self.num_failed} trials in a row failed, so the study stops (tune.max_failures).")
-        print(f"Resume with: {overrides.shell_line('tune', [f'tune.resume={self.plan.folder}'])}", flush=True)
+        say(f"Resume with: {overrides.shell_line('tune', [f'tune.resume={self.plan.folder}'])}", whole=True)
         return 128 + number if number else 1
 
 

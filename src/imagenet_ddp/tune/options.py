@@ -19,12 +19,13 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import first_line, install
 from imagenet_ddp.tune import resources, space
 from imagenet_ddp.tune.resources import Slot
 from imagenet_ddp.tune.space import Parameter
 
 STORED = "tune.yaml"
+SPACES = ("sgd", "adamw")  # the optimizers that have a search space of their name in conf/search
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         )
     argv = hydra_flags.without_local_rank(argv)
     request = parse.command_line("tune", argv, environ, compose_only=True)
+    if added := _search_for_optimizer(request):
+        argv = [*(token for token in argv if not token.startswith("search=")), added]
+        request = parse.command_line("tune", argv, environ, compose_only=True)
     study = _study_folder(request)
     stored = _stored(study) if study else None
     argv = [token for token in argv if not (_belongs(token, "tune.resume") or _belongs(token, "hydra.run.dir"))]
@@ -97,6 +101,21 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
             [f"search.{key} must be {before.get(key)} as in {study}, got {now.get(key)}. {hint}" for key in changed]
         )
     return dataclasses.replace(plan, resumes=True, options={**plan.options, "resume": str(study)})
+
+
+def _search_for_optimizer(request: parse.Request) -> str | None:
+    """Return the option that replaces search=auto: the search space of the composed optimizer. None if another space
+    was chosen, or that of a study to resume. Raises ConfigError for an optimizer without a search space."""
+    config = request.configs[0]
+    if request.hydra.runtime.choices.get("search") != "auto" or config.tune.resume is not None:
+        return None
+    name = config.optim._target_ or config.optim.name
+    if name not in SPACES:
+        raise ConfigError(
+            f"search=auto needs optim.name=sgd or optim.name=adamw, got {name}. "
+            "Hint: type the space, such as `search=none 'search.optim.lr={low:0.01,high:1,log:true}'`."
+        )
+    return f"search={name}"
 
 
 def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], study: Path | None) -> Plan:
@@ -165,7 +184,8 @@ def _stored(folder: Path) -> dict[str, Any] | None:
         os.chdir(stored["folder_of_command"])
         return {"options": list(stored["options"]), "space": dict(stored["space"])}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file} must describe a study, but cannot be used: {error!r}. "
+        reason = f"{type(error).__name__}: {first_line(error).rstrip('.')}"
+        raise ConfigError(f"{file} must describe a study, but cannot be used ({reason}). "
                           "Hint: start a new study without tune.resume.") from error  # fmt: skip
 
 

@@ -38,6 +38,12 @@ class Parameter:
     entry: Mapping[str, Any]
     distribution: "BaseDistribution"
 
+    def __str__(self) -> str:
+        """Return the key with its range or choices, such as "optim.lr 0.005 to 0.5"."""
+        if "choices" in self.entry:
+            return f"{self.key} {' or '.join(shown(value) for value in self.entry['choices'])}"
+        return f"{self.key} {shown(self.entry['low'])} to {shown(self.entry['high'])}"
+
     @property
     def values_to_check(self) -> Sequence[Any]:
         """Both ends of a range, or every choice. They are validated before anything starts."""
@@ -98,7 +104,7 @@ def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Paramete
             found += error.mistakes
     if not parameters and not found:
         found.append(
-            "the search space is empty. Hint: type search=sgd or `'search.optim.lr={low:0.01,high:1,log:true}'`."
+            "the search space is empty. Hint: type search=auto or `'search.optim.lr={low:0.01,high:1,log:true}'`."
         )
     return parameters, found
 
