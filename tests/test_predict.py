@@ -13,7 +13,9 @@ from conftest import Run, write_images
 from imagenet_ddp import predict
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.loading.image_files import FileReader
+from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit
 
 
@@ -39,15 +41,59 @@ def test_images_in_their_own_size_are_few_at_a_time(
     predictor = Predictor(["a", "b"], ["a", "b"], reader, probabilities, torch.device("cpu"), reads_whole=True)
     monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
     data = {"batch_size": 32, "num_workers": "auto"}
-    config = {"images": str(tree / "train"), "out": str(tmp_path / "s.png"), "explain": None, "top_k": 1, "data": data}
+    paths = find_images(str(tree / "train"))
+    config = {"out": str(tmp_path / "s.png"), "explain": None, "top_k": 1, "data": data}
     if end is not None:
         with pytest.raises(SignalExit):
-            predict._predict(config)
+            predict._predict(config, paths)
         assert not list(tmp_path.iterdir())
         return
-    assert predict._predict(config) == (29, 0)
+    assert predict._predict(config, paths) == (29, 0)
     assert sizes == [4] * 7 + [1]
     assert (tmp_path / "s.png").stat().st_size
+
+
+@pytest.mark.parametrize("is_device", [False, True])
+def test_a_stop_leaves_the_table_before(is_device: bool, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file that is written through a link, as /dev/stdout is, is not replaced."""
+
+    def probabilities(images: list[torch.Tensor]) -> torch.Tensor:
+        if len(images) == 1:
+            raise SignalExit(2)
+        return torch.ones(len(images), 2) / 2
+
+    reader = FileReader(Reading(), lambda image: image)
+    predictor = Predictor(["a", "b"], ["a", "b"], reader, probabilities, torch.device("cpu"), reads_whole=True)
+    monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
+    (tmp_path / "p.csv").write_text("before")
+    (tmp_path / "link").symlink_to("p.csv")
+    data = {"batch_size": 4, "num_workers": 0}
+    config = {"out": str(tmp_path / ("link" if is_device else "p.csv")), "top_k": 1, "format": "csv", "data": data}
+    paths = find_images(str(tree / "train"))
+    with pytest.raises(SignalExit):
+        predict._predict(config, paths)
+    assert (tmp_path / "p.csv").read_text().startswith("path," if is_device else "before")
+    assert predict._predict(config, paths[:4]) == (4, 0)
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 5
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "p.csv"]
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_out_is_none_of_the_images(tmp_path: Path):
+    write_images(tmp_path, {"cat": 2})
+    sheet = tmp_path / "cat/sheet.png"
+    assert len(predict._list_images(str(tmp_path), str(sheet))) == 2
+    (tmp_path / "cat/gone.jpg").symlink_to("nowhere")
+    shutil.copy(tmp_path / "cat/000.jpg", sheet)
+    with pytest.raises(ConfigError, match=r"out must be none of the images, but .*sheet\.png is one of them\. Hint:"):
+        predict._list_images(str(tmp_path), str(sheet))
+
+
+def test_images_are_listed_before_the_checkpoint_is_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "no.ckpt").touch()
+    result = run("predict", "checkpoint=no.ckpt", "images=nosuch")
+    assert result.returncode == 2
+    assert "images=nosuch must match image files, got none." in " ".join(result.stderr.split())
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """Help, a shown config and a refusal come at once, because torch is not imported."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from conftest import Run, clean_environ
 
 HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics"}
 
@@ -31,6 +32,42 @@ QUICK = [
     pytest.param("submit", ["--help"], 0, id="submit-help"),
     pytest.param("submit", ["trainer.devices=2"], 0, id="submit"),
 ]
+
+
+def command(folder: Path, *argv: str, redirect: str = "", module: str = "imagenet_ddp") -> subprocess.CompletedProcess:
+    line = ["sh", "-c", f'exec "$0" -m {module} "$@" {redirect}', sys.executable, *argv]
+    return subprocess.run(line, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_during_the_first_imports(number: signal.Signals, tmp_path: Path):
+    (tmp_path / "hydra.py").write_text(f"import os; os.kill(os.getpid(), {number:d})\n")
+    done = command(tmp_path, module="imagenet_ddp.train")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+
+
+def test_a_signal_to_the_installed_script(tmp_path: Path):
+    (tmp_path / "hydra.py").write_text("import os; os.kill(os.getpid(), 2)\n")
+    environ = clean_environ(PYTHONPATH=str(tmp_path))
+    done = subprocess.run([Path(sys.executable).with_name("imagenet-ddp")], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
+
+
+def test_a_program_that_imports_the_package_keeps_its_handlers(tmp_path: Path):
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program/__init__.py").write_text("import imagenet_ddp\n")
+    (tmp_path / "program/main.py").write_text(
+        "import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    assert command(tmp_path, "imagenet_ddp", module="program.main").returncode == 0
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams(redirect: str, tmp_path: Path):
+    for argv, code in ((["--help"], 0), (["train", "nosuchkey=1"], 2)):
+        done = command(tmp_path, *argv, redirect=redirect)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def _imported(stderr: str) -> set[str]:

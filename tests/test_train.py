@@ -365,6 +365,10 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     result = succeeded(run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1"))
     assert "starting a new run, because" in result.stdout and "has no checkpoint." in result.stdout
 
+    result = run("train", f"resume={folder}", "hydra.run.dir=other_folder", "trainer.max_epochs=4")
+    assert result.returncode == 2
+    assert "because a resumed run continues in its own folder, got other_folder" in " ".join(result.stderr.split())
+    assert not (tmp_path / "other_folder").exists()
     result = run("train", f"resume={folder}", "model.name=mobilenet_v3_small", "seed=3", "trainer.max_epochs=4")
     assert result.returncode == 2
     assert "model.name was mobilenet_v2 and is now mobilenet_v3_small" in result.stderr
@@ -508,6 +512,14 @@ def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp
     result = succeeded(run("train", *options, "show=augmented", "hydra.run.dir=again"))
     drawn = [(tmp_path / folder / "train_batch.png").read_bytes() for folder in ("shown", "again")]
     assert drawn[0] == drawn[1], "what is shown is what is trained on"
+
+
+@pytest.mark.slow
+def test_a_picture_that_cannot_be_written(run: Run, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "shown/train_batch.png").mkdir(parents=True)
+    result = run("train", *SMALL_DRAWN, f"data.root={tree}", "show=augmented", "hydra.run.dir=shown")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "train_batch.png cannot be written: is a directory. Hint: " in result.stderr
 
 
 @pytest.mark.slow

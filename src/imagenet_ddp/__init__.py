@@ -1,3 +1,38 @@
 """Train image classifiers with PyTorch Lightning and Hydra. `python -m imagenet_ddp` lists the commands."""
 
+import os
+import signal
+import sys
+from pathlib import Path
+
 __version__ = "0.1.0"
+
+
+def _is_command() -> bool:
+    """Return whether this process is a command, which imports the package first, and not a program that uses it."""
+    # While Python looks for the module after -m, the first argument is "-m".
+    if sys.argv[:1] == ["-m"]:
+        return sys.orig_argv[-len(sys.argv)].removeprefix("-m").split(".")[0] == __name__
+    # a process that multiprocessing starts has the arguments of its parent in sys.argv only
+    return any(Path(word).name == "imagenet-ddp" and word in sys.orig_argv for word in sys.argv[:1])
+
+
+def _begin_command() -> None:
+    """Prepare the process for the imports of a command, which take up to a second.
+
+    A stop signal ends it without a traceback until the command installs its own handlers (runs/signals.py). Standard
+    streams that are closed (`>&-`) become /dev/null; the next opened files would otherwise take their numbers, and
+    receive what other libraries and child processes print.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # else it is ignored
+            signal.signal(number, lambda number, frame: os._exit(128 + number))
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115 (stays open)
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
+if _is_command():
+    _begin_command()

@@ -14,11 +14,14 @@ from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
+
 from imagenet_ddp.cli import command
 from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
+from imagenet_ddp.system.atomic_write import atomic_path
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
@@ -36,16 +39,27 @@ MOST_WHOLE = 4
 
 def main() -> None:
     with command.run_command("predict"):
-        config = resolved_config(command.request("predict"), os.environ)
-        num_images, num_unreadable = _predict(config)
+        request = command.request("predict")
+        typed = request.configs[0]
+        # listed before the checkpoint is read, which takes seconds, unless images= refers to another key
+        paths = None if OmegaConf.is_interpolation(typed, "images") else _list_images(typed.images, typed.out)
+        config = resolved_config(request, os.environ)
+        num_images, num_unreadable = _predict(config, paths or _list_images(config["images"], config["out"]))
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
 
 
-def _predict(config: dict[str, Any]) -> tuple[int, int]:
+def _list_images(pattern: str, out: str | None) -> list[str]:
+    """Return the paths of the images. Raises ConfigError if there are none, or if out= would replace one of them."""
+    paths = find_images(pattern)
+    if out and Path(out).is_file() and any(Path(path).exists() and Path(out).samefile(path) for path in paths):
+        raise ConfigError(f"out must be none of the images, but {out} is one of them. Hint: set out to a new file.")
+    return paths
+
+
+def _predict(config: dict[str, Any], paths: list[str]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
-    paths = find_images(config["images"])
     predictor = open_predictor(config)
     from imagenet_ddp.data.loading.image_files import read_in_order
     from imagenet_ddp.data.loading.worker_processes import choose_num_workers
@@ -91,6 +105,8 @@ def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Pre
     stream: IO[str] = sys.stdout
     if config["out"]:
         out = Path(config["out"])
+        if not out.is_symlink() and (out.is_file() or not out.exists()):  # no device, pipe or /dev/stdout
+            out = stack.enter_context(atomic_path(out))
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
     return _csv(stream, predictor, top_k) if config["format"] == "csv" else _json_lines(stream, predictor)
 

@@ -61,7 +61,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     program = shlex.join(["imagenet_ddp.submit", *own])
     found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in the commands that hints propose
     if submit is None or request is None:
-        raise ConfigError(found)
+        raise ConfigError(list(dict.fromkeys(found)))
     options: Any = submit.configs[0].submit
     found += validate_group("submit", options, "submit")
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:

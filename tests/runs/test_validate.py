@@ -91,6 +91,7 @@ def test_well(typed: dict[str, Any]):
         ),
         ({"sweep": {"job": -1}}, "sweep.job must be "),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
+        ({"resume": "/dev/zero"}, "/dev/zero is not a regular file. Hint: set resume=runs/"),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: set resume=runs/"),
         (
             {"resume": "empty"},

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from imagenet_ddp.data.sources.folder.scan import EXTENSIONS
 from imagenet_ddp.runs import validate_files
 from imagenet_ddp.runs.validate_files import export_path, validate_export, validate_predict
 
@@ -38,6 +39,32 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypat
     (text,) = validate_export(OPTIONS | typed)
     assert re.search(said, text), text
     assert validate_export(OPTIONS | {"out": "there.onnx", "overwrite": True}) == []
+
+
+@pytest.mark.parametrize("out", [None, "p.csv", "p.jsonl", "p.txt", "p", "s.png", "/dev/null", "/dev/stdout"])
+def test_what_predict_may_write(out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert validate_predict({"checkpoint": "b.ckpt", "format": "csv", "out": out}) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("weights", "out must be another file than the checkpoint, got out=weights for both."),
+        ("new.ckpt", "got new.ckpt, the name of a model. Hint: set out=predictions.jsonl."),
+        ("model.onnx", "the name of a model"),
+        ("cat.JPG", "got cat.JPG, the name of an image"),
+    ],
+)
+def test_what_predict_must_not_write(out: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("weights").touch()
+    (text,) = validate_predict({"checkpoint": "weights", "format": "jsonl", "out": out})
+    assert said in text
+
+
+def test_predict_knows_the_suffixes_of_images():
+    assert {*validate_files.IMAGES, ".png"} == EXTENSIONS
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):

@@ -110,7 +110,9 @@ class Trainings:
             ).returncode
         if code or not out.is_file():
             last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
-            raise RunError(f"a measured run ended with exit code {code}. Hint: read its last log lines:\n{last}")
+            hint = f"check whether the disk of {self.work.parent} is full, because the log of that run is empty."
+            hint = f"read its last log lines:\n{last}" if last else hint
+            raise RunError(f"a measured run ended with exit code {code}. Hint: {hint}")
         self._number += 1
         if self._progress is not None:
             self._progress.add(1)

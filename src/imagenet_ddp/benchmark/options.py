@@ -80,7 +80,8 @@ def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], env
         )
     if mode == "strategies" and devices == 1:
         found.append(
-            "trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: set it to auto."
+            "trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: "
+            "set trainer.devices=auto."
         )
     try:
         parse.command_line("train", list(typed), environ)

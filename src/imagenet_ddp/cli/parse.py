@@ -27,7 +27,7 @@ from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
-from imagenet_ddp.system.paths import not_writable_reason
+from imagenet_ddp.system.paths import not_writable_reason, require_current_folder
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def command_line(
     args, argv, found = hydra_flags.read(argv)
     if is_answered:
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
+    require_current_folder()
     composer = Composer(verb, args.config_name or verb, args.config_dir)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more

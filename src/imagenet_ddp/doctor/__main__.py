@@ -83,7 +83,7 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
 def line(number: int, total: int, one: Check, width: int | None = None) -> str:
     """Format a check. width: columns at which to wrap; None: WIDTH on a terminal, elsewhere no wrapping."""
     width = width or (WIDTH if sys.stdout.isatty() else None)
-    hint = f" Hint: {one.hint}" if one.hint else ""
+    hint = f"{'' if one.what.endswith('.') else '.'} Hint: {one.hint.removesuffix('.')}." if one.hint else ""
     text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
     return "\n".join(console.wrap_text(text, width, indent=" " * (2 * len(str(total)) + 4))) if width else text
 

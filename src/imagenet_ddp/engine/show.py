@@ -5,6 +5,7 @@ from imagenet_ddp.engine import build
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import raise_on_signal
 
@@ -19,7 +20,8 @@ def run(job: Job, plan: Plan, world: World) -> None:
             if world.info.rank == 0:
                 path = job.run_dir / FILE
                 batch = data.finish(next(iter(data.train_dataloader())), training=True)
-                write_sheet(path, batch, data.eval_transform, data.source.labels)
+                with disk_errors_as_run_error(path):
+                    write_sheet(path, batch, data.eval_transform, data.source.labels)
                 log.say(f"The first training batch as the net sees it: {path}", whole=True)
         finally:
             data.close()

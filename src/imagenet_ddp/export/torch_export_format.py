@@ -1,5 +1,6 @@
 """Write a .pt2 file of torch.export."""
 
+import io
 from pathlib import Path
 
 import torch
@@ -13,4 +14,6 @@ def build(graph: Classifier, batch_size: int | None) -> torch.export.ExportedPro
 
 
 def save(program: torch.export.ExportedProgram, path: Path, metadata: str) -> None:
-    torch.export.save(program, path, extra_files={KEY: metadata})
+    buffer = io.BytesIO()  # torch's own writer of files ends the process (SIGABRT) on a full disk
+    torch.export.save(program, buffer, extra_files={KEY: metadata})
+    path.write_bytes(buffer.getbuffer())

@@ -1,5 +1,6 @@
 """Check the free disk space before writing, and explain disk errors, for commands that can resume."""
 
+import math
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ def require_free_space(out: Path, num_bytes: float, hint: str) -> None:
     """Raise ConfigError if the disk of the folder `out` has less than num_bytes free. hint: end of the hint."""
     if (free := shutil.disk_usage(out).free) < num_bytes:
         raise ConfigError(
-            f"out must have {num_bytes / MIB:,.0f} MiB free, got {free / MIB:,.0f} MiB in {out}. Hint: free some "
+            f"out must have {math.ceil(num_bytes / MIB):,} MiB free, got {free // MIB:,} MiB in {out}. Hint: free some "
             f"disk space, or set out=FOLDER on another disk{hint}."
         )
 

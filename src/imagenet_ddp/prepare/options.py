@@ -7,7 +7,7 @@ from typing import Any
 
 from imagenet_ddp.cli import single_process
 from imagenet_ddp.data import validate as data_validate
-from imagenet_ddp.data.validate_folders import validate_root
+from imagenet_ddp.data.validate_folders import validate_folders, validate_root
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
@@ -75,11 +75,16 @@ def _validate_outside(config: Mapping[str, Any]) -> list[str]:
 
 
 def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check that folders and tables exist. prepare=check itself reports mistakes inside them, and which files of a
-    table are missing."""
+    """Check that there is something to check. prepare=check itself reports mistakes inside the folders, and which files
+    of a table are missing."""
     if not _has_folders(config):
         return data_validate.validate(config, environ, verb="check")
-    return validate_root(config["data"], environ) or _validate_outside(config)
+    data = config["data"]
+    if found := validate_root(data, environ):
+        return found
+    if not any((Path(data["root"]) / data[key]).is_dir() for key in ("train_dir", "val_dir")):
+        return validate_folders(data, environ, "train")
+    return _validate_outside(config)
 
 
 def _has_folders(config: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from imagenet_ddp.report.options import Options, read
 from imagenet_ddp.report.page.request import make_page, wants_page
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
+from imagenet_ddp.system.paths import require_current_folder
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
@@ -39,6 +40,7 @@ def main() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(HELP, end="")
             return
+        require_current_folder()
         options, mistakes = read(sys.argv[1:])
         if options.watch == "true" and not mistakes:
             watch.watch(options.folders[0])

@@ -160,7 +160,7 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     if path.is_file() or (key == "resume" and has_checkpoint(path)):
         return []
     hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
-    what = "does not exist"
+    what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
         inside = [last_checkpoint(path), path / "last.ckpt", *sorted(path.glob("*.ckpt"))]

@@ -11,6 +11,9 @@ from imagenet_ddp.system.text import install
 
 EXTENSIONS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": ".safetensors"}
 CARD = "README.md"
+# Suffixes of files that predict reads, so it must not write them. A contact sheet is a .png file.
+MODELS = (*EXTENSIONS.values(), ".ckpt", ".pt", ".pth")
+IMAGES = (".jpg", ".jpeg", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2")
 _PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
 
 
@@ -34,7 +37,23 @@ def validate_predict(config: Mapping[str, Any]) -> list[str]:
             )
         if str(config["checkpoint"]).endswith((".onnx", ".pt2")):
             found.append("explain needs a checkpoint: exported files have no gradients. Hint: leave explain out.")
-    return found + (_out(config["out"], "predictions.csv") if config.get("out") is not None else [])
+    return found + (_predictions(config) if config.get("out") is not None else [])
+
+
+def _predictions(config: Mapping[str, Any]) -> list[str]:
+    out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
+    if found := _out(config["out"], example):
+        return found
+    checkpoint = Path(config["checkpoint"] or "")
+    if out.exists() and checkpoint.exists() and out.samefile(checkpoint):
+        return [f"out must be another file than the checkpoint, got out={out} for both. Hint: set out={example}."]
+    if out.suffix.lower() in (*MODELS, *IMAGES):
+        kind = "a model" if out.suffix.lower() in MODELS else "an image"
+        return [
+            f"out must be a table such as {example} or a contact sheet (*.png), got {out}, the name of {kind}. "
+            f"Hint: set out={example}."
+        ]
+    return []
 
 
 def validate_export(config: Mapping[str, Any]) -> list[str]:
@@ -82,8 +101,10 @@ def _out(out: str, example: str) -> list[str]:
         what = f"{describe_path(path)} is a folder"
     elif not folder.is_dir():
         what = f"the folder {describe_path(folder)} does not exist"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
+    elif path.exists() and not os.access(path, os.W_OK):
         what = f"{describe_path(path)} is not writable"
+    elif (path.is_file() or not path.exists()) and not os.access(folder, os.W_OK):  # a file is written beside it
+        what = f"the folder {describe_path(folder)} is not writable"
     else:
         return []
     return [f"out must be the path of a writable file, but {what}. Hint: set out={example}."]

@@ -12,13 +12,25 @@ def describe_path(path: Path) -> str:
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"
 
 
+def require_current_folder() -> None:
+    """Raise ConfigError if the current folder was removed while the shell stayed in it."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the current folder must exist, but was removed. Hint: cd to another folder, then run the same command "
+            "again."
+        ) from error
+
+
 def nearest_existing(path: Path) -> Path:
-    """Return the path itself, or its nearest parent that exists."""
+    """Return the path if it exists, else the nearest of its parents that exists, as an absolute path."""
     return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
 
 
 def not_writable_reason(path: Path) -> str:
-    """Return why a folder cannot be created at `path` or written to, such as "/a/b is a file"; "" if it can."""
+    """Return "" if the folder `path` can be written to, or can be created. Otherwise, return why not, such as "/a/b is
+    a file"."""
     existing = nearest_existing(path)
     if not existing.is_dir():
         return f"{existing} is a file"

@@ -77,8 +77,12 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
     folder = write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]] * 2), np.array([0, 0]), ["a", "b"])
     text = (folder / "predictions.csv").read_text()
     (folder / "predictions.csv").write_text("\n".join(text.splitlines()[:2]))
-    with pytest.raises(ConfigError, match=r"predictions\.csv must hold 2 images, got 1\. Hint: run `python -m"):
+    with pytest.raises(
+        ConfigError, match=r"predictions\.csv must hold 2 images, got 1\. Hint: run `rm -r .*e`, then run `python -m "
+    ):
         read(folder)
+    with pytest.raises(ConfigError, match=r"then run this command again\.$"):
+        read(folder, "run this command again")
     (folder / "predictions.csv").write_text(text.replace(",a,", ",other,"))
     with pytest.raises(ConfigError, match=r"as evaluate writes them, but does not .*other"):
         read(folder)
@@ -86,8 +90,18 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"predictions\.csv must be readable, but is not: No such file"):
         read(folder)
     (folder / "evaluation.json").write_text(json.dumps({"val/top1": 1, "predictions": None}))
-    with pytest.raises(ConfigError, match=r"written with predictions=none\. Hint: run `python -m imagenet_ddp\."):
+    with pytest.raises(ConfigError, match=r"written with predictions=none\. Hint: run `rm -r "):
         read(folder)
     (folder / "evaluation.json").write_text("[]")
-    with pytest.raises(ConfigError, match=r"Hint: run `python -m imagenet_ddp\.evaluate"):
+    with pytest.raises(
+        ConfigError, match=r"then run `python -m imagenet_ddp\.evaluate checkpoint=FILE hydra\.run\.dir=.*e`\."
+    ):
         read(folder)
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("checkpoints/best.ckpt", "evaluation"):
+        (tmp_path / name).touch()
+    found, reason = of_run(tmp_path, is_running=False)
+    assert found is None and reason.endswith("but it is a file. Move it away.")

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ def run(plan: Plan) -> int:
         out = run_folder.make_new(plan.out)
     else:
         out = plan.out
-        out.mkdir(parents=True, exist_ok=True)
+        with _report_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
     try:
         contents = _probe_all(images, plan, report)
     except BaseException:
@@ -49,12 +50,18 @@ def run(plan: Plan) -> int:
             run_folder.remove_refused(out, ConfigError(""))  # nothing was written
         raise
     _add_duplicates(contents, images, report)
-    try:
+    with _report_errors(out):
         write_report(out, report)
-    except OSError as error:
-        raise RunError(f"the report cannot be written to {out}: {error.strerror}. Hint: set out=FOLDER.") from error
     print_report(report, out)
     return int(report.num_bad > 0)
+
+
+@contextlib.contextmanager
+def _report_errors(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"the report cannot be written to {out}: {error.strerror}. Hint: set out=FOLDER.") from error
 
 
 def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict[str, np.ndarray]:
@@ -121,8 +128,8 @@ def _count_classes(images: Images, classes: list[str]) -> dict[str, int]:
 
 
 def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Images], report: Report) -> None:
-    """Report duplicates. Between train and val they invalidate the validation; between two classes, one of the labels
-    is wrong."""
+    """Report images with the same content. An image that is in both train and val invalidates the validation, and one
+    of the labels of an image that is in two classes is wrong."""
     leaks = same_between(contents["train"], contents["val"]) if contents.keys() >= {"train", "val"} else []
     report.duplicates = [
         ("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks
@@ -149,14 +156,15 @@ def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Ima
 
 
 def same_within(values: np.ndarray) -> list[tuple[int, int]]:
-    """Pair each image that equals an earlier one with the first such image. values: content hashes, uint64 (N,), where
-    0 means unknown."""
+    """Return (first, position) for each image whose content is that of an earlier image; first is the position of the
+    earliest. values: content hashes, uint64 (N,), where 0 means unknown."""
     first: dict[int, int] = {}
     pairs = [(first.setdefault(value, index), index) for index, value in enumerate(values.tolist()) if value]
     return [(a, b) for a, b in pairs if a != b]
 
 
 def same_between(train: np.ndarray, val: np.ndarray) -> list[tuple[int, int]]:
-    """Pair each validation image with the first training image that has the same content hash; 0 means unknown."""
+    """Return (position in train, position in val) for each validation image whose content is that of a training image,
+    of which the first is taken. train, val: content hashes, uint64 (N,), where 0 means unknown."""
     first = {value: index for index, value in reversed(list(enumerate(train.tolist())))}
     return sorted((first[value], index) for index, value in enumerate(val.tolist()) if value and value in first)

@@ -45,7 +45,7 @@ from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import count_noun, duration
+from imagenet_ddp.system.text import count_noun, duration, shorten_list
 
 LOCK = ".lock"
 BAD = "bad_images.csv"
@@ -92,9 +92,14 @@ def _run(plan: Plan, out: Path) -> None:
     if (out / FILE).exists():
         manifest = manifests.read(out)
         validate_same(vars(manifest), with_source_sizes, out, "a pack")
-        shutil.rmtree(out / WORK, ignore_errors=True)  # left by a run killed after it wrote packed.json
-        print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
-        return
+        wrong = [text for split in manifest.splits.values() for text in manifests.wrong_sizes(out, split)]
+        if not wrong:
+            shutil.rmtree(out / WORK, ignore_errors=True)  # left by a run killed after it wrote packed.json
+            print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
+            return
+        print_message(f"Packing the images again, because {shorten_list(wrong)}.")
+        (out / WORK).mkdir(exist_ok=True)  # without packed.json, it marks the folder as an unfinished pack
+        (out / FILE).unlink()
     plans = plan_shards(out, wanted, splits)
     if num_outdated := sum(shards.is_outdated(out, shard) for shard in plans):
         print_message(f"Rebuilding {num_outdated:,} of {len(plans):,} shards, because images in them have changed.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.download import MIB
+from imagenet_ddp.data.sources.download import MIB, size_of
 from imagenet_ddp.data.sources.packed.manifest import WORK, PackOptions
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import require_free_space
@@ -50,7 +50,11 @@ def plan_shards(out: Path, wanted: PackOptions, splits: Mapping[str, SourceSplit
     for name, split in splits.items():
         per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
         plans += shards.divide(name, split.states, per_shard, shuffle=name == "train")
-    need = sum(mean_bytes[shard.split] * len(shard.indices) for shard in plans if not shards.find(out, shard))
+    need = sum(  # a shard that is written again replaces its file
+        mean_bytes[shard.split] * len(shard.indices) - size_of(out / shard.file)
+        for shard in plans
+        if not shards.find(out, shard)
+    )
     require_free_space(out, need, ", or set a smaller prepare.short_side")
     if not file.exists():
         file.parent.mkdir(exist_ok=True)

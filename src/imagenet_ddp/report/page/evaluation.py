@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.table.cells import read_cells
 from imagenet_ddp.errors import ConfigError
@@ -67,9 +69,11 @@ class Predictions:
         return self.prediction == self.target
 
 
-def read(folder: Path) -> Predictions:
-    """Read a folder that evaluate wrote. Raises ConfigError if its files are missing or have unexpected contents."""
-    hint = "Hint: run `python -m imagenet_ddp.evaluate checkpoint=FILE` to write it again."
+def read(folder: Path, remedy: str = "") -> Predictions:
+    """Read a folder that evaluate wrote. remedy: what to do after removing the folder; "": evaluate again. Raises
+    ConfigError if its files are missing or have unexpected contents."""
+    again = f"run `python -m imagenet_ddp.evaluate checkpoint=FILE {quoted(f'hydra.run.dir={folder}')}`"
+    hint = f"Hint: run `rm -r {shlex.quote(str(folder))}`, then {remedy or again}."
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
         if not evaluation["predictions"]:
@@ -151,13 +155,15 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
     if not file.is_file():
         return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image."
     try:
-        return read(folder), f"{reason} The page shows older predictions." if reason else ""
+        return read(folder, "run this command again"), f"{reason} The page shows older predictions." if reason else ""
     except ConfigError as error:
         return None, str(error)
 
 
 def _evaluate(checkpoint: Path, folder: Path) -> str:
     """Run evaluate, and replace the folder if evaluate succeeds. Return the reason for a failure; "" on success."""
+    if folder.is_file():
+        return f"The evaluation needs the folder {folder}, but it is a file. Move it away."
     if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
         return f"The evaluation needs the folder {folder}, but evaluate did not write it, or was stopped. Move it away."
     draft = folder.with_name(f".{EVALUATION}")
@@ -179,5 +185,5 @@ def config_of(folder: Path) -> dict[str, Any]:
         return config
     raise ConfigError(
         f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read. "
-        "Hint: evaluate the checkpoint again."
+        f"Hint: remove {folder}, then evaluate the checkpoint again."
     )

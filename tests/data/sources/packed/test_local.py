@@ -241,7 +241,7 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
         (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
         (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
         (_unfinished, "packing was interrupted. Hint: run the same command with prepare=pack again"),
-        (_edit('"version": 1', '"version": 7'), "have version 1, got version 7. Hint: pack the images again"),
+        (_edit('"version": 1', '"version": 7'), "have version 1, got version 7. Hint: remove the folder and pack"),
         (_edit('"form": "raw"', '"form": "webp"'), "must be jpeg or raw, got webp"),
         (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
         (_edit('"classes"', '"klasses"'), "but was altered"),

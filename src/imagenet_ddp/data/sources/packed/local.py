@@ -67,7 +67,7 @@ class PackedImages(Images):
     images. Raises ConfigError if they differ.
     """
 
-    remedy = "copy it again, or pack the images again"
+    remedy = "copy it again, or remove the folder and pack the images again"
 
     def __init__(
         self,

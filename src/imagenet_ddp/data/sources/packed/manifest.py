@@ -82,12 +82,13 @@ def parse(data: bytes, where: str) -> Manifest:
             raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: run `{PACK}`.")
         if plain["version"] != VERSION:
             raise ConfigError(
-                f"{where} must have version {VERSION}, got version {plain['version']}. Hint: pack the images again "
-                "with this release, or read them with the release that packed them."
+                f"{where} must have version {VERSION}, got version {plain['version']}. Hint: remove the folder "
+                "and pack the images again with this release, or read them with the release that packed them."
             )
         if plain["form"] not in FORMS:
             raise ConfigError(
-                f"the form in {where} must be {' or '.join(FORMS)}, got {plain['form']}. Hint: pack the images again."
+                f"the form in {where} must be {' or '.join(FORMS)}, got {plain['form']}. Hint: remove the folder and "
+                "pack the images again."
             )
         splits = {name: _split(split) for name, split in plain["splits"].items()}
         rest = {name: value for name, value in plain.items() if name not in ("format", "version", "splits")}
@@ -95,7 +96,7 @@ def parse(data: bytes, where: str) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{where} must be unchanged since packing, but was altered ({type(error).__name__}: {error}). "
-            "Hint: copy it again, or pack the images again."
+            "Hint: copy it again, or remove the folder and pack the images again."
         ) from error
 
 
@@ -147,7 +148,7 @@ def validate(data: Mapping[str, Any], verb: str = "train") -> list[str]:
         text
         for name in required_splits(verb)
         if name in manifest.splits
-        for text in _sizes(folder, manifest.splits[name])
+        for text in wrong_sizes(folder, manifest.splits[name])
     ]
     if wrong:
         found.append(
@@ -180,7 +181,8 @@ def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], ve
     return found
 
 
-def _sizes(folder: Path, split: Split) -> list[str]:
+def wrong_sizes(folder: Path, split: Split) -> list[str]:
+    """Return a phrase about each file of the split that is missing or has another size than packed.json says."""
     found = []
     for file in [*split.arrays.values(), *split.shards]:
         path = folder / file.file
