@@ -150,6 +150,25 @@ def test_an_update_that_changes_is_reported(
     assert startup_report.batch_lines(plan)[1:] == [sentence]
 
 
+@pytest.mark.parametrize(
+    ("typed", "share"),
+    [
+        (("schedule.warmup_epochs=2",), "50 % of 0.1"),
+        (("schedule.warmup_epochs=2", "schedule.warmup_start=0.2"), "60 % of 0.1"),
+        (("schedule.warmup_epochs=2", "schedule.warmup_start=0.2", "schedule.warmup=constant"), "20 % of 0.1"),
+        (("schedule.warmup_epochs=1",), None),
+        (("schedule.warmup_epochs=2", "schedule.name=constant", "trainer.max_epochs=-1"), None),
+        (("schedule.warmup_epochs=auto",), None),
+    ],
+)
+def test_a_warmup_longer_than_the_run(typed: tuple[str, ...], share: str | None, folder: list[str]) -> None:
+    plan = plan_of(*folder, "optim.lr=0.1", "optim.reference_batch=null", "trainer.max_epochs=1", *typed)
+    assert startup_report.long_warmup_lines(plan) == ([] if share is None else [
+        "The warm-up (2 epochs) is longer than the run (1 epoch), so the learning rate reaches only "
+        f"{share}. Hint: set schedule.warmup_epochs=auto."
+    ])  # fmt: skip
+
+
 def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> None:
     """However many come first; and where it does not divide, it is what later ones are to have."""
     typed = [*folder, "trainer.num_nodes=1:3", "cluster.address=a", "cluster.max_restarts=1", "hydra.run.dir=r"]

@@ -50,7 +50,7 @@ class WeightAverage(WeightAveraging):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch = trainer.current_epoch  # on_train_epoch_start is skipped after a resume within an epoch
-        if self._epoch < self.start_epoch and self.has_average:  # a resume with a later start
+        if self._average_model is not None and self._epoch < self.start_epoch:  # a resume with a later start
             self._average_model.n_averaged.zero_()
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

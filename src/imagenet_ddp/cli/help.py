@@ -75,7 +75,8 @@ def _choices(group: str) -> str:
         return f"{', '.join(names)} (one is required)"
     if group == "experiment":
         return f"(none), quick, finetune and {len(names) - 2} more: docs/recipes.md"
-    return ", ".join(names if _defaults().get(group) else ["(none)", *names])
+    listed = ", ".join(names if _defaults().get(group) else ["(none)", *names])
+    return f"{listed}; data= or experiment= may choose another" if group == "optim" else listed
 
 
 def _defaults() -> dict[str, str | None]:

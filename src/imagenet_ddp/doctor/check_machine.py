@@ -85,10 +85,21 @@ def _cores(machine: Machine) -> list[Check]:
 
 
 def _plan(machine: Machine) -> list[Check]:
-    """Show each automatic choice and its reason."""
-    choices = machine.plan.choices()
-    words = [f"{name} {choice['value']} ({choice['reason']})" for name, choice in choices.items()]
-    return passed("; ".join(words), **choices)
+    """Show the batch, and the main automatic choices with their reasons. The numbers are the whole plan."""
+    plan = machine.plan
+    size, accumulate = plan.batch.value["images_per_device"], plan.batch.value["accumulation"]
+    batch = f"{count_noun(size, 'image')} per device" + (f" × {accumulate} accumulation" if accumulate > 1 else "")
+    chosen = [
+        (f"learning rate {plan.learning_rate.value:g}", plan.learning_rate.reason),
+        (f"{plan.warmup_epochs.value:g} epochs of warm-up", plan.warmup_epochs.reason),
+        (f"accelerator {plan.accelerator.value}", plan.accelerator.reason),
+        (f"precision {plan.precision.value}", plan.precision.reason),
+        (f"compile {plan.compile.value}", plan.compile.reason),
+        (count_noun(plan.num_workers.value, "loader worker"), plan.num_workers.reason),
+    ]
+    words = [batch if plan.batch.reason == "as set" else f"{batch} ({plan.batch.reason})"]
+    words += [f"{what} ({reason})" for what, reason in chosen if reason != "as set"]
+    return passed("; ".join(words), **plan.choices())
 
 
 def _cpu_quota() -> float | None:

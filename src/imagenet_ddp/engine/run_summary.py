@@ -1,5 +1,6 @@
 """Collect the results of a finished run for summary.json and for the last lines of the log."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ from imagenet_ddp.models.compiled import compile_lines, compile_statistics
 from imagenet_ddp.runs import summary
 from imagenet_ddp.system.text import count_noun, percent
 
-NEXT_STEPS = (
-    "This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:",
-    " python -m imagenet_ddp.train experiment=quick data=imagefolder data.root=FOLDER",
-    " python -m imagenet_ddp.train data=stl10",
-    " python -m imagenet_ddp.train data=imagenet data.root=FOLDER",
+NEXT_STEPS = (  # options of train, comment
+    ("experiment=finetune data=imagefolder data.root=FOLDER", "your images, from ImageNet weights"),
+    ("experiment=quick data=imagefolder data.root=FOLDER", "your images, from scratch"),
+    ("data=stl10", "STL-10, which is downloaded"),
+    ("data=imagenet data.root=FOLDER", "ImageNet"),
 )
+# Keys of trainer that may be 0 -> the value that the hint suggests
+SUGGESTED = {"max_epochs": 5, "max_steps": -1, "limit_train_batches": 1.0}
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
-    """Return the content of summary.json. train_s: seconds of the training. train_cpu_s: CPU seconds of all ranks. Both
+    """Return the content of summary.json. train_s: seconds of training. train_cpu_s: CPU seconds of all ranks. Both
     include the parts before a resume, whereas `hardware` describes the last part only."""
     info, data = plan.world_info, parts.data
     metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores may be from before a resume
@@ -72,16 +75,37 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         lines.append(
             f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
         )
-    if parts.metrics.num_epochs >= MIN_EPOCHS and best is not None and parts.metrics.epoch_means is not None:
+    is_averaged = job.config["averaging"]["name"] != "none"  # an average may lag behind the weights for a long time
+    means = parts.metrics.epoch_means
+    if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and not is_averaged:
         num_classes, num_images = len(parts.data.source.classes), parts.module.num_counted[0]
-        lines += at_chance(best, parts.metrics.epoch_means.top1, num_classes, num_images)
+        lines += at_chance(best, means.top1, num_classes, num_images)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
     lines.append(f"Run folder: {job.run_dir}")
-    if data["name"] == "shapes" and not data["_target_"]:
-        lines += NEXT_STEPS
     if (counted := parts.module.num_counted)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
+    if not parts.trainer.global_step:
+        lines.append(_untrained_sentence(job.config["trainer"]))
+    elif data["name"] == "shapes" and not data["_target_"]:
+        lines += _next_steps(job.command.partition(" -m ")[0])  # python, or uv run python
     return lines
+
+
+def _untrained_sentence(trainer: Mapping[str, Any]) -> str:
+    """Return why no step was taken. trainer: the resolved trainer.* keys."""
+    for key, value in SUGGESTED.items():
+        if trainer[key] == 0:
+            return f"Nothing was trained, because trainer.{key} is 0. Hint: set trainer.{key}={value}."
+    return "Nothing was trained: the run ended before its first step."
+
+
+def _next_steps(program: str) -> list[str]:
+    """Return the lines that suggest what to train next. program: how this run called Python."""
+    width = max(len(options) for options, _ in NEXT_STEPS)
+    return [
+        "This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:",
+        *(f" {program} -m imagenet_ddp.train {options:{width}}  # {comment}" for options, comment in NEXT_STEPS),
+    ]

@@ -1,5 +1,6 @@
 """Describe the plan before training starts: the arithmetic, the recipe, and each automatic choice with its reason."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,8 @@ from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
-from imagenet_ddp.models.lr_schedules import scaled_lr
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr
+from imagenet_ddp.system.text import count_noun, percent
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
@@ -32,6 +33,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *_learning_lines(config, plan.averaging_start_epoch),
         *batch_lines(plan),
         _learning_rate_line(plan),
+        *long_warmup_lines(plan),
         *([warmup] if config["schedule"]["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
@@ -70,6 +72,18 @@ def _learning_rate_line(plan: Plan) -> str:
     if plan.config["optim"]["reference_batch"]:
         return f"Learning rate: {reason} = {value:g}."
     return f"Learning rate: {value:g}, {reason}."
+
+
+def long_warmup_lines(plan: Plan) -> list[str]:
+    """Return a line if training ends before the warm-up does, so that the learning rate is never reached."""
+    max_epochs, warmup_epochs = plan.config["trainer"]["max_epochs"], plan.warmup_epochs.value
+    if max_epochs is None or not 0 < max_epochs < warmup_epochs:
+        return []
+    factor = make_schedule(plan.config["schedule"], max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
+    return [
+        f"The warm-up ({_epochs(warmup_epochs)}) is longer than the run ({_epochs(max_epochs)}), so the learning rate"
+        f" reaches only {percent(factor, 0)} of {plan.learning_rate.value:g}. Hint: set schedule.warmup_epochs=auto."
+    ]
 
 
 def _speed_lines(plan: Plan) -> list[str]:

@@ -18,6 +18,7 @@ from helpers import forked_commands
 from imagenet_ddp.data.loading.worker_failures import explain
 from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
 from imagenet_ddp.errors import RunError
+from imagenet_ddp.system.text import count_noun
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -53,7 +54,7 @@ def test_the_number_of_workers_follows_the_cores(
     assert number == expected
     assert (reason == "as set") == (asked != "auto")
     if asked == "auto":
-        assert str(cores // processes) in reason
+        assert f"{count_noun(cores // processes, 'core')} per " in reason
 
 
 def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):

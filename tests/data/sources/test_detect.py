@@ -10,7 +10,7 @@ from imagenet_ddp.data.sources.detect import name_of, options_for
     [
         ([], ["data=imagefolder", "data.root={}"]),
         (["train/cat/", "val/cat/"], ["data=imagefolder", "data.root={}"]),
-        (["train/n01440764/", "val/n01440764/"], ["data=imagenet", "data.root={}"]),
+        (["train/n01440764/", "val/n01440764/"], ["data=imagefolder", "data.root={}"]),
         (["train/cat/"], ["data=imagefolder", "data.root={}", "data.val_fraction=0.1"]),
         (["cat/", "dog/"], ["data=imagefolder", "data.root={}", "data.train_dir=.", "data.val_fraction=0.1"]),
         (["Data/CLS-LOC/train/"], ["data=imagenet", "data.root={}/Data/CLS-LOC"]),
@@ -24,6 +24,17 @@ def test_options_for(made: list[str], typed: list[str], tmp_path: Path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).mkdir() if path.endswith("/") else (tmp_path / path).touch()
     assert options_for(str(tmp_path)) == [option.replace("{}", str(tmp_path)) for option in typed]
+
+
+def test_wordnet_ids(tmp_path: Path):
+    for number in range(900):
+        (tmp_path / f"whole/train/n{number:08}").mkdir(parents=True)
+    (tmp_path / "whole/val").mkdir()
+    (tmp_path / "ten/train/n00000000").mkdir(parents=True)
+    (tmp_path / "ten/val").mkdir()
+    assert options_for(str(tmp_path / "whole"))[0] == "data=imagenet"
+    assert options_for(str(tmp_path / "ten"))[0] == "data=imagefolder"
+    assert options_for(str(tmp_path / "ten"), "imagenet")[0] == "data=imagenet"  # the user's own choice is kept
 
 
 def test_files_that_are_tables():

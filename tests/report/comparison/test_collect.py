@@ -25,7 +25,7 @@ def test_folders_without_runs(tmp_path: Path):
     found = collect_runs([tmp_path / "runs", tmp_path / "other"])
     (mistake,) = found.mistakes
     assert mistake.startswith(f"{tmp_path}/other must be or contain a run folder, but no folder in it")
-    assert "any of the files config.yaml, metrics.csv, summary.json of a training (" in mistake
+    assert "any of the files config.yaml, metrics.csv, summary.json of a training run (" in mistake
     assert "other/0: files of another program" in mistake
     assert "and 2 more)" in mistake
     mixed = collect_runs([tmp_path])

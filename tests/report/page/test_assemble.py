@@ -91,10 +91,21 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
     assert page.summary == [
         "resnet18 on imagefolder nowhere",
         "top-1 50.00 % (6 images)",
-        "0 of 6 labels look wrong; they include mistakes of the net",
+        "the net is too inaccurate (top-1 50.00 %) to judge labels",
     ]
+    assert "The net is too inaccurate (top-1 50.00 %) to judge labels" in page.files["report.html"].decode()
     svg = re.findall(r"<svg.*?</svg>", page.files["report.html"].decode(), re.DOTALL)
     assert svg and not any("nan" in each for each in svg)
+
+
+def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(build_module, "read_pictures", lambda *_: Pictures())
+    target = np.arange(10) % 2
+    probabilities = np.where(np.eye(2)[target] == 1, 0.9, 0.1)
+    probabilities[:4] = probabilities[:4, ::-1]  # 6 of 10 predictions are right
+    page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"])))
+    assert page.summary[-1] == "4 of 10 labels look wrong; they include mistakes of the net"
+    assert "too inaccurate" not in page.files["report.html"].decode()
 
 
 def test_older_predictions_are_shown_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,6 +14,7 @@ from multiprocessing import forkserver, queues, resource_tracker
 from typing import Any
 
 from imagenet_ddp.system.cpu_cores import cores_per_process
+from imagenet_ddp.system.text import count_noun
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 NOT_SENT = 100  # exit code of a worker that could not send a batch to the training process
@@ -31,10 +32,11 @@ def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -
     if option != "auto":
         return int(option), "as set"
     per_rank = cores_per_process(local_world_size)
+    cores = count_noun(per_rank, "core")
     if on_cpu:
         # a training step uses all cores and takes ten times as long as decoding, so a worker would only compete with it
-        return (0 if per_rank < 4 else per_rank // 4), f"training on the CPU, {per_rank} cores per process"
-    return max(1, min(per_rank - 1, 16)), f"{per_rank} cores per GPU, one reserved for the training process"
+        return (0 if per_rank < 4 else per_rank // 4), f"training on the CPU, {cores} per process"
+    return max(1, min(per_rank - 1, 16)), f"{cores} per GPU, one reserved for the training process"
 
 
 def start_early(option: int | str, local_world_size: int, preload: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's arc
 NAMES = ("shapes", "imagefolder", "imagenet", "table", "stl10", "packed", "streamed")
 _SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes",
          "csv": "table", "parquet": "table"}  # fmt: skip
+MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 STL10 = ("stl10_binary", "stl10_binary.tar.gz")
 
 
@@ -59,7 +60,9 @@ def _options(root: str, folder: Path, otherwise: str) -> list[str]:
 
 
 def _by_names(folder: Path, otherwise: str) -> str:
+    """Return imagenet for about a thousand classes named by WordNet ID, and imagefolder for classes with other names.
+    A few classes with such names can be read as either, but data=imagenet selects the recipe of the whole data set."""
     classes = class_folders(folder)
-    if not classes:
-        return otherwise
-    return "imagenet" if all(re.fullmatch(r"n\d{8}", name) for name in classes) else "imagefolder"
+    if not all(re.fullmatch(r"n\d{8}", name) for name in classes):
+        return "imagefolder"
+    return "imagenet" if len(classes) >= MIN_IMAGENET else otherwise

@@ -74,6 +74,6 @@ def _no_run(top: Path, found: Sequence[Path], left_out: dict[Path, str]) -> str:
     reasons = [f"{printable(str(folder))}: {left_out[folder]}" for folder in found if folder in left_out]
     return (
         f"{printable(str(top))} must be or contain a run folder, but no folder in it has any of the files "
-        f"{', '.join(sorted(RUN_FILES))} of a training{f' ({shorten_list(reasons)})' if reasons else ''}. "
+        f"{', '.join(sorted(RUN_FILES))} of a training run{f' ({shorten_list(reasons)})' if reasons else ''}. "
         "Hint: pass runs/<name>/<time>, or a folder above it."
     )

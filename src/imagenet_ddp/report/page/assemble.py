@@ -22,6 +22,7 @@ PAGE = "report.html"
 NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
+MIN_TOP1 = 0.6  # of a net whose disagreement with a label says something about the label
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
     draw class activation maps.
     """
-    # an evaluation without its run may have used images of the training
+    # an evaluation without its run may have used training images
     is_held_out = run is not None or (found is not None and len(found.folders) > 1)
     if run is None:
         assert found is not None
@@ -68,6 +69,8 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     if found is None or not len(found):
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
     wrong_labels = label_errors.likely_wrong(found)
+    top1 = float(found.is_right.mean())
+    inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
     by_loss = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1]
     worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
     margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
@@ -99,9 +102,11 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "diagram": calibration.diagram(bins),
         "calibration": {"ece": calibration.expected_error(bins), **of_one},
         "num_wrong": len(wrong_labels.rows),
+        "inaccurate": inaccurate,
     }  # fmt: skip
     num_likely_wrong = int(wrong_labels.is_confident.sum())
-    lines.append(f"{num_likely_wrong:,} of {len(found):,} labels look wrong; they include mistakes of the net")
+    counted = f"{num_likely_wrong:,} of {len(found):,} labels look wrong; they include mistakes of the net"
+    lines.append(f"the net is {inaccurate}" if inaccurate else counted)
     lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
     return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
 

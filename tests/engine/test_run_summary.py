@@ -1,0 +1,79 @@
+"""The last lines of a run's log."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.engine import run_summary
+from imagenet_ddp.engine.run_summary import closing_lines
+
+
+@pytest.fixture(autouse=True)
+def _not_compiled(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_summary, "compile_lines", lambda module: [])
+
+
+def closed(
+    num_steps: int,
+    command: str = "python -m imagenet_ddp.train",
+    *,
+    averaging: str = "none",
+    scores: tuple[float, float] | None = None,
+    **trainer: Any,
+) -> list[str]:
+    """Return the last lines of a run with generated images. scores: val/top1 and train/top1 after five epochs."""
+    trainer = {"max_epochs": 5, "max_steps": -1, "limit_train_batches": 1.0, **trainer}
+    config = {"data": {"name": "shapes", "_target_": None}, "trainer": trainer, "averaging": {"name": averaging}}
+    best = SimpleNamespace(value=0.9 if num_steps else None, epoch=5)
+    metrics = SimpleNamespace(best=best, num_epochs=1, epoch_means=None)
+    if scores:
+        best.value, metrics.num_epochs, metrics.epoch_means = scores[0], 5, SimpleNamespace(top1=scores[1])
+    parts: Any = SimpleNamespace(
+        metrics=metrics,
+        data=SimpleNamespace(
+            source=SimpleNamespace(classes=list("abcdefghij")),
+            bad_images=SimpleNamespace(board=SimpleNamespace(all=list)),
+            val_images=range(500),
+        ),
+        module=SimpleNamespace(num_counted=(500, 1) if num_steps else (0, 0)),
+        trainer=SimpleNamespace(global_step=num_steps, limit_val_batches=1.0),
+    )
+    job: Any = SimpleNamespace(config=config, command=command, run_dir=Path("runs/x"))
+    return closing_lines(job, parts, 62.0)
+
+
+@pytest.mark.parametrize("program", ["python", "uv run python"])
+def test_the_next_steps_come_last_and_can_be_pasted(program: str):
+    best, folder, counted, heading, *steps = closed(375, f"{program} -m imagenet_ddp.train trainer.max_epochs=5")
+    assert (best, folder) == ("Best val top-1 90.00 % (epoch 5), in 62 s of training.", "Run folder: runs/x")
+    assert counted == "500 of 500 validation images, each once."
+    assert heading.startswith("This run used generated images.")
+    assert [step.partition("  #")[0].rstrip() for step in steps] == [
+        f" {program} -m imagenet_ddp.train {options}"
+        for options in (
+            "experiment=finetune data=imagefolder data.root=FOLDER",
+            "experiment=quick data=imagefolder data.root=FOLDER",
+            "data=stl10",
+            "data=imagenet data.root=FOLDER",
+        )
+    ]
+
+
+@pytest.mark.parametrize(("key", "hint"), [("max_epochs", "5"), ("max_steps", "-1"), ("limit_train_batches", "1.0")])
+def test_a_run_without_a_step_says_so(key: str, hint: str):
+    limits: dict[str, Any] = {key: 0}
+    assert closed(0, **limits) == [
+        "Run folder: runs/x",
+        f"Nothing was trained, because trainer.{key} is 0. Hint: set trainer.{key}={hint}.",
+    ]
+    assert closed(0)[-1] == "Nothing was trained: the run ended before its first step."
+
+
+def test_a_net_at_chance_is_noted_unless_it_is_an_average():
+    """An average may lag behind the weights for a long time."""
+    (line,) = (line for line in closed(375, scores=(0.1, 0.8)) if "guessing" in line)
+    assert "while training reaches 80.00 %" in line
+    assert not any("guessing" in line for line in closed(375, scores=(0.1, 0.8), averaging="ema"))
+    assert not any("guessing" in line for line in closed(375, scores=(0.9, 0.8)))
