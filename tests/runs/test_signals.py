@@ -4,7 +4,8 @@ import pytest
 
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.config import commands
-from imagenet_ddp.runs.signals import SignalExit, hold_signals, raise_on_signal
+from imagenet_ddp.runs import signals
+from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, exit_on_signal, hold_signals, raise_on_signal
 
 
 def test_a_held_signal_is_raised_when_the_block_ends():
@@ -42,3 +43,20 @@ def test_composing_neither_swallows_a_signal_nor_fails_of_it(monkeypatch: pytest
     with pytest.raises(SignalExit), raise_on_signal():
         composer.compose([])
     assert len(finished) == 1
+
+
+def test_a_duplicate_does_not_interrupt_the_exit(monkeypatch: pytest.MonkeyPatch):
+    """A signal to the whole process group arrives twice if a parent such as uv forwards it, too."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        exit_on_signal()
+        with pytest.raises(SignalExit):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(signals, "DUPLICATE_S", 0.0)
+        with pytest.raises(SignalExit):  # a person who presses Ctrl-C again
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,6 +3,7 @@ import torch, because every process runs this first, before imports that take se
 
 import atexit
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -109,9 +110,15 @@ def hold_signals() -> Iterator[None]:
 
 def exit_on_signal(message: str = "") -> None:
     """Make a stop signal end the process with exit code 128 + signal number and without a traceback, after printing the
-    message to stderr. Meant for commands that have nothing to save."""
+    message to stderr. Meant for commands that have nothing to save. A duplicate of the signal is ignored, because it
+    would interrupt the cleanup at exit."""
+    last_s = -math.inf
 
     def leave(number: int, frame: object) -> None:
+        nonlocal last_s
+        if (now := time.monotonic()) - last_s < DUPLICATE_S:
+            return
+        last_s = now
         if message:
             print(message, file=sys.stderr, flush=True)
         raise SignalExit(number)
