@@ -36,7 +36,14 @@ QUICK = [
 
 def command(folder: Path, *argv: str, redirect: str = "", module: str = "imagenet_ddp") -> subprocess.CompletedProcess:
     line = ["sh", "-c", f'exec "$0" -m {module} "$@" {redirect}', sys.executable, *argv]
-    return subprocess.run(line, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        line, cwd=folder, env=clean_environ(), capture_output=True, text=True, timeout=60, preexec_fn=_in_foreground
+    )
+
+
+def _in_foreground() -> None:
+    """Undo what a shell without job control does to a command in the background, such as these tests."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
@@ -49,7 +56,8 @@ def test_a_signal_during_the_first_imports(number: signal.Signals, tmp_path: Pat
 def test_a_signal_to_the_installed_script(tmp_path: Path):
     (tmp_path / "hydra.py").write_text("import os; os.kill(os.getpid(), 2)\n")
     environ = clean_environ(PYTHONPATH=str(tmp_path))
-    done = subprocess.run([Path(sys.executable).with_name("imagenet-ddp")], env=environ, capture_output=True, text=True)
+    script = [Path(sys.executable).with_name("imagenet-ddp")]
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, preexec_fn=_in_foreground)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
 
 

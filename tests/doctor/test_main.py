@@ -211,7 +211,7 @@ def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.Monkey
     assert check.ok and check.numbers["checkpoint_mib"] == pytest.approx(85.4, abs=0.5)  # 3 classes, with momentum
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 200 * MIB))
     check = only(one, "run folder")
-    assert not check.ok and check.what.endswith("4 must fit.")
+    assert not check.ok and check.what.endswith("4 must fit")
 
 
 def test_a_run_folder_that_cannot_be(machine: Callable[..., Machine], tmp_path: Path):
@@ -264,7 +264,7 @@ def test_mistakes_of_machine_data_and_world_are_left_to_the_checks(typed: str, t
 
 def test_a_check_is_a_line():
     check = Check("data", False, "val is flat", "sort `mv a b`")
-    assert doctor_command.line(3, 15, check, 0) == "[ 3/15] data          FAIL val is flat Hint: sort `mv a b`"
+    assert doctor_command.line(3, 15, check, 0) == "[ 3/15] data          FAIL val is flat. Hint: sort `mv a b`."
     assert doctor_command.line(1, 9, Check("data", True, "well"), 0) == "[1/9] data          ok   well"
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import Run
 from torch import Tensor
-from torchvision.models import resnet18
+from torchvision.models import mobilenet_v2
 
 from imagenet_ddp.data.decoding.image import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise
@@ -25,10 +25,10 @@ METRICS = "metrics=[f1,precision,recall,per_class,auroc,cohen_kappa,matthews]"
 
 @pytest.fixture(scope="module")
 def checkpoint(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The logits of a few trained steps are hundreds; these are smaller, so that all probabilities count."""
+    """The logits of a few trained steps are large; these are smaller, so that all probabilities count."""
     stored = torch.load(trained, weights_only=True)
-    for name in ("net.fc.weight", "net.fc.bias"):
-        stored["state_dict"][name] *= 0.01
+    for name in ("net.classifier.1.weight", "net.classifier.1.bias"):
+        stored["state_dict"][name] *= 0.1
     path = tmp_path_factory.mktemp("scaled") / "best.ckpt"
     torch.save(stored, path)
     return path
@@ -37,7 +37,7 @@ def checkpoint(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def logits_of(checkpoint: Path, paths: Sequence[Path], *, mirror: bool) -> Tensor:
     """float32 (N, 3), image by image."""
     stored = torch.load(checkpoint, weights_only=True)
-    net = resnet18(num_classes=3).eval()
+    net = mobilenet_v2(num_classes=3, **stored["imagenet_ddp"]["config"]["model"]["args"]).eval()
     net.load_state_dict({name.removeprefix("net."): each for name, each in stored["state_dict"].items()})
     transform = EvalTransform.from_options(stored["imagenet_ddp"]["eval_transform"])
     rows = []
