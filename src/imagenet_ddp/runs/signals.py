@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 # SIGUSR2 requests a stop and a later restart. SLURM sends it some time before the time limit (sbatch
 # --signal=USR2@120).
@@ -67,12 +67,26 @@ class Signals:
 
 
 @contextlib.contextmanager
+def _handled_by(handler: Callable[[int, object], None], numbers: Sequence[int]) -> Iterator[None]:
+    """Handle these signals with another function in the block."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
     """Raise SignalExit on SIGTERM and SIGINT, and at once if Signals has already recorded one of them. Use it while a
     run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. SIGUSR2 requests a
     restart, which is useful only after a training step, so it stays recorded until then."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    recorders = [each for handler in before.values() if isinstance(each := getattr(handler, "__self__", None), Signals)]
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    owners = [getattr(signal.getsignal(number), "__self__", None) for number in numbers]
+    recorders = [owner for owner in owners if isinstance(owner, Signals)]
 
     def leave(number: int, frame: object = None) -> None:
         for recorder in recorders:  # if SignalExit is swallowed (in __del__), the run still stops after its first step
@@ -80,15 +94,10 @@ def raise_on_signal() -> Iterator[None]:
         raise SignalExit(number)
 
     for recorder in recorders:
-        if recorder.received is not None and recorder.received in before:
+        if recorder.received is not None and recorder.received in numbers:
             raise SignalExit(recorder.received)
-    try:
-        for number in before:
-            signal.signal(number, leave)
+    with _handled_by(leave, numbers):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -96,14 +105,10 @@ def hold_signals() -> Iterator[None]:
     """Handle the stop signals that arrive in the block when it ends. Use it for short calls of a library that handles
     any exception as an error of its own, or whose cleanup fails if it is interrupted (OmegaConf does both)."""
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        for number in before:
-            signal.signal(number, lambda number, frame: received.append(number))
-        yield
+        with _handled_by(lambda number, frame: received.append(number), STOP_SIGNALS):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for number in received:
             signal.raise_signal(number)
 
