@@ -99,9 +99,9 @@ class EvaluatedImages:
         """Return row -> data URI of the image as the net receives it, overlaid with the map of the predicted class."""
         import torch
 
-        from imagenet_ddp.data.transforms import EvalTransform, normalise
+        from imagenet_ddp.data.transforms import normalise
         from imagenet_ddp.distributed.devices import device_of
-        from imagenet_ddp.engine.predictor import load_net
+        from imagenet_ddp.engine.predictor import eval_transform, load_net
         from imagenet_ddp.models.class_activation import class_activation_maps, overlay
         from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -114,7 +114,7 @@ class EvaluatedImages:
             stored = read(found.checkpoint(part))
             device = device_of(config["trainer"])
             net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
-            transform = EvalTransform.from_options(stored[KEY]["eval_transform"])
+            transform = eval_transform(config, stored[KEY])
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]
                 images = torch.stack([transform(self._splits[part].read(int(found.index[row]))) for row in few])
