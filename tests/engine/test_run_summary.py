@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.engine import run_summary
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.run_summary import closing_lines
 
 
@@ -40,7 +41,7 @@ def closed(
         module=SimpleNamespace(num_counted=(500, 1) if num_steps else (0, 0)),
         trainer=SimpleNamespace(global_step=num_steps, limit_val_batches=1.0),
     )
-    job: Any = SimpleNamespace(config=config, command=command, run_dir=Path("runs/x"))
+    job = Job(config, Path("runs/x"), command=command)
     return closing_lines(job, parts, 62.0)
 
 

@@ -96,9 +96,8 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
         if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            program = job.command.partition(" -m ")[0]  # python, or uv run python
             options = f"resume={parts.checkpoint_callback.last_path}{_world_words(job.config, plan.world_info)}"
-            log.say(f"Continue with: {program} -m imagenet_ddp.train {options}", whole=True)
+            log.say(f"Continue with: {job.program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
         parts.agreement.end()

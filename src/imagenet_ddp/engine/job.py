@@ -46,6 +46,11 @@ class Job:
     update_before: int | None = None  # images per update of the weights before the resume; None for a new run
     keep_update: bool = True  # keep update_before on any number of devices; False if the command sets another batch
 
+    @property
+    def program(self) -> str:
+        """Return how the command called Python: python, or uv run python."""
+        return self.command.partition(" -m ")[0]
+
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
     """Return whether SLURM should requeue a stopped job. Without a checkpoint it should not, because the job would

@@ -90,7 +90,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if not parts.trainer.global_step:
         lines.append(_untrained_sentence(job.config["trainer"]))
     elif data["name"] == "shapes" and not data["_target_"]:
-        lines += _next_steps(job.command.partition(" -m ")[0])  # python, or uv run python
+        lines += _next_steps(job.program)
     return lines
 
 
