@@ -6,10 +6,11 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -42,14 +43,30 @@ class Service(DummyLogger):
 
 
 class Sent(Background, Service):
+    all: ClassVar[list["Sent"]] = []
+
     def __init__(self, folder: Path, do: Any, begin: Any = None) -> None:
         self.prepare(folder, "mine", "http://server")
         Service.__init__(self, do)
         self.begin = begin or (lambda: None)
+        self.all.append(self)
 
     def _open(self) -> None:
         self.begin()
         self.stored["id"] = "7"
+
+
+@pytest.fixture(autouse=True)
+def _wait_for_threads(tmp_path: Path) -> Iterator[None]:
+    """Wait until nothing is sent any more: pytest removes the folder of a passed test at once, and a thread stores in
+    it what it has sent."""
+    yield
+    for logger in Sent.all:
+        if logger._thread is not None:
+            idle: Future = Future()
+            logger._waiting.put((lambda: None, idle))
+            idle.exception(60)
+    Sent.all.clear()
 
 
 def test_calls_arrive_in_order_and_none_twice(tmp_path: Path) -> None:
