@@ -228,8 +228,8 @@ class Progress(ScoreCallback):
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
         """Estimate the time left in the whole run from the mean speed so far, including validation."""
-        done = trainer.current_epoch + step / steps - (self._start_epoch or 0.0)
         at = trainer.current_epoch + step / steps
+        done = at - (self._start_epoch or 0.0)
         left = (trainer.max_epochs or 0) - at
         if trainer.max_steps >= 0 and trainer.global_step:  # the run may end before its last epoch
             until = max(trainer.max_steps - trainer.global_step, 0) * at / trainer.global_step
