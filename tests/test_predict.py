@@ -91,9 +91,15 @@ def test_out_is_none_of_the_images(tmp_path: Path):
 
 def test_images_are_listed_before_the_checkpoint_is_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "no.ckpt").touch()
-    result = run("predict", "checkpoint=no.ckpt", "images=nosuch")
+    (tmp_path / "empty").mkdir()
+    result = run("predict", "checkpoint=no.ckpt", "images=empty")
     assert result.returncode == 2
-    assert "images=nosuch must match image files, got none." in " ".join(result.stderr.split())
+    assert "images=empty must match image files, got none." in " ".join(result.stderr.split())
+    for verb in ("predict", "export"):
+        result = run(verb, "checkpoint=gone.ckpt", "images=nosuch", "out=nosuch/file")
+        said = " ".join(result.stderr.split())
+        assert (result.returncode, "3 mistakes" in said) == (2, True), said
+        assert "images=nosuch must match image files, got none." in said
 
 
 @pytest.mark.slow

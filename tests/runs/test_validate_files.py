@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.data.sources.folder.scan import EXTENSIONS
 from imagenet_ddp.runs import validate_files
 from imagenet_ddp.runs.validate_files import export_path, validate_export, validate_predict
 
@@ -61,10 +60,6 @@ def test_what_predict_must_not_write(out: str, said: str, tmp_path: Path, monkey
     Path("weights").touch()
     (text,) = validate_predict({"checkpoint": "weights", "format": "jsonl", "out": out})
     assert said in text
-
-
-def test_predict_knows_the_suffixes_of_images():
-    assert {*validate_files.IMAGES, ".png"} == EXTENSIONS
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):

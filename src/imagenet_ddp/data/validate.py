@@ -10,6 +10,7 @@ from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, number
 from imagenet_ddp.data.sources.detect import NAMES, name_of
+from imagenet_ddp.data.sources.folder.scan import validate_images
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.data.validate_augment import unsupported_by_dali, validate_augment
@@ -45,6 +46,8 @@ def validate(
         more = " data.root=FILE.csv" if name == "table" and not data["root"] else more
         found += expect("data.name", data["name"], choice(*NAMES), f"data={name}{more}")
         return found
+    if config.get("images") is not None:
+        found += validate_images(config["images"])
     if partial:
         return found
     size = data["image_size"] if integer(1).accepts(data["image_size"]) else 1

@@ -6,14 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.system.paths import describe_path, not_writable_reason
+from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path, not_writable_reason
 from imagenet_ddp.system.text import install
 
 EXTENSIONS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": ".safetensors"}
 CARD = "README.md"
-# Suffixes of files that predict reads, so it must not write them. A contact sheet is a .png file.
+# Suffixes of model files, which predict reads and so must not write.
 MODELS = (*EXTENSIONS.values(), ".ckpt", ".pt", ".pth")
-IMAGES = (".jpg", ".jpeg", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2")
 _PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
 
 
@@ -47,8 +46,9 @@ def _predictions(config: Mapping[str, Any]) -> list[str]:
     checkpoint = Path(config["checkpoint"] or "")
     if out.exists() and checkpoint.exists() and out.samefile(checkpoint):
         return [f"out must be another file than the checkpoint, got out={out} for both. Hint: set out={example}."]
-    if out.suffix.lower() in (*MODELS, *IMAGES):
-        kind = "a model" if out.suffix.lower() in MODELS else "an image"
+    suffix = out.suffix.lower()
+    if suffix in MODELS or (suffix in IMAGE_EXTENSIONS and suffix != ".png"):  # *.png is a contact sheet
+        kind = "a model" if suffix in MODELS else "an image"
         return [
             f"out must be a table such as {example} or a contact sheet (*.png), got {out}, the name of {kind}. "
             f"Hint: set out={example}."

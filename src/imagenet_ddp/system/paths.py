@@ -1,10 +1,15 @@
-"""Describe paths for messages, and check whether a folder can be created."""
+"""Describe paths for messages, check whether a folder can be created, and list the extensions of image files."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
+
+# Extensions of image files: torchvision's list, and three more formats that Pillow reads
+IMAGE_EXTENSIONS = frozenset(
+    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
+)
 
 
 def describe_path(path: Path) -> str:

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.data.sources.folder.scan import class_folders, find_images, has_image, is_image, list_folder
+from imagenet_ddp.data.sources.folder.scan import (
+    class_folders,
+    find_images,
+    has_image,
+    is_image,
+    list_folder,
+    validate_images,
+)
 from imagenet_ddp.errors import ConfigError
 
 
@@ -78,6 +85,9 @@ def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
     assert find_images(str(tmp_path)) == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
     assert find_images(f"{tmp_path}/c.txt") == [f"{tmp_path}/c.txt"]
     assert find_images(f"{tmp_path}/**/*.jpg") == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
+    for pattern in (tmp_path, f"{tmp_path}/c.txt", f"{tmp_path}/**/*.jpg"):
+        assert validate_images(str(pattern)) == []
     for pattern in ("", f"{tmp_path}/*.png"):
+        assert len(validate_images(pattern)) == 1
         with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: set 'images=FOLDER/\*\.jpg'"):
             find_images(pattern)

@@ -8,19 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.paths import IMAGE_EXTENSIONS
 from imagenet_ddp.system.text import shorten_list
-
-# torchvision's list, and three more formats that Pillow reads
-EXTENSIONS = frozenset(
-    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
-)
 
 
 def is_image(name: str) -> bool:
     """Return whether a file has the extension of an image. Hidden files never count, because macOS adds ._photo.jpg to
     photo.jpg."""
     _, dot, extension = name.rpartition(".")  # os.path.splitext takes three times as long
-    return dot + extension.lower() in EXTENSIONS and not name.startswith(".")
+    return dot + extension.lower() in IMAGE_EXTENSIONS and not name.startswith(".")
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -122,5 +118,16 @@ def find_images(pattern: str) -> list[str]:
     else:
         found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
     if not found:
-        raise ConfigError(f"images={pattern} must match image files, got none. Hint: set 'images=FOLDER/*.jpg'.")
+        raise ConfigError(_no_images(pattern))
     return found
+
+
+def validate_images(pattern: str) -> list[str]:
+    """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
+    if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
+        return []
+    return [_no_images(pattern)]
+
+
+def _no_images(pattern: str) -> str:
+    return f"images={pattern} must match image files, got none. Hint: set 'images=FOLDER/*.jpg'."
