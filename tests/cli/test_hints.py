@@ -250,7 +250,7 @@ LINES = [
         "trainer.devices=8 cluster.world_size=2 cluster.rank=0", "trainer.num_nodes=2", "cluster.node_rank=1",
         f"cluster.address={FAR}", f"{MACHINES} cluster.node_rank=2", "trainer.devices=99",
         "trainer.batch_finder=true data.batch_size=8",
-        "trainer.batch_finder=true strategy=dp",
+        "trainer.batch_finder=true strategy=dp", "trainer.batch_finder=true teacher.weights=DEFAULT",
         "trainer.num_nodes=1 cluster.node_rank=1",
         "trainer.devices=-1", "trainer.devices=[0,1]", "strategy=dp "
         "trainer.num_nodes=2", "strategy=balanced_dp trainer.num_nodes=2 strategy.first_device_batch=-1",

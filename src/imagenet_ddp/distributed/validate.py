@@ -84,6 +84,11 @@ def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
             f"trainer.batch_finder=true tries batches on one device, but strategy={config['strategy']['name']} uses "
             "several devices in one process. Hint: set strategy=ddp."
         )
+    if config["teacher"]["weights"]:
+        found.append(
+            "trainer.batch_finder=true tries batches without the teacher, which needs memory too, but teacher.weights="
+            f"{config['teacher']['weights']} is set. Hint: set trainer.batch_finder=false data.batch_size=32."
+        )
     if size := next((option for option in typed if option.partition("=")[0] == "data.batch_size"), None):
         found.append(
             f"trainer.batch_finder=true finds data.batch_size, but {size} is set. Hint: set trainer.batch_finder=false."
