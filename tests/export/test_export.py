@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import onnx
@@ -340,3 +341,11 @@ def test_a_foreign_file_is_refused_by_predict(name: str, content: bytes, tmp_pat
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match="must be an exported model"):
         exported.make_predictor(tmp_path / name, "auto")
+
+
+def test_a_foreign_archive_is_refused_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with ZipFile(tmp_path / "a.pt2", "w") as archive:
+        archive.writestr("a", "a")
+    with pytest.raises(ConfigError, match="must be a file that export has written, but has no metadata imagenet_ddp"):
+        exported.make_predictor(tmp_path / "a.pt2", "auto")
+    assert capfd.readouterr() == ("", "")  # torch.export.load would log a traceback

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def make_predictor(path: Path, decoder: str) -> Predictor:
         raise ConfigError(
             f"{path} must be an exported model, but cannot be read as one ({first_line(error).rstrip('.')}). {hint}"
         ) from error
-    if not text:
+    if function is None or not text:
         raise ConfigError(f"{path} must be a file that export has written, but has no metadata {KEY}. {hint}")
     return _predictor(function, json.loads(text), decoder)
 
@@ -46,7 +47,10 @@ def _open_onnx(path: Path) -> tuple[Function, str]:
     return lambda batch: torch.from_numpy(session.run(None, {name: batch.numpy()})[0]), text
 
 
-def _open_pt2(path: Path) -> tuple[Function, str]:
+def _open_pt2(path: Path) -> tuple[Function | None, str]:
+    with ZipFile(path) as archive:  # for any other file, torch.export.load logs a traceback before it raises
+        if not any(name.endswith(f"/extra/{KEY}") for name in archive.namelist()):
+            return None, ""
     extra = {KEY: ""}
     program = torch.export.load(path, extra_files=extra)
     return program.module(), extra[KEY]
