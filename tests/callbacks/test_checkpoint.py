@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -25,7 +26,7 @@ from imagenet_ddp.runs.checkpoint_file import (
     read,
     wait_until_written,
 )
-from imagenet_ddp.system import unfinished
+from imagenet_ddp.system.process_exit import exit_at_once
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,9 @@ def test_no_rank_and_no_process_ends_before_the_file_is_written(
     wait_until_written(SimpleNamespace(strategy=strategy))  # type: ignore[arg-type]
     assert met == [True]
     io.save_checkpoint({"step": 2}, second)
-    unfinished.finish()  # before os._exit
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit):
+        exit_at_once(1)
     assert second.is_file()
 
 

@@ -97,7 +97,9 @@ def files(checkpoint: Path) -> Path:
 @pytest.fixture(scope="module")
 def reference(checkpoint: Path) -> Predictor:
     """predict's own predictor, of the checkpoint."""
-    request = parse.command_line("predict", [f"checkpoint={checkpoint}", f"images={checkpoint}", "trainer.accelerator=cpu"], {})
+    request = parse.command_line(
+        "predict", [f"checkpoint={checkpoint}", f"images={checkpoint}", "trainer.accelerator=cpu"], {}
+    )
     config, stored = from_checkpoint(request, checkpoint, {}), read(checkpoint)
     return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
 

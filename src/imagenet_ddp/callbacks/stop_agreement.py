@@ -10,7 +10,6 @@ after it, 3k + 2 at the end of the epoch. A run stops at the first position at o
 """
 
 import itertools
-import os
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from torch.distributed import Store
 
 from imagenet_ddp.runs.signals import Signals
-from imagenet_ddp.system import unfinished
+from imagenet_ddp.system.process_exit import exit_at_once
 from imagenet_ddp.system.text import first_line
 
 POLL_S = 0.1  # time between two reads of the store by the thread
@@ -140,5 +139,4 @@ class StopAgreement:
         number = self.signal_number or self._signals.received
         if number:
             print(f"rank {self._rank} exits without saving: {reason}", file=sys.stderr, flush=True)
-            unfinished.finish()
-            os._exit(128 + number)
+            exit_at_once(128 + number)

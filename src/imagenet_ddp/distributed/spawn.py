@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file
-from imagenet_ddp.system import unfinished
+from imagenet_ddp.system.process_exit import exit_at_once
 
 # Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
@@ -49,17 +48,8 @@ class WorkersFailedError(Exception):
         that thread is in C++ code.
         """
         if self._engine_runs:
-            end_at_once(self.exit_code)
+            exit_at_once(self.exit_code)
         sys.exit(self.exit_code)
-
-
-def end_at_once(code: int) -> NoReturn:
-    """End this process without Python's clean-up, which threads of Gloo or of waiting stores may block or abort."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    address_file.remove_own_files()
-    unfinished.finish()
-    os._exit(code)
 
 
 @dataclass

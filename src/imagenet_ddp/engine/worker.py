@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagenet_ddp.data.loading.worker_processes import start_early
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.spawn import end_at_once
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.process_exit import exit_at_once
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def run_in_process(
             world.failure_detector.fail(f"was stopped by {left.signal_name}", left.exit_code)
         if info.rank == 0:
             console.print_message(str(left))
-        end_at_once(left.exit_code)
+        exit_at_once(left.exit_code)
     except Stopped as stop:
         assert world is not None  # only body raises Stopped
         world.leave()
@@ -116,7 +116,7 @@ def run_in_process(
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             slurm_requeue.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
         if info.world_size > 1:
-            end_at_once(128 + stop.signal_number)
+            exit_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)
     except Exception as error:
         explained = isinstance(error, RunError)
@@ -129,7 +129,7 @@ def run_in_process(
         if detector is not None and not detector.fail(cause):
             _end_for_other(world)
         console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
-        end_at_once(1)
+        exit_at_once(1)
 
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
@@ -147,10 +147,10 @@ def _refuse(error: ConfigError, world: Any) -> NoReturn:
             console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
     if info.rank == 0 and not info.store_is_served:
         time.sleep(1.0)  # other ranks read the reason from the store of this process
-    end_at_once(2)
+    exit_at_once(2)
 
 
 def _end_for_other(world: Any) -> NoReturn:
     """Exit with a message that names the rank whose failure caused this one."""
     console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
-    end_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)
+    exit_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)

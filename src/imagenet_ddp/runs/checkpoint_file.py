@@ -17,9 +17,9 @@ from torch import Tensor
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
-from imagenet_ddp.system import unfinished
 from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
 from imagenet_ddp.system.nonfinite import nonfinite_names
+from imagenet_ddp.system.process_exit import finish_before_exit
 from imagenet_ddp.system.text import load_error, shorten_list
 
 KEY = "imagenet_ddp"  # key of this project's part of a checkpoint
@@ -89,7 +89,7 @@ class BackgroundCheckpointIO(TorchCheckpointIO):
     def _submit(self, function: Callable[..., None], *arguments: Any) -> None:
         self._thread = self._thread or ThreadPoolExecutor(1, "checkpoint")
         self._pending = self._thread.submit(function, *arguments)
-        unfinished.add(self._pending)
+        finish_before_exit(self._pending)
 
 
 def duplicate(trainer: Trainer, source: Path, target: Path) -> None:

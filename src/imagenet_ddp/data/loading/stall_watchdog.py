@@ -9,8 +9,9 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from imagenet_ddp.data.loading.worker_processes import loader_workers
-from imagenet_ddp.system import console, unfinished
+from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
+from imagenet_ddp.system.process_exit import exit_at_once
 
 FIRST_S = 60.0  # wait before the first message; each further message comes after twice the wait
 POLL_S = 5.0
@@ -100,5 +101,4 @@ class StallWatchdog:
     def _end_process(self) -> NoReturn:
         """End this process, because nothing else interrupts a read from a disk that does not respond."""
         console.print_message(self.failure)
-        unfinished.finish()
-        os._exit(1)
+        exit_at_once(1)

@@ -6,7 +6,6 @@ creates the file and removes it at the end. A file whose store no longer answers
 check, because a network disk asks its server only when a file is opened.
 """
 
-import atexit
 import contextlib
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from imagenet_ddp.distributed.rendezvous.consistency import this_process
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.process_exit import clean_up_at_exit
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def _remove(path: str, token: str) -> None:
 _own_files: list[tuple[str, str]] = []
 
 
-@atexit.register
+@clean_up_at_exit
 def remove_own_files() -> None:
-    """Remove the files that this process owns. Call this before os._exit, which runs no exit handlers."""
+    """Remove the files that this process owns."""
     while _own_files:
         _remove(*_own_files.pop())

@@ -6,16 +6,16 @@ kernel's keep-alive probes detect a machine that vanishes from the network.
 """
 
 import contextlib
-import os
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable
 
-from imagenet_ddp.distributed.rendezvous import address_file, sockets
+from imagenet_ddp.distributed.rendezvous import sockets
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
-from imagenet_ddp.system import console, unfinished
+from imagenet_ddp.system import console
+from imagenet_ddp.system.process_exit import exit_at_once
 
 GRACE_S = 3.0  # time for a rank to raise its own error, before it is ended because another rank failed
 STOP_GRACE_S = 1.0  # time for the same signal to stop this rank, too
@@ -194,8 +194,6 @@ def end_process(rank: str) -> Callable[[int, str], None]:
     def end(code: int, sentence: str) -> None:
         time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
         console.print_message(f"{rank} ends because {sentence}")
-        address_file.remove_own_files()
-        unfinished.finish()
-        os._exit(code)
+        exit_at_once(code)
 
     return end
