@@ -3,6 +3,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import write_images
 from helpers.plans import plan_of
 
@@ -26,6 +27,14 @@ def test_an_optimizer_of_ones_own_gets_the_parameters(tmp_path: Path):
     [group] = module.configure_optimizers().param_groups
     assert group["weight_decay"] == 0.5
     assert len(group["params"]) == len(list(module.net.parameters()))
+
+
+def test_double_precision_begins_before_a_checkpoint_is_loaded(tmp_path: Path):
+    """Lightning converts the net only after that, so its weights would be rounded to float32."""
+    plan = plan_of("trainer.precision=64-true", "model.name=mobilenet_v3_small", environ={"HOME": str(tmp_path)})
+    module = make_module(plan, list("abc"), 10)
+    assert {value.dtype for value in module.net.state_dict().values()} == {torch.float64, torch.int64}
+    assert module.dtype == torch.float64
 
 
 def test_ranks_that_list_other_images_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

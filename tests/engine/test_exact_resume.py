@@ -74,7 +74,9 @@ class Case(NamedTuple):
 
 CASES = {
     "in mid-epoch": Case(stl10, 2, 0, 6, (MIXUP, RANDAUGMENT)),
-    "in mid-accumulation": Case(shapes, 1, 2, 13, ("trainer.accumulate_grad_batches=3", MIXUP, *EMA)),
+    "in mid-accumulation": Case(
+        shapes, 1, 2, 13, ("trainer.accumulate_grad_batches=3", "trainer.precision=64-true", MIXUP, *EMA)
+    ),
     "in mid-validation": Case(packed, 3, 2, 2, ("trainer.val_check_interval=2", RANDAUGMENT, *EMA), True),
     "streamed": Case(streamed, 2, 2, 8, ("trainer.accumulate_grad_batches=2", *EMA), True),
 }

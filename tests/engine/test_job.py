@@ -93,6 +93,7 @@ def test_an_evaluation_keeps_the_split_of_the_training() -> None:
         "got 7. Hint: leave seed out."
     ]
     assert len(said(seed=7, val_fraction=0.3, val_fold=0)) == 3
+    assert len(said(seed=7, root="./x/")) == len(said(seed=7, root=str(Path("x").absolute()))) == 1
     assert said(seed=7, root="other") == [] == said(seed=7, val_fraction=None)
 
 

@@ -7,15 +7,17 @@ import torch
 from conftest import PROBES, clean_environ
 from helpers import forked_commands
 from helpers.plans import plan_of
+from torch.distributed import HashStore
 
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.measured_choices import find_batch
+from imagenet_ddp.engine.measured_choices import find_batch, measure_compile
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import batch_finder
+from imagenet_ddp.performance import batch_finder, compile_choice
 
 
 @pytest.fixture
@@ -83,8 +85,21 @@ def test_without_a_gpu(plan: Plan) -> None:
     with pytest.raises(ConfigError, match="needs an NVIDIA or AMD GPU"):
         find_batch(job_of(plan), on_mps, World(WorldInfo()))
     with pytest.raises(ConfigError) as caught:
-        command_line("train", ["trainer.accelerator=cpu", "trainer.batch_finder=true", "data.batch_size=8"], {})
+        command_line("train", ["trainer.accelerator=cpu", "trainer.batch_finder=true", "++data.batch_size=8"], {})
     assert "trainer.batch_finder=true needs a GPU, whose memory limits the batch, but trainer.accelerator is cpu." in (
         str(caught.value)
     )
-    assert any("finds data.batch_size, but data.batch_size=8 is set." in each for each in caught.value.mistakes)
+    assert any("finds data.batch_size, but ++data.batch_size=8 is set." in each for each in caught.value.mistakes)
+
+
+def test_each_batch_has_its_own_decision_about_compile(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After find_batch the plan is made again: rank 1 must not take the decision for the first batch."""
+    store = HashStore()
+    groups = [RankGroup(store, rank, [{"host": "a"}] * 2, "rank", 5) for rank in (0, 1)]
+    worlds = [World(dataclasses.replace(WorldInfo(), rank=group.number), rank_group=group) for group in groups]
+    found = {}
+    for images, choice in ((32, ("off", "slower")), (512, ("default", "faster"))):
+        monkeypatch.setattr(compile_choice, "choose", lambda *_, choice=choice: choice)
+        other = dataclasses.replace(plan, images_per_forward=images, compile=Choice("auto", ""))
+        found[images] = [measure_compile(other, world).compile.value for world in worlds]
+    assert found == {32: ["off", "off"], 512: ["default", "default"]}

@@ -108,6 +108,8 @@ def make_module(
         seed=config["seed"],
         val_mirror=config["data"]["val_mirror"],
     )
+    if plan.precision.value == "64-true":
+        module.double()  # Lightning converts it only after loading a checkpoint, whose weights would be rounded
     sizes = plan.images_per_forward, plan.val_images_per_forward
     compile_calls(module, plan.compile.value, *sizes, config["compile"]["regions"])
     return module

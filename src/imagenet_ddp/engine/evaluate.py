@@ -12,6 +12,7 @@ from imagenet_ddp.engine import build
 from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.stored_config import folder_of
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.class_subset import ClassSubset
@@ -46,7 +47,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
         real_labels = reassessed_labels(Path(job.config["real_labels"]), paths)
     module = build.make_module(plan, classes, num_images)
     load_weights(module, stored["state_dict"], str(job.checkpoint))
-    if job.config["classes"] == "subset":
+    is_subset = job.config["classes"] == "subset"
+    if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
         module.top_k = min(module.top_k, num_classes)
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all)
@@ -58,7 +60,11 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f" on {num_images} validation images of {num_classes} classes"
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
-    if job.config["classes"] == "subset":
+    folder = folder_of(job.config["data"], "val_dir")
+    is_split = job.config["data"]["val_fraction"] is not None
+    if folder and not is_split and folder == folder_of(stored[KEY]["config"]["data"], "train_dir"):
+        log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
+    if is_subset:
         log.say(f"Only {num_classes} of the checkpoint's {len(classes)} classes can be predicted (classes=subset).")
     try:
         with build.refusing():
@@ -97,10 +103,10 @@ def run(job: Job, plan: Plan, world: World) -> float:
         }
         summary.write_config(job.run_dir, job.config)
         summary.write_json(job.run_dir / "evaluation.json", result)
-    log.say(
-        f"top-1 {percent(metrics['val/top1'])} | top-{module.top_k} {percent(metrics['val/top5'])}"
-        f" | loss {format_loss(metrics['val/loss'])}"
-    )
+    # top-k of k classes is always 100 %
+    is_useful = module.top_k < (num_classes if is_subset else len(classes))
+    top_k = f" | top-{module.top_k} {percent(metrics['val/top5'])}" if is_useful else ""
+    log.say(f"top-1 {percent(metrics['val/top1'])}{top_k} | loss {format_loss(metrics['val/loss'])}")
     lines += compile_lines(module)
     for line in lines:
         log.say(line)

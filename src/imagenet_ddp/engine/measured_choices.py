@@ -28,7 +28,8 @@ def measure_compile(plan: Plan, world: World) -> Plan:
         device = devices.device_of(plan.config["trainer"], world.info.local_rank)
         found = compile_choice.choose(plan.config, plan.precision.value, device)
     if world.rank_group is not None:
-        found = world.rank_group.broadcast("compile", found, plan.config["strategy"]["timeout_s"])
+        key = f"compile/{plan.images_per_forward}"  # measured again for the batch that find_batch finds
+        found = world.rank_group.broadcast(key, found, plan.config["strategy"]["timeout_s"])
     return replace(plan, compile=Choice(*found))
 
 

@@ -110,9 +110,6 @@ def make_plan(
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
-    of_model = own_statistics(config["model"]) if None in (data["mean"], data["std"]) else None
-    statistics = dict(zip(("mean", "std"), of_model or mean_and_std(data), strict=True))
-    whose = f"of timm's {config['model']['name']}" if of_model else "ImageNet's"
     gpu = devices.device_of(trainer, world_info.local_rank).index
     precision = Choice(*choose_precision(trainer["precision"], kind, data, gpu))
     return Plan(
@@ -142,8 +139,17 @@ def make_plan(
             *choose_warmup_epochs(config["schedule"], optim, global_batch_size, trainer["max_epochs"])
         ),
         averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
-        **{key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics.items()},
+        **image_statistics(config),
     )
+
+
+def image_statistics(config: Config) -> dict[str, Choice]:
+    """Return the choices of mean and std, three values each, with which images are normalised."""
+    data, model = config["data"], config["model"]
+    of_model = own_statistics(model) if None in (data["mean"], data["std"]) else None
+    statistics = zip(("mean", "std"), of_model or mean_and_std(data), strict=True)
+    whose = f"of timm's {model['name']}" if of_model else "ImageNet's"
+    return {key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics}
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from imagenet_ddp.data.decoding.image import Reading, UnreadableImage
 from imagenet_ddp.data.loading.image_files import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.engine.plan import Config
+from imagenet_ddp.engine.plan import Config, image_statistics
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.mirror import average_mirrored
@@ -48,13 +48,11 @@ class Predictor:
         return [list(zip(indices, values, strict=True)) for indices, values in pairs]
 
 
-def eval_transform(config: Config, contents: Mapping[str, Any]) -> EvalTransform:
-    """Return the checkpoint's validation transform, changed by the data.* options that were typed. contents: this
-    package's entry in the checkpoint."""
-    stored = contents["eval_transform"]
-    return EvalTransform.from_options(
-        {key: value if config["data"].get(key) is None else config["data"][key] for key, value in stored.items()}
-    )
+def eval_transform(config: Config) -> EvalTransform:
+    """Return the transform of an evaluation. config: result of stored_config.from_checkpoint, so that each key has the
+    checkpoint's value unless it was typed."""
+    statistics = {key: choice.value for key, choice in image_statistics(config).items()}
+    return EvalTransform.from_options({**config["data"], **statistics})
 
 
 def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> torch.nn.Module:
@@ -72,7 +70,7 @@ def make_predictor(
 ) -> Predictor:
     """Make the predictor of a checkpoint. contents: this package's entry in the checkpoint. device: None means the
     device of trainer.*. The predictor computes in fp32, because speed does not matter for a few images."""
-    transform = eval_transform(config, contents)
+    transform = eval_transform(config)
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)
 

@@ -29,10 +29,6 @@ OF_THIS_MACHINE = (
 # Keys that limit the images used in training. An evaluation uses all images unless these keys are typed.
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
-# Keys that name the folder from which data.val_fraction takes the validation images.
-SOURCE = ("name", "_target_", "root", "train_dir")
-
-
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
     transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
@@ -71,8 +67,7 @@ def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path
     """Return an error for each key that would split the images of the training run in another way. Images that it was
     trained on would then be counted as validation images."""
     before, now = stored["data"], merged.data
-    is_same = all(before.get(key) == now.get(key) for key in SOURCE)
-    if before.get("val_fraction") is None or now.val_fraction is None or not is_same:
+    if before.get("val_fraction") is None or now.val_fraction is None or _source(before) != _source(now):
         return []
     pairs = {
         "seed": (stored["seed"], merged.seed),
@@ -85,3 +80,14 @@ def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path
         for key, (old, new) in pairs.items()
         if old != new
     ]
+
+
+def _source(data: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what names the images that data.val_fraction splits."""
+    return data["name"], data.get("_target_"), folder_of(data, "train_dir")
+
+
+def folder_of(data: Mapping[str, Any], key: str) -> Path | None:
+    """Return the folder of data.train_dir or data.val_dir, in the same form however it was typed; None without
+    data.root."""
+    return None if data.get("root") is None else (Path(data["root"]) / (data.get(key) or "")).resolve()

@@ -33,7 +33,7 @@ def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bo
     samples, why_random = compare.find_samples(config, contents["classes"], environ, is_data_typed)
     if why_random:
         yield f"Comparing on random images, because the validation images are not available: {why_random}"
-    transform = eval_transform(config, contents)
+    transform = eval_transform(config)
     metadata = _metadata(config, stored, transform)
     net = load_net(config, contents, stored["state_dict"])
     graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()

@@ -114,7 +114,7 @@ class EvaluatedImages:
             stored = read(found.checkpoint(part))
             device = device_of(config["trainer"])
             net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
-            transform = eval_transform(config, stored[KEY])
+            transform = eval_transform(config)
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]
                 images = torch.stack([transform(self._splits[part].read(int(found.index[row]))) for row in few])
