@@ -139,7 +139,8 @@ def train(
         loss=Loss({**asdict(LossConfig()), "label_smoothing": 0.1}, 5), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
-    contents = {"version": "0", "config": {}, "classes": list("abcde"), "labels": list("abcde"), "eval_transform": {}}
+    contents = {"config": {}, "classes": list("abcde"), "labels": list("abcde"), "eval_transform": {}}
+    contents |= {"experiment": None, "images_per_update": 1, "num_train_images": NUM_IMAGES, "images_digest": ""}
     checkpoint = ResumeCheckpoint(folder, **saving or {}, contents=contents)
     checkpoint.is_over = is_over
     agreement = StopAgreement(signals or Signals(), 0, 1, None)

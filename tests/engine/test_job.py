@@ -61,7 +61,10 @@ def test_a_resumed_run_meets_with_the_world_it_had(
 
 
 def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {"data": {}, "trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"}}
+    stored = {
+        "data": {"exif_orientation": False},
+        "trainer": {"limit_val_batches": 0, "overfit_batches": 2, "precision": "64-true"},
+    }
     names = ("limit_val_batches", "overfit_batches", "precision")
     trainer = _merged(monkeypatch, stored)["trainer"]
     assert [trainer[name] for name in names] == [None, 0.0, "64-true"]
@@ -99,7 +102,8 @@ def test_an_evaluation_keeps_the_split_of_the_training() -> None:
 
 def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> dict[str, Any]:
     """What evaluate makes of a checkpoint's config on other data."""
-    transform = {"image_size": 64, "val_resize": 73, "mean": [0.5] * 3, "std": [0.2] * 3}
+    transform = {"image_size": 64, "val_resize": 73, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bilinear",
+                 "val_mirror": False}  # fmt: skip
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
     # there is no such file

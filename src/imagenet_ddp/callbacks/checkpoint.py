@@ -184,7 +184,6 @@ class ResumeCheckpoint(Checkpoint):
             checkpoint["callbacks"][stopping.state_key]["patience"] = stopping.patience
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
-        monitor, step = state.get("monitor", "val/top1"), state.get("best_step")  # older checkpoints lack them
-        same = self.best.restore(monitor, state["best_top1"], state["best_epoch"], step)
+        same = self.best.restore(state["monitor"], state["best_top1"], state["best_epoch"], state["best_step"])
         self._improved = same and state["improved"]
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state)

@@ -62,8 +62,8 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
         "kind": kind,
         "epoch": epoch,
         "images": sampler.images_after(epoch, batches) if sampler else 0,
-        "global_batch_size": data.train_step_images if data else 0,
-        "is_over": is_epoch_over(trainer),  # missing in checkpoints of older versions
+        "step_images": data.train_step_images if data else 0,
+        "is_over": is_epoch_over(trainer),
     }
 
 
@@ -84,14 +84,14 @@ def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str
     batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
     step_images = data.train_step_images
     steps = -(-data.num_train_images // step_images)
-    if position["global_batch_size"] != step_images:
+    if position["step_images"] != step_images:
         # count in steps of the new size, so that the epoch still ends after its usual number of steps
         batches = steps - -(-(data.num_train_images - position["images"]) // step_images)
         set_batches(loops, batches, keep_total=True)
     limit = trainer.limit_train_batches
     limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
     # with a lower limit or larger steps than before, only the validation of this epoch may be left
-    if batches > limit or (batches == limit and not position.get("is_over")):
+    if batches > limit or (batches == limit and not position["is_over"]):
         batches = limit
         set_batches(loops, batches, keep_total=True)
         begin_validation(loops)

@@ -11,7 +11,7 @@ class BestScore:
 
     monitor: name of the metric. mode: "min" or "max". value: the best score; None before the first validation. epoch:
     the epoch, counted from 1, in which it was reached; 0 before the first validation. step: the number of optimizer
-    steps after which it was reached; None if the checkpoint of a resumed run does not contain it.
+    steps after which it was reached; None if a callback that does not store it was resumed.
     """
 
     def __init__(self, monitor: str, mode: str):
@@ -67,4 +67,4 @@ class ScoreCallback(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.scores = state_dict["scores"]
-        self.best.restore(state_dict.get("monitor", "val/top1"), state_dict["best"], state_dict["best_epoch"])
+        self.best.restore(state_dict["monitor"], state_dict["best"], state_dict["best_epoch"])

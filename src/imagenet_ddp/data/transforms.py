@@ -147,12 +147,11 @@ class EvalTransform:
 
     @classmethod
     def from_options(cls, data: Mapping[str, Any]) -> "EvalTransform":
-        """Make the transform. data: the resolved data.* keys, or those of an older checkpoint, which may lack some. If
-        val_resize is null, the short side is resized to 256/224 of the image size, as is usual."""
+        """Make the transform from resolved data.* keys. If val_resize is null, the short side is resized to 256/224 of
+        the image size, as is usual."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)
-        interpolation, mirror = data.get("interpolation", "bilinear"), bool(data.get("val_mirror", False))
-        return cls(size, int(resize), *mean_and_std(data), interpolation, mirror)
+        return cls(size, int(resize), *mean_and_std(data), data["interpolation"], bool(data["val_mirror"]))
 
     def as_dict(self) -> dict:
         return {

@@ -117,7 +117,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         raise ConfigError(mistakes)
     resolved = plain(merged)
     changed = changes(stored, resolved)
-    of_checkpoint = leaves(stored)  # a key that an older checkpoint lacks had its default value in that run
+    of_checkpoint = leaves(stored)  # a key that an older version lacked had its default value in that run
     fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]
     if fixed:
         raise ConfigError(
@@ -131,15 +131,13 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     if found.finished_epochs is not None and not _is_prolonged(resolved["trainer"], found.finished_epochs, changed):
         return _finished(run_dir, resolved)
     lines = tuple(f"Changed: {line}." for _, line in changed)
-    # checkpoints of older versions store the images of a forward pass over all devices, and the accumulation
-    forward = contents["global_batch_size"] * stored["trainer"]["accumulate_grad_batches"]
     return Job(
         resolved,
         run_dir,
         found.checkpoint.resolve(),
         (found.sentence, *lines),
-        experiment=contents.get("experiment"),  # missing in checkpoints of older versions
-        update_before=contents.get("images_per_update", forward) or None,  # 0 with a foreign data module
+        experiment=contents["experiment"],
+        update_before=contents["images_per_update"],
         keep_update=not any(key.startswith(BATCH_PREFIXES) for key, _ in changed),
     )
 

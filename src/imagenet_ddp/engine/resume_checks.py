@@ -40,8 +40,7 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
             f" got {len(parts.data.train_images):,}. Hint: set data.root to the images that this run began with,"
             " or start a new run."
         )
-    digest = parts.data.source.digest
-    if digest != stored.get("images_digest", digest):
+    if stored["images_digest"] != parts.data.source.digest:
         raise ConfigError(
             f"the data's images must be those that {checkpoint} was trained with, in the same order, but their names, "
             "labels or weights differ. Hint: set data.root to the images that this run began with, or start a new run."
@@ -52,4 +51,4 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
 def is_over(job: Job, stored: Mapping[str, Any]) -> bool:
     """Return whether a callback such as EarlyStopping had already ended the training that is resumed, but its process
     was killed or stopped before it wrote summary.json. stored: result of require_same_data."""
-    return stored.get("has_ended", False) and not changes_end(changes(stored["config"], job.config))
+    return stored["has_ended"] and not changes_end(changes(stored["config"], job.config))

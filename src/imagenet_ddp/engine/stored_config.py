@@ -29,6 +29,7 @@ OF_THIS_MACHINE = (
 # Keys that limit the images used in training. An evaluation uses all images unless these keys are typed.
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
+
 def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
     transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
@@ -42,8 +43,8 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
     try:
         EvalTransform.from_options(stored["eval_transform"])
-        exif = stored["config"]["data"].get("exif_orientation", False)  # checkpoints of older versions have none
-        for key, value in {**stored["eval_transform"], "exif_orientation": exif}.items():
+        exif_orientation = stored["config"]["data"]["exif_orientation"]
+        for key, value in {**stored["eval_transform"], "exif_orientation": exif_orientation}.items():
             if typed_value(request, f"data.{key}") is None:
                 merged.data[key] = value
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -107,7 +107,7 @@ def _metadata(config: Mapping[str, Any], stored: Mapping[str, Any], transform: E
     """Return the metadata that a program needs if it has only the exported file. stored: the checkpoint."""
     contents, model = stored[KEY], config["model"]
     # the weights may have changed after the best validation; another transform gives another accuracy
-    of_best = contents["monitor"] == "val/top1" and contents.get("best_step") == stored["global_step"]
+    of_best = contents["monitor"] == "val/top1" and contents["best_step"] == stored["global_step"]
     of_best &= transform.as_dict() == contents["eval_transform"]
     return {
         "version": __version__,

@@ -80,7 +80,7 @@ class BatchSampler(DistributedSampler):
         super().__init__(range(num_images), num_replicas, rank, shuffle=shuffle, seed=seed)  # type: ignore[arg-type]
         self.num_images = num_images
         self.batch_size = batch_size
-        self.global_batch_size = batch_size * num_replicas
+        self.step_images = batch_size * num_replicas
         self.fill_to = min(fill_to, batch_size)
         self._order_of = order_of
         self._accumulate, self._num_steps = accumulate, num_steps
@@ -95,7 +95,7 @@ class BatchSampler(DistributedSampler):
         self._starts = {epoch: (image, step)}
 
     def __len__(self) -> int:
-        return -(-self.num_images // self.global_batch_size)
+        return -(-self.num_images // self.step_images)
 
     def order(self) -> np.ndarray:
         """Return the order of this epoch, int64 (num_images,), a function of seed and epoch only."""
@@ -114,10 +114,10 @@ class BatchSampler(DistributedSampler):
         """Return the positions in an epoch's order at which its steps begin, starting with the image `first`, followed
         by the number of images. If the last step would be incomplete, the last two steps share their images, because
         one image or a few give batch norm a bad estimate, which can undo the progress of an epoch."""
-        begins = list(range(first, self.num_images, self.global_batch_size))
+        begins = list(range(first, self.num_images, self.step_images))
         left = self.num_images - begins[-1] if begins else 0
-        if len(begins) > 1 and left < self.global_batch_size:
-            begins[-1] -= (self.global_batch_size - left) // 2
+        if len(begins) > 1 and left < self.step_images:
+            begins[-1] -= (self.step_images - left) // 2
         return [*begins, self.num_images]
 
     def steps_before(self, epoch: int) -> int:
