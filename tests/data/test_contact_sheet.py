@@ -64,11 +64,21 @@ def test_captions():
 
 @pytest.mark.parametrize(
     ("name", "shown"),
-    [("cat", "cat"), ("Ångström", "Angstrom"), ("猫", "\\u732b"), ("a\nb", "a\\x0ab"), ("\udcff", "\\udcff"), ("", "")],
+    [
+        *((name, name) for name in ("cat", "Ångström", "Zitröne", "лимон", "λεμόνι", "")),
+        *(("Zitro\u0308ne", "Zitröne"), ("猫", "\\u732b"), ("a\nb", "a\\nb"), ("\udcff", "\\udcff")),
+    ],
 )
 def test_any_name_can_be_drawn(name: str, shown: str):
     assert printable(name) == shown
     draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(printable(name))]])
+
+
+def test_accents_are_drawn():
+    pixels = torch.zeros(2, 96, 96, 3, dtype=torch.uint8)
+    sheet = np.asarray(draw_sheet(pixels, [[Line(printable(name))] for name in ("Zitröne", "Zitrone")]))
+    accented, plain = (sheet[:, left : left + 96] for left in (GAP, 96 + 2 * GAP))
+    assert not np.array_equal(accented, plain)
 
 
 def test_a_long_name_is_cut_off_and_its_share_is_not():

@@ -53,7 +53,7 @@ def test_a_good_folder(tree: Tree):
         (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 contains none: b."),
         (("train/a/1.jpg", "val/1.jpg"), {}, "contains images and no class folders"),
         (("train/a/1.jpg", "val/x.txt"), {}, "contains no class folders"),
-        (("train/a/1.jpg",), {}, " data.val_fraction=0.1."),
+        (("train/a/1.jpg",), {}, "Hint: set `data.val_fraction=0.1`."),
         (("train/a/1.jpg", "val/b/1.jpg"), {}, "train has 1 and val 1, 1 only in train: a; 1 only in val: b."),
         (("train/a/1.jpg", "train/b/1.jpg", "val/b/1.jpg"), {}, "train has 2 and val 1, 1 only in train: a."),
         (("train/a/1.jpg", "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null to use"),
@@ -68,11 +68,30 @@ def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typ
 
 
 def test_classes_without_train(tree: Tree):
-    found = validate(config(root=str(tree("cat/1.jpg", "dog/1.jpg"))), {})
-    assert "does not exist. Hint: set data=imagefolder data.root=" in found[0]
-    assert found[0].endswith(" data.train_dir=. data.val_fraction=0.1.")
-    typed = config(root=str(tree("cat/1.jpg", "dog/1.jpg")), train_dir=".", val_fraction=0.1)
-    assert validate(typed, {}) == []
+    root = str(tree("cat/1.jpg", "dog/1.jpg"))
+    (text,) = validate(config(root=root), {})
+    assert text == (
+        f"data.root must contain train/ and val/, but {root} has 2 class folders (cat, dog) and no train/. "
+        "Hint: set `data.train_dir=. data.val_fraction=0.1`."
+    )
+    (text,) = validate(config(root=root, val_fraction=0.2), {})
+    assert text.startswith("data.root must contain train/, but ")
+    assert text.endswith(" and no train/. Hint: set `data.train_dir=.`."), "what is set already is not repeated"
+    assert validate(config(root=root, train_dir=".", val_fraction=0.2), {}) == []
+    (text,) = validate(config("imagenet", root=root), {})
+    assert text.endswith("Hint: set `data=imagefolder data.train_dir=. data.val_fraction=0.1`.")
+
+
+def test_reassessed_labels_are_read_before_the_command_begins(tree: Tree):
+    """Also where the checkpoint provides all other keys."""
+    root = tree("val/a/1.jpg", "real.json")
+    asked = config(root=str(root)) | {"real_labels": str(root / "real.json")}
+    for partial in (True, False):
+        (text,) = validate(asked, {}, verb="evaluate", partial=partial)
+        assert text.startswith("real_labels must be a JSON file") and "real.json is not valid JSON" in text
+    assert validate(asked, {}, verb="evaluate", elsewhere=True) == []
+    (root / "real.json").write_text("[[0, 999], []]")
+    assert validate(asked, {}, verb="evaluate") == []
 
 
 def test_evaluate_needs_the_validation_side_only(tree: Tree):

@@ -95,7 +95,7 @@ def test_well(typed: dict[str, Any]):
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: set resume=runs/"),
         (
             {"resume": "empty"},
-            "without checkpoints/last.ckpt. Hint: set resume=runs/<name>/<time>/checkpoints/last.ckpt, or resume=auto.",
+            "without checkpoints/last.ckpt. Hint: set resume=runs/<name>/<time>, or resume=auto.",
         ),
         ({"resume": "~/x.ckpt"}, "Hint: set resume=/home/ann/x.ckpt."),
         (
@@ -122,7 +122,28 @@ def test_a_relative_path_is_said_with_the_absolute_one(tmp_path: Path):
 def test_evaluate_looks_at_the_checkpoint():
     assert validate(NODES | {"checkpoint": "x.ckpt"}, {}, verb="evaluate") == []
     (text,) = validate(NODES | {"checkpoint": "gone"}, {}, verb="evaluate")
-    assert text.startswith("checkpoint must be a checkpoint file")
+    assert text.startswith("checkpoint must be a checkpoint file, but gone (")
+    assert text.endswith("does not exist. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt.")
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+def test_the_best_checkpoint_of_a_folder_is_offered_first(verb: str):
+    def hint(folder: str) -> str:
+        (text,) = validate(PREDICT | {"checkpoint": folder}, {}, verb=verb)
+        return text.partition("is a folder. Hint: ")[2]
+
+    assert hint("run") == "set checkpoint=run/checkpoints/last.ckpt."
+    Path("run/checkpoints/best.ckpt").touch()
+    assert hint("run") == "set checkpoint=run/checkpoints/best.ckpt."
+    assert hint("run/checkpoints") == "set checkpoint=run/checkpoints/best.ckpt."
+    Path("run").rename("my run")
+    assert hint("my run") == "set 'checkpoint=my run/checkpoints/best.ckpt'."
+
+
+def test_resume_prefers_the_last_checkpoint():
+    Path("run/checkpoints/best.ckpt").touch()
+    (text,) = validate(NODES | {"resume": "run/checkpoints"}, {})
+    assert text.endswith("Hint: set resume=run/checkpoints/last.ckpt.")
 
 
 def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):

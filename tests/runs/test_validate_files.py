@@ -1,6 +1,7 @@
 """What predict and export read and write, before torch is imported."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,28 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypat
     (text,) = validate_export(OPTIONS | typed)
     assert re.search(said, text), text
     assert validate_export(OPTIONS | {"out": "there.onnx", "overwrite": True}) == []
+
+
+@pytest.mark.parametrize(("out", "folder"), [("gone/a.csv", "gone"), ("a b/c/d.csv", "'a b/c'")])
+def test_a_folder_that_does_not_exist_can_be_made(
+    out: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    options = {"checkpoint": "b.ckpt", "format": "csv", "out": out}
+    (text,) = validate_predict(options)
+    assert text.endswith(f"does not exist. Hint: run `mkdir -p {folder}`, or set out=predictions.csv.")
+    subprocess.run(text.split("`")[1], shell=True, check=True)
+    assert validate_predict(options) == []
+
+
+@pytest.mark.parametrize(
+    ("out", "what"), [("~/a.csv", "the folder ~ .* does not exist"), ("there/x/a.csv", "there is a file")]
+)
+def test_a_folder_that_cannot_be_made(out: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("there").touch()
+    (text,) = validate_predict({"checkpoint": "b.ckpt", "format": "csv", "out": out})
+    assert re.search(rf"{what}\. Hint: set out=predictions\.csv\.$", text), text
 
 
 @pytest.mark.parametrize("out", [None, "p.csv", "p.jsonl", "p.txt", "p", "s.png", "/dev/null", "/dev/stdout"])

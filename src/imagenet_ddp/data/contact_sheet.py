@@ -3,6 +3,7 @@ receives it."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from imagenet_ddp.system.atomic_write import atomic_path
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8
 LEAST_SIDE, MOST_SIDE = 96, 128  # side of a tile in pixels; smaller images are enlarged, larger images are shrunk
-GAP, LINE, FONT_SIZE = 4, 14, 12  # pixels
+GAP, LINE, FONT_SIZE = 4, 14, 11  # pixels
 BACKGROUND, INK = (255, 255, 255), (0, 0, 0)
 LEAST_SHARE = 0.005  # labels with a smaller share of a mixed image are not shown
 
@@ -67,16 +68,33 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
 
 
 def printable(name: str) -> str:
-    """Return the name in printable ASCII, the only characters in Pillow's built-in font. Accents are dropped, and all
-    other characters are escaped. A folder name may contain any bytes."""
-    plain = "".join(letter for letter in unicodedata.normalize("NFKD", name) if not unicodedata.combining(letter))
-    shown = plain.encode("ascii", "backslashreplace").decode("ascii")
-    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in shown)
+    """Return the name with all characters escaped that are not printable or not in the font. A folder name may contain
+    any bytes."""
+    in_font = _characters()
+    return "".join(
+        char if char.isprintable() and ord(char) in in_font else char.encode("unicode_escape").decode("ascii")
+        for char in unicodedata.normalize("NFC", name)  # macOS may store ö as o and an accent
+    )
+
+
+def _font_file() -> str:
+    """Return the path of DejaVu Sans, which is a part of matplotlib. Pillow's built-in font has only ASCII."""
+    import matplotlib
+
+    return f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
+
+
+@cache
+def _characters() -> frozenset[int]:
+    """Return the code points of the characters in the font."""
+    from matplotlib.ft2font import FT2Font
+
+    return frozenset(FT2Font(_font_file()).get_charmap())
 
 
 def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
     """Draw the images in a grid. pixels: uint8 (N, H, W, 3). captions: the lines below each image."""
-    font = ImageFont.load_default(FONT_SIZE)
+    font = ImageFont.truetype(_font_file(), FONT_SIZE)
     side = _tile_side(pixels.shape[1])
     height = side + LINE * max(map(len, captions)) + GAP
     columns = min(COLUMNS, len(pixels))

@@ -13,7 +13,7 @@ from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders, has_image, is_image
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.system.paths import describe_path
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import count_noun, shorten_list
 
 
 def validate_root(data: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
@@ -44,6 +44,8 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
             f"data.val_fraction must be null if there is a folder of validation images ({describe_path(val_dir)}), got "
             f"{data['val_fraction']}. Hint: set data.val_fraction=null to use that folder."
         )
+    if verb == "train" and (mistake := _classes_in_root(root, train_dir, val_dir, data)):
+        return [*found, mistake]
     train = val = None
     if verb == "train" or split_off:
         train, more = _classes(train_dir, "data.train_dir", data)
@@ -56,6 +58,27 @@ def validate_folders(data: Mapping[str, Any], environ: Mapping[str, str], verb: 
     return found
 
 
+def _classes_in_root(root: Path, train_dir: Path, val_dir: Path, data: Mapping[str, Any]) -> str:
+    """Return one message if data.root itself contains the class folders, instead of one for each folder that is
+    missing; else ""."""
+    if train_dir.is_dir() or val_dir.is_dir() or "data.train_dir=." not in (options := _options(data)):
+        return ""
+    classes, folder = class_folders(root), f"{data['train_dir']}/"
+    folders = folder if data["val_fraction"] is not None else f"{folder} and {data['val_dir']}/"
+    return (
+        f"data.root must contain {folders}, but {describe_path(root)} has {count_noun(len(classes), 'class folder')} "
+        f"({shorten_list(classes)}) and no {folder}. Hint: set `{shlex.join(options)}`."
+    )
+
+
+def _options(data: Mapping[str, Any]) -> list[str]:
+    """Return the options that the content of data.root requires, without those that are set already."""
+    said = (f"data={data['name']}", f"data.root={data['root']}")
+    options = [option for option in options_for(data["root"], data["name"]) if option not in said]
+    is_split = data["val_fraction"] is not None
+    return [option for option in options if not (is_split and option.startswith("data.val_fraction="))]
+
+
 def _classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return (class names, messages about mistakes)."""
     try:
@@ -66,8 +89,8 @@ def _classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str]
 
 def _read_classes(folder: Path, key: str, data: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if not folder.is_dir():
-        options = options_for(data["root"], data["name"])
-        hint = shlex.join(options) if options[1:] != [f"data.root={data['root']}"] else f"{key}=NAME to another folder"
+        options = _options(data)
+        hint = f"`{shlex.join(options)}`" if options else f"{key}=NAME to another folder"
         return [], [f"{key} must be a folder, but {describe_path(folder)} does not exist. Hint: set {hint}."]
     classes = class_folders(folder)
     if not classes:

@@ -1,9 +1,11 @@
 """Train in one process: make all parts of the run, train, and write the results."""
 
 import os
+import shlex
 from contextlib import nullcontext
 
 from imagenet_ddp.callbacks.loggers.background import connect
+from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
@@ -17,7 +19,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
-from imagenet_ddp.runs.folder import lock, require_disk_space
+from imagenet_ddp.runs.folder import last_checkpoint, lock, require_disk_space
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 
@@ -96,7 +98,10 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
         if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            options = f"resume={parts.checkpoint_callback.last_path}{_world_words(job.config, plan.world_info)}"
+            last = parts.checkpoint_callback.last_path
+            is_inside = last == last_checkpoint(job.run_dir)  # else callbacks.checkpoint.dirpath is set
+            resume = shlex.quote(quoted(f"resume={job.run_dir if is_inside else last}"))
+            options = f"{resume}{_world_words(job.config, plan.world_info)}"
             log.say(f"Continue with: {job.program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:

@@ -1,5 +1,6 @@
 """Find mistakes in the name, callbacks, loggers, input and output of a run. Does not import torch."""
 
+import shlex
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from importlib.util import find_spec
@@ -102,6 +103,11 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
             if argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
+        if name == "StochasticWeightAveraging":
+            found.append(
+                f"callbacks.{key} must not be StochasticWeightAveraging, because schedule.* replaces its learning rate "
+                f"in every step. Hint: leave callbacks.{key} out, and set averaging=swa."
+            )
     keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
     if len(keys) > 1:  # they would store their positions and best scores in the same place of each file
         found.append(
@@ -156,15 +162,18 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
-    path = Path(value)
-    if path.is_file() or (key == "resume" and has_checkpoint(path)):
+    path, resumes = Path(value), key == "resume"
+    if path.is_file() or (resumes and has_checkpoint(path)):
         return []
-    hint = f"{key}=runs/<name>/<time>/checkpoints/last.ckpt" + (", or resume=auto" if key == "resume" else "")
+    hint = f"{key}=runs/<name>/<time>{', or resume=auto' if resumes else '/checkpoints/best.ckpt'}"
     what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
-        what = "is a folder without checkpoints/last.ckpt" if key == "resume" else "is a folder"
-        inside = [last_checkpoint(path), path / "last.ckpt", *sorted(path.glob("*.ckpt"))]
-        hint = next((f"{key}={file}" for file in inside if file.is_file()), hint)
+        what = "is a folder without checkpoints/last.ckpt" if resumes else "is a folder"
+        names = ("last.ckpt", "best.ckpt") if resumes else ("best.ckpt", "last.ckpt")
+        inside = [folder / name for name in names for folder in (last_checkpoint(path).parent, path)]
+        found = (file for file in (*inside, *sorted(path.glob("*.ckpt"))) if file.is_file())
+        hint = next((shlex.quote(f"{key}={file}") for file in found), hint)
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
-    return [f"{key} must be a checkpoint file, but {describe_path(path)} {what}. Hint: set {hint}."]
+    allowed = f"a checkpoint file{' or a run folder' if resumes else ''}"
+    return [f"{key} must be {allowed}, but {describe_path(path)} {what}. Hint: set {hint}."]

@@ -1,6 +1,7 @@
 """Find mistakes in the options for the files that predict and export read and write. Does not import torch."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,16 +96,19 @@ def _packages(what: str, extra: str, *names: str) -> list[str]:
 
 
 def _out(out: str, example: str) -> list[str]:
-    path = Path(out)
+    path, hint = Path(out), f"set out={example}"
     folder = path.parent
     if path.is_dir():
         what = f"{describe_path(path)} is a folder"
     elif not folder.is_dir():
-        what = f"the folder {describe_path(folder)} does not exist"
+        reason = not_writable_reason(folder.absolute())
+        what = reason or f"the folder {describe_path(folder)} does not exist"
+        if not reason and not out.startswith("~"):  # no shell expands ~ after "out="; a folder ~ is not meant
+            hint = f"run `{shlex.join(['mkdir', '-p', str(folder)])}`, or {hint}"
     elif path.exists() and not os.access(path, os.W_OK):
         what = f"{describe_path(path)} is not writable"
     elif (path.is_file() or not path.exists()) and not os.access(folder, os.W_OK):  # a file is written beside it
         what = f"the folder {describe_path(folder)} is not writable"
     else:
         return []
-    return [f"out must be the path of a writable file, but {what}. Hint: set out={example}."]
+    return [f"out must be the path of a writable file, but {what}. Hint: {hint}."]

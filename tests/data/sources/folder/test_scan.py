@@ -91,3 +91,13 @@ def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
         assert len(validate_images(pattern)) == 1
         with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: set 'images=FOLDER/\*\.jpg'"):
             find_images(pattern)
+
+
+def test_why_there_are_no_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (text,) = validate_images("nowhere")
+    assert text.startswith(f"images=nowhere must match image files, but nowhere ({tmp_path}/nowhere) does not exist.")
+    with pytest.raises(ConfigError, match=rf", but the folder empty \({tmp_path}/empty\) contains none\. Hint: "):
+        find_images("empty")
+    assert "must match image files, got none." in validate_images("nowhere/*.jpg")[0]

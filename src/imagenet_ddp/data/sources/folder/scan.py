@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import IMAGE_EXTENSIONS
+from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path
 from imagenet_ddp.system.text import shorten_list
 
 
@@ -130,4 +130,9 @@ def validate_images(pattern: str) -> list[str]:
 
 
 def _no_images(pattern: str) -> str:
-    return f"images={pattern} must match image files, got none. Hint: set 'images=FOLDER/*.jpg'."
+    path, what = Path(pattern), "got none"
+    if pattern and path.is_dir():
+        what = f"but the folder {describe_path(path)} contains none"
+    elif pattern and pattern == glob.escape(pattern) and not path.exists():
+        what = f"but {describe_path(path)} does not exist"
+    return f"images={pattern} must match image files, {what}. Hint: set 'images=FOLDER/*.jpg'."
