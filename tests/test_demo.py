@@ -14,11 +14,25 @@ from helpers import forked_commands
 from helpers.chromium import dom_of, needs_chromium
 from helpers.ports import free_port
 
-from imagenet_ddp.demo import require_address
+from imagenet_ddp.demo import page_title, require_address
 from imagenet_ddp.errors import ConfigError
 
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
 pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "data", "title"),
+    [
+        ("best.ckpt", {"name": "imagefolder", "root": "/mine/pets", "_target_": None}, "resnet18 trained on pets"),
+        ("best.ckpt", {"name": "shapes", "root": None, "_target_": None}, "resnet18 trained on shapes"),
+        ("best.ckpt", {"name": "shapes", "root": ".", "_target_": "mypkg.Mine"}, "resnet18 trained on mypkg.Mine"),
+        ("pets.onnx", {"name": "shapes", "root": None, "_target_": None}, "pets.onnx"),
+    ],
+)
+def test_the_title_names_the_net_and_its_data(checkpoint: str, data: dict[str, str | None], title: str):
+    model = {"name": "resnet18", "_target_": None}
+    assert page_title({"checkpoint": f"runs/a/{checkpoint}", "model": model, "data": data}) == title
 
 
 @pytest.mark.parametrize("host", ["nosuch.invalid", "300.1.1.1", "192.0.2.1", "::1", "a" * 70])
@@ -92,7 +106,14 @@ def test_only_this_machine_can_open_it(address: str):
 
 
 @needs_chromium
-def test_the_page_in_a_browser(address: str, tmp_path: Path):
+def test_the_page_in_a_browser(address: str, tree: Path, tmp_path: Path):
     found = dom_of(address, tmp_path)
-    for words in ("3 classes", "What the net looked at", "Drop Image Here"):
+    title = f"mobilenet_v2 trained on {tree.name}"
+    for words in (
+        f"<title>{title}</title>",
+        f"{title}</h1>",
+        "3 classes: cat, dog, owl",
+        "What the net looked at",
+        "Drop Image Here",
+    ):
         assert words in found, found[-3000:]

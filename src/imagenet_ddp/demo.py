@@ -3,14 +3,16 @@
 import errno
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.engine.open_model import open_predictor, resolved_config
+from imagenet_ddp.engine.open_model import EXPORTED, open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import count_noun, install, shorten_list
+from imagenet_ddp.system.text_table import escape_markdown
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
@@ -33,7 +35,7 @@ def main() -> None:
                 f"demo needs Gradio, which is not installed. Hint: run `{install('imagenet_ddp[demo]')}`."
             ) from error
         config = resolved_config(request, os.environ)
-        page = make_page(gradio, open_predictor(config), Path(config["checkpoint"]))
+        page = make_page(gradio, open_predictor(config), page_title(config))
         theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
         print(f"http://{config['host']}:{config['port']}  (press Ctrl-C to stop)", flush=True)
         try:
@@ -66,9 +68,18 @@ def _port_refused(host: str, port: int) -> ConfigError:
     return ConfigError(f"port={port} must be free on {host}, but cannot be opened. Hint: set port={other}.")
 
 
-def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
-    """Build the demo page, a gradio.Blocks. gradio: the imported module. checkpoint: path whose file name
-    becomes the page title."""
+def page_title(config: Mapping[str, Any]) -> str:
+    """Return the title of the page, such as "resnet18 trained on pets"; for an exported file, whose data is unknown,
+    return its name. config: result of resolved_config."""
+    checkpoint, model, data = Path(config["checkpoint"]), config["model"], config["data"]
+    if checkpoint.suffix in EXPORTED:
+        return checkpoint.name
+    name = Path(data["root"] or "").name or data["_target_"] or data["name"]
+    return f"{model['_target_'] or model['name']} trained on {name}"
+
+
+def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
+    """Build the demo page, a gradio.Blocks. gradio: the imported module."""
     import torch
 
     from imagenet_ddp.data.decoding.image import UnreadableImage
@@ -99,8 +110,9 @@ def make_page(gradio: Any, predictor: "Predictor", checkpoint: Path) -> Any:
         return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
 
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
-    with gradio.Blocks(title=checkpoint.name, analytics_enabled=False) as page:
-        gradio.Markdown(f"# {checkpoint.name}\n{len(predictor.classes):,} classes")
+    names = f"{count_noun(len(predictor.labels), 'class')}: {shorten_list(predictor.labels)}"
+    with gradio.Blocks(title=title, analytics_enabled=False) as page:
+        gradio.Markdown(f"# {escape_markdown(title)}\n{escape_markdown(names)}")
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])
             # Pass on the uploaded file itself, so that a file which training refuses is refused here with the same

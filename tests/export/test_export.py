@@ -229,6 +229,7 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     (result,) = head["model-index"][0]["results"]
     top1 = read(files.parent / "checkpoints/best.ckpt")[KEY]["best_top1"]
     assert result["metrics"][0] == {"type": "accuracy", "name": "top-1", "value": round(top1, 4)}
+    assert f"\n# resnet18 trained on {tree.name}\n" in text
     assert str(tree) not in text, "where the images lie is nobody's concern"
     from huggingface_hub import ModelCard
 
@@ -240,12 +241,14 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
 
 @pytest.mark.parametrize("kind", ["torch_export", "safetensors"])
 def test_the_card_of_the_other_formats(
-    kind: str, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
+    kind: str, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tree: Path, tmp_path: Path
 ) -> None:
     suffix = "pt2" if kind == "torch_export" else kind
     turned = kind == "torch_export"
-    more = f"data.exif_orientation={str(turned).lower()}"
-    run_export(checkpoint, f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", "num_images=3", more)
+    (tmp_path / "other").symlink_to(tree)
+    more = f"data.exif_orientation={str(turned).lower()}", f"data.root={tmp_path / 'other'}"
+    run_export(checkpoint, f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", "num_images=3", *more)
+    assert f"trained on {tree.name}\n" in (tmp_path / "README.md").read_text(), "not on the images of the comparison"
     assert "license" not in (tmp_path / "README.md").read_text().partition("# ")[0], "only where the user gives one"
     wanted = expected(reference, photos[:1])[0]
     if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image

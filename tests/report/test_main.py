@@ -38,6 +38,7 @@ def test_a_sweep(run: Run, tmp_path: Path):
         ["1", "1", "80.00", "0.1"], ["2", "2", "75.00", "0.05"], ["3", "0", "71.00", "0.01"],
     ]  # fmt: skip
     assert all(len(line) <= 80 for line in lines)
+    assert "\n# 3 runs in s\n" in (tmp_path / "runs/s/report.md").read_text()
     assert "Not shown on this narrow terminal, but in report.csv: best epoch." in lines
     assert lines[-1] == "Written to runs/s: report.md, report.csv, report_curves.png"
     assert reports(tmp_path / "runs/s") == FILES
@@ -89,13 +90,16 @@ def test_recipes_over_seeds(run: Run, tmp_path: Path):
     assert lines[0] == "Recipes over seeds", "only what was asked for"
     assert lines[4].split()[:7] == ["lr=0.1", "3", "61.00", "60.00", "to", "65.00", "-"]
     assert lines[5].split()[:8] == ["lr=0.2", "3", "71.00", "70.00", "to", "72.00", "+10.00", "0.018"]
-    assert "lr=0.2: python -m imagenet_ddp.train -m optim.lr=0.2 seed=0,1,2" in lines
+    lines = run("report", "r", "by=recipe", COLUMNS="60").stdout.splitlines()
+    command = "    python -m imagenet_ddp.train -m optim.lr=0.2 seed=0,1,2"
+    assert lines[lines.index("lr=0.2:") + 1] == command, "not wrapped"
     table = run("report", "r", "by=recipe", "format=csv")
     assert table.stdout == (tmp_path / "r/report_recipes.csv").read_text()
     rows = list(csv.DictReader(io.StringIO(table.stdout)))
     assert [(row["recipe"], row["compared_with"]) for row in rows] == [("lr=0.2", ""), ("lr=0.1", "lr=0.2")]
     page = run("report", "r", "by=recipe", "format=markdown").stdout
     assert "| lr=0.2 | 3 | 71.00 |" in page and "report\\_curves" not in page and "#1" not in page
+    assert f"\n\n{command}\n\n" in page, "a code block"
     assert "| lr=0.2 | 3 | 71.00 |" in (tmp_path / "r/report.md").read_text()
     wrong = run("report", "r", "against=r/none")
     assert wrong.returncode == 2

@@ -33,7 +33,8 @@ def guides() -> dict[str, Any]:
 
 def commands() -> str:
     """Return the list of commands, one line each."""
-    rows = {command: guide["summary"] for command, guide in guides().items()} | {"report": "Compare finished runs."}
+    rows = {command: guide["summary"] for command, guide in guides().items()}
+    rows["report"] = "Show what a run gets wrong, or compare runs."
     lines = ["Usage: python -m imagenet_ddp COMMAND [KEY=VALUE ...]", ""]
     lines += [line for command, summary in rows.items() for line in _row(command, summary)]
     return "\n".join([*lines, "", "python -m imagenet_ddp COMMAND --help shows its options."])

@@ -21,8 +21,10 @@ def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mappi
     evaluation, model, seen = _evaluation(config, metadata), config["model"], metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
-    title, root = f"{model['name']} ({Path(file).stem})", config["data"]["root"]
-    data = Path(root).name if root else config["data"]["name"]  # the folder's name only, because its path is private
+    source = contents["config"]["data"]  # what the net was trained on, whatever was typed for the comparison
+    # the folder's name only, because its path is private
+    data = Path(source["root"] or "").name or source.get("_target_") or source["name"]
+    title = f"{model['_target_'] or model['name']} trained on {data}"
     inputs = {
         "inside": "uint8 (batch, 3, height, width), RGB, of any size; the model resizes, crops and normalises it",
         "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; the model normalises it",

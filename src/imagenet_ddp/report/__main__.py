@@ -21,13 +21,14 @@ from imagenet_ddp.report.comparison import curves, write
 from imagenet_ddp.report.comparison.collect import collect_runs, notes_on, version_notes
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
 from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, sort_runs
-from imagenet_ddp.report.comparison.recipe_table import recipe_table
+from imagenet_ddp.report.comparison.recipe_table import CODE, recipe_table
 from imagenet_ddp.report.comparison.recipes import find_recipe, group_recipes
 from imagenet_ddp.report.options import Options, read
 from imagenet_ddp.report.page.request import make_page, wants_page
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.paths import require_current_folder
+from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
@@ -66,7 +67,7 @@ def _report(options: Options, mistakes: list[str]) -> None:
     by_recipe = _by_recipe(runs, differences, options)
     tables = [by_run, *([by_recipe] if by_recipe else [])]
     names = ", ".join(folder.resolve().name or "/" for folder in options.folders)
-    title = printable(f"Run {names}" if len(runs) == 1 else f"Runs of {names}")
+    title = printable(f"Run {names}" if len(runs) == 1 else f"{count_noun(len(runs), 'run')} in {names}")
     document = write.markdown_document(title, tables, "report_curves.png")
     printed = [by_recipe] if by_recipe and options.by == "recipe" else tables
     if options.format == "text":
@@ -142,7 +143,10 @@ def _text(tables: Sequence[Table]) -> Iterator[str]:
         file = "report_recipes.csv" if table.columns[0].key == "recipe" else "report.csv"
         note = [f"Not shown on this narrow terminal, but in {file}: {', '.join(left_out)}."] if left_out else []
         for text in [*note, *table.notes]:
-            yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
+            if text.startswith(CODE):  # whole, so that it can be copied
+                yield text
+            else:
+                yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def best_first(folder: Path) -> list[Run]:
 
 
 def drawn(runs: list[Run]) -> Figure:
-    figure = draw_curves(runs, labels(runs, find_differences(runs)), "Runs of a_b^c $x$")
+    figure = draw_curves(runs, labels(runs, find_differences(runs)), "Runs in a_b^c $x$")
     assert_no_text_is_cut(figure)
     return figure
 

@@ -40,8 +40,14 @@ def test_derived_options_are_left_out(tmp_path: Path):
     assert found.keys == ["data.name"]
     named = find_differences(runs(tmp_path / "n", {"name": "mine"}, {"name": "other"}))
     assert named.keys == ["name"], "a name that was typed"
-    paths = [{"logger.csv.save_dir": f"/here/{number}/logs"} for number in range(2)]
+    paths = [{"data.args.cache": f"/here/{number}/logs"} for number in range(2)]
     assert find_differences(runs(tmp_path / "p", *paths)).keys == []
+
+
+def test_what_only_shows_the_training_is_left_out(tmp_path: Path):
+    logged = {"logger.csv._target_": "CSVLogger", "callbacks.progress.every": 9, "callbacks.progressive.size": 1}
+    assert find_differences(runs(tmp_path, {}, logged)).keys == ["callbacks.progressive.size"]
+    assert find_differences(runs(tmp_path / "n", {}, {"callbacks.progress": None, "logger.csv": 1})).keys == []
 
 
 def test_a_recipe_follows_its_data_unless_typed(tmp_path: Path):
@@ -90,6 +96,10 @@ def test_names_and_labels(tmp_path: Path):
     ]  # fmt: skip
     assert labels([*found, found[0]], differ)[0] == "0: model.name=resnet18 lr=0.3", "twice the same"
     assert labels(found[:1], find_differences(found[:1])) == ["0"]
+    long = runs(tmp_path / "long", {"model.name": "n" * 30}, {"optim.lr": 2, "name": "m" * 28, "seed": 3})
+    assert labels(long, find_differences(long)) == [
+        f"0: model.name={'n' * 30} lr=0.1 …", f"1: model.name=resnet18 lr=2 name={'m' * 28} …",
+    ], "cut between words"  # fmt: skip
     folders = [Path("/a/b/runs/x/1"), Path("/a/b/runs/y/1")]
     assert short_names(folders) == ["x/1", "y/1"]
     assert short_names(folders[:1]) == ["1"]

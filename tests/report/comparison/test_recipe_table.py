@@ -93,5 +93,5 @@ def test_a_single_recipe_is_compared_with_nothing(tmp_path: Path):
     table = table_of(tmp_path, commands=True)
     assert not {"top1_difference", "top1_p", "train_cpu_s_ratio"} & {column.key for column in table.shown().columns}
     assert not any("Compared" in note for note in table.notes)
-    assert table.notes[-1] == "no experiment: python -m imagenet_ddp.train -m seed=0,1"
+    assert table.notes[-2:] == ["no experiment:", "    python -m imagenet_ddp.train -m seed=0,1"]
     assert rows(table, "value")[0]["train_cpu_s_median"] is None, "a run of an older version"

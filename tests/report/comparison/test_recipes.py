@@ -78,7 +78,7 @@ def test_labels_are_the_experiment_and_what_was_typed_and_differs(tmp_path: Path
     data = {"name": "imagefolder", "folder": "pets"}
     base = {"optim.weight_decay": 0.1, "loss.label_smoothing": 0.1, "optim.lr": 0.02}
     for seed in (1, 2):
-        word = f"seed={seed} hydra.run.dir=r/{seed} resume=auto"
+        word = f"seed={seed} hydra.run.dir=r/{seed} resume=auto logger=csv cluster.requeue=false 'allow_targets=[x]'"
         named(tmp_path / f"a{seed}", f"experiment=mine {common} {word}", {**base, "seed": seed},
               experiment="mine", data=data)  # fmt: skip
         named(tmp_path / f"b{seed}", f"experiment=mine {common} loss.label_smoothing=0 {word}",
@@ -91,7 +91,7 @@ def test_labels_are_the_experiment_and_what_was_typed_and_differs(tmp_path: Path
     assert b.data == "imagefolder pets"
     assert b.command == (
         f"{TRAIN} -m experiment=mine data=imagefolder data.root=FOLDER optim.weight_decay=0.1 "
-        "loss.label_smoothing=0 seed=1,2"
+        "loss.label_smoothing=0 'allow_targets=[x]' seed=1,2"
     )
     assert [find_recipe([a, b, c], words) for words in ("mine", "smoothing", "optim", str(tmp_path / "c2"))] == [
         0, 1, 2, 2,

@@ -16,7 +16,9 @@ def test_bins_and_error():
 
 
 def test_the_diagram():
-    chart = diagram(bins(np.array([0.5, 1.0]), np.array([True, False])))
+    confidence = np.repeat([0.3, 0.5, 1.0], [4, 5, 5])
+    chart = diagram(bins(confidence, confidence == 0.5))
+    assert "at least 5 images" in chart.title
     assert [line["name"] for line in chart.lines] == ["perfectly calibrated", "this run"]
     assert chart.lines[1]["points"] == f"{chart.x(0.5)},{chart.y(1)} {chart.x(1)},{chart.y(0)}"
     assert [bar["height"] > 0 for bar in chart.bars] == [True, False]

@@ -36,6 +36,8 @@ def test_a_page_of_a_run(reported: tuple[Path, subprocess.CompletedProcess[str]]
     run, done = reported
     assert done.returncode == 0, done.stderr
     assert "Evaluating" in done.stderr, "by a command of its own, beside the report's own words"
+    assert done.stderr.count("Written to a run/evaluation/evaluation.json\n") == 1
+    assert ".evaluation" not in done.stderr and not (run / ".evaluation").exists()
     assert "\nWritten to a run: report.html, likely_wrong_labels.csv\n" in done.stdout
     html = (run / "report.html").read_text()
     sections = re.findall(r'<section id="(\w+)">', html)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.runs.curves_figure import column
-from imagenet_ddp.system.text import count_noun, percent
-from imagenet_ddp.system.text_table import shorten_middle
+from imagenet_ddp.system.text import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +18,7 @@ def draw_curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figu
     """Draw validation top-1 and training loss. runs: best first; those for which the palette has no colour are grey.
     labels: one per run, for the legend."""
     colored = plot_style.PALETTE[: len(runs)]
-    subtitle = f"{count_noun(len(runs), 'run')}, best first"
+    subtitle = "Best first" if len(runs) > 1 else ""
     figure = plot_style.new_figure(11, 5.4 + 0.2 * len(colored), title, subtitle)
     panels = {"val/top1": "Validation top-1", "train/loss": "Training loss"}
     for axes, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
@@ -38,4 +37,4 @@ def draw_curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figu
 def _entry(run: Run, label: str) -> str:
     top1 = "no top-1" if run.best_top1 is None else percent(run.best_top1)
     state = f"  ({run.state})" if run.state != "finished" else ""
-    return f"{top1}  {shorten_middle(label, 110)}{state}"
+    return f"{top1}  {label}{state}"

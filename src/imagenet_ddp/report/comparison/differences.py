@@ -2,6 +2,7 @@
 
 import json
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,11 +17,13 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
 from imagenet_ddp.system.text_table import shorten_middle
 
-# Keys that only describe how a run was started, such as its rendezvous and what it resumed.
+# Keys that only describe how a run was started, such as its rendezvous and what it resumed, or how it is logged.
 NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {
     f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
 }
-MAX_LABEL = 60  # characters
+NOT_OPTIONS_BELOW = ("logger.", "callbacks.progress.")
+MAX_LABEL = 60  # characters of the options
+MAX_NAME = 48  # terminal columns of the name of the folder
 _FIRST = ("model", "optim", "schedule", "data", "loss", "trainer", "strategy")
 _LAST = ("name", "data.root", "seed")
 
@@ -42,12 +45,17 @@ class Differences:
         return " ".join(f"{printable(self.title(key))}={format_option(option(run, key))}" for key in keys)
 
 
+def is_option(key: str) -> bool:
+    """Return whether a key is an option of the training itself. A difference in other keys is not reported."""
+    return key not in NOT_OPTIONS and not f"{key}.".startswith(NOT_OPTIONS_BELOW)
+
+
 def find_differences(runs: Sequence[Run]) -> Differences:
     runs = [run for run in runs if run.options is not None]
     keys = [
         key
         for key in dict.fromkeys(key for run in runs for key in run.options or {})
-        if key not in NOT_OPTIONS
+        if is_option(key)
         and len({canonical(option(run, key)) for run in runs} - {canonical(UNKNOWN)}) > 1
         and not all(_is_own_path(run, key) or (key == "name" and _has_default_name(run)) for run in runs)
     ]
@@ -104,14 +112,18 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
-    """Return a label for each run, such as "lr=0.1 seed=1". The name of the folder precedes it if such labels are too
-    long or not unique."""
+    """Return a label for each run, such as "lr=0.1 seed=1". If such labels are too long or not unique, the name of the
+    folder precedes the options, of which only the first ones are shown."""
     options = [differences.describe(run, differences.keys) for run in runs]
     is_clear = len(set(options)) == len(options) and max(map(len, options), default=0) <= MAX_LABEL
     return [
-        text if text and is_clear else f"{shorten_middle(name, 28)}: {text}" if text else name
+        text if text and is_clear else f"{shorten_middle(name, MAX_NAME)}: {_first_words(text)}" if text else name
         for text, name in zip(options, short_names([run.folder for run in runs]), strict=True)
     ]
+
+
+def _first_words(text: str) -> str:
+    return textwrap.shorten(text, MAX_LABEL, placeholder=" …", break_on_hyphens=False)
 
 
 def _importance(key: str) -> int:

@@ -10,6 +10,7 @@ from imagenet_ddp.report.comparison.welch import welch_p
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.system.text_table import Cell, Column, Table, text_cell
 
+CODE = "    "  # start of a note that is a command, which is neither wrapped nor escaped, as in Markdown
 TIMES = ("train_s", "train_cpu_s")
 OF_SUMMARY = ("num_train_images", "num_val_images", "num_classes", "precision", "git_commit")
 
@@ -48,7 +49,9 @@ def recipe_table(recipes: Sequence[Recipe], *, commands: bool) -> Table:
         notes.append(f"Left out, because a newer run has the same seed: {count_noun(num_repeated, 'run')}.")
     notes += [f"Data: {_data_words(recipes[0])}."] if same_data else []
     notes += [f"Hardware: {_hardware_words(recipes[0])}."] if same_hardware and recipes[0].hardware else []
-    notes += [f"{recipe.label}: {recipe.command}" for recipe in recipes if recipe.command] if commands else []
+    for recipe in recipes:
+        if commands and recipe.command:
+            notes += [f"{recipe.label}:", f"{CODE}{recipe.command}"]
     return Table(columns, rows, "Recipes over seeds", notes)
 
 

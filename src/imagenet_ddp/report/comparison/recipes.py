@@ -13,13 +13,14 @@ from imagenet_ddp.report.comparison.differences import (
     canonical,
     find_differences,
     format_option,
+    is_option,
     option,
     printable,
 )
 from imagenet_ddp.report.run import Run, as_number
 
 OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # not in labels: they have a column, or identify one run
-OF_ONE_RUN = ("seed", "resume", "name", "hydra.run.dir", "hydra.sweep.dir", "sweep.resume", "sweep.job")
+OF_ONE_RUN = ("seed", "name", "hydra.run.dir", "hydra.sweep.dir")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def _label(run: Run, keys: Sequence[str], differences: Differences) -> str:
 
 def _command(runs: Sequence[Run], differences: Differences) -> str:
     """Return a command that trains all seeds: the command of the first run, without the options that belong to a single
-    run. Returns "" if that command is unknown, or resumed a run."""
+    run or do not affect the training. Returns "" if that command is unknown, or resumed a run."""
     words, run = _words(runs[0]), runs[0]
     if not words or any(key_of(word) in ("resume", "sweep.resume") and not word.endswith("=auto") for word in words):
         return ""
@@ -114,7 +115,7 @@ def _command(runs: Sequence[Run], differences: Differences) -> str:
     kept = []
     for word in words:
         key, equals, _ = word.partition("=")
-        if word in ("-m", "--multirun") or key_of(word) in OF_ONE_RUN:
+        if word in ("-m", "--multirun") or not _is_of_recipe(key_of(word)):
             continue
         if key_of(word) == "data.root":
             word = f"{key}=FOLDER"
@@ -127,6 +128,10 @@ def _command(runs: Sequence[Run], differences: Differences) -> str:
     seeds = [format_option(option(run, "seed")) for run in runs]
     kept = [*(["-m"] if len(seeds) > 1 else []), *kept, f"seed={','.join(seeds)}"]
     return printable(f"python -m imagenet_ddp.train {shlex.join(kept)}")
+
+
+def _is_of_recipe(key: str) -> bool:
+    return key == "allow_targets" or (is_option(key) and key not in OF_ONE_RUN)
 
 
 def _words(run: Run) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from imagenet_ddp.report.comparison.recipe_table import CODE
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text_table import Table, as_markdown, escape_markdown
 
@@ -34,7 +35,8 @@ def markdown_document(title: str, tables: Sequence[Table], picture: str | None) 
     lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
     for table in tables:
         lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]
-        lines += [line for note in table.notes for line in (escape_markdown(note), "")]
+        for note in table.notes:
+            lines += [note if note.startswith(CODE) else escape_markdown(note), ""]
     if picture is None:
         return "\n".join(lines)
     return "\n".join([*lines, f"![Validation top-1 and training loss over the epochs]({picture})", ""])

@@ -7,6 +7,7 @@ import numpy as np
 from imagenet_ddp.report.page.chart import Chart, Line, ticks
 
 NUM_BINS = 15
+MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostly chance
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,11 @@ def expected_error(found: list[Bin]) -> float:
 
 
 def diagram(found: list[Bin]) -> Chart:
-    """Return the reliability diagram."""
+    """Return the reliability diagram, without the bins that have too few images."""
+    found = [each for each in found if each.num_images >= MIN_IMAGES]
     shares = ticks(0, 1, percent=True)
-    chart = Chart("Accuracy of predictions by their probability", shares, shares, height=320)
+    title = f"Accuracy of predictions by their probability, in bins of at least {MIN_IMAGES} images"
+    chart = Chart(title, shares, shares, height=320)
     bars = [(each.low, each.high, each.accuracy, f"{each.low:.0%} to {each.high:.0%}: {each.num_images:,} images, "
              f"mean probability {each.confidence:.1%}, accuracy {each.accuracy:.1%}") for each in found]  # fmt: skip
     chart.add_bars(bars)

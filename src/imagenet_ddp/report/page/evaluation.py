@@ -20,6 +20,7 @@ from imagenet_ddp.data.sources.table.cells import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.find_runs import EVALUATION
 from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.system import console
 from imagenet_ddp.system.paths import describe_path
 
 TOP = 5  # maximum number of predicted classes per row
@@ -161,7 +162,8 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
 
 
 def _evaluate(checkpoint: Path, folder: Path) -> str:
-    """Run evaluate, and replace the folder if evaluate succeeds. Return the reason for a failure; "" on success."""
+    """Run evaluate, and replace the folder if evaluate succeeds. Its output names the folder instead of the draft into
+    which it writes. Return the reason for a failure; "" on success."""
     if folder.is_file():
         return f"The evaluation needs the folder {folder}, but it is a file. Move it away."
     if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
@@ -169,13 +171,19 @@ def _evaluate(checkpoint: Path, folder: Path) -> str:
     draft = folder.with_name(f".{EVALUATION}")
     shutil.rmtree(draft, ignore_errors=True)
     argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
-    code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=sys.stderr).returncode
-    if code:
-        return f"The best checkpoint could not be evaluated (evaluate ended with exit code {code})."
+    command = [sys.executable, "-m", "imagenet_ddp.evaluate", *argv]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        try:
+            for line in process.stdout or ():
+                console.print_message(line.rstrip("\n").replace(str(draft), str(folder)))
+        except BaseException:  # as subprocess.run does
+            process.kill()
+            raise
+    if process.returncode:
+        return f"The best checkpoint could not be evaluated (evaluate ended with exit code {process.returncode})."
     if folder.exists():  # the evaluation of an older checkpoint
         shutil.rmtree(folder)
     os.replace(draft, folder)  # noqa: PTH105
-    print(f"Moved to {folder}", file=sys.stderr)  # evaluate has printed the path of the draft
     return ""
 
 
