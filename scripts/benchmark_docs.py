@@ -22,7 +22,7 @@ OPTIONS = {
     "strategies": "benchmark=strategies",
     "loader": "benchmark=loader data=imagefolder data.root=FOLDER",
 }
-NOT_SHOWN = ("one_layer", "model", "runs", "parts", "plain", "best")  # details of single steps and of the machine
+NOT_SHOWN = ("one_layer", "model", "runs", "parts", "examples", "best")  # details of single steps and of the machine
 
 
 def main(folder: str, *modes: str) -> None:

@@ -105,7 +105,7 @@ def test_a_custom_config(tmp_path: Path) -> None:
         (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr must be a number > 0"]),
         (("strategy=dp", "trainer.num_nodes=2"), ["strategy=dp runs in one process, but trainer.num_nodes is 2."]),
         (("trainer.num_nodes=2", "trainer.devices=2", "cluster.world_size=8"),
-         ["slurm job 1 assigns the ranks, but these"]),
+         ["SLURM job 1 assigns the ranks, but these"]),
         (("nccl.env.NCCL_DEBUG=LOUD", "trainer.devices=2"), ["nccl.env.NCCL_DEBUG must be"]),
         (("data=imagenet",), ["data.root must be the folder of the images, got null."]),
         (("data=packed",), ["data.root must be a packed folder"]),

@@ -6,7 +6,7 @@ from imagenet_ddp.benchmark.loader_advice import conclusion
 
 
 def results(own: int, gives: float, takes: float | None, cores: int = 8) -> dict[str, Any]:
-    rates = {"plain": 300, "raw": 800, "packed_256_jpeg": 2000, "packed_raw": 7000}
+    rates = {"examples": 300, "files": 800, "packed_256_jpeg": 2000, "packed_raw": 7000}
     return {
         "num_workers": own,
         "why_num_workers": "as set",

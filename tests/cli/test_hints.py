@@ -45,7 +45,7 @@ PLACEHOLDERS = {
     "VALUE": "1", "SWEEP": "s",
     "<address of node 0>": "127.0.0.1", "<address of rank 0's machine>": "127.0.0.1", "PATH": "job", "PORT": "29500",
     "<number of nodes>": "2", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch", "RANK": "0", "LOCAL_RANK": "0",
-    "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "<name>/<time>/checkpoints/last": "x",
+    "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "runs/<name>/<time>": "run",
     "runs/x": "x", "$RANK": "0", "CLASS": "Timer", "<number of machines>": "2",
 }  # fmt: skip
 
@@ -86,6 +86,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             (tmp_path / tree / folder).mkdir(parents=True)
             (tmp_path / tree / folder / "1.jpg").touch()
     (tmp_path / "x.ckpt").touch()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "best.ckpt").touch()
     (tmp_path / "pets" / "1.jpg").touch()
     pet = "pets/train/cat/1.jpg"
     for table, rows in {
@@ -111,6 +113,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "packed" / manifest.FILE).write_bytes(packed.dump())
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "bad.yaml").write_text("# @package _global_\nseed: {a: 1}\n")
+    (tmp_path / "mine" / "experiment" / "bare.yaml").write_text("seed: 1\n")
+    (tmp_path / "mine" / "experiment" / "broken.yaml").write_text("seed: 1\nseed: 2\n")
+    (tmp_path / "mine" / "experiment" / "gone.yaml").write_text("defaults: [override /optim: gone]\n")
+    (tmp_path / "mine" / "experiment" / "cycle.yaml").write_text("a: &a {b: *a}\n")
+    (tmp_path / "mine" / "experiment" / "scalar.yaml").write_text("# @package _global_\noptim: 3\n")
     (tmp_path / "mine" / "bare.yaml").write_text("seed: 1\n")
 
 
@@ -144,6 +151,7 @@ LINES = [
     Case("checkpoint=x.ckpt predictions=parquet", verb="evaluate"),
     Case("+callbacks.second._target_=imagenet_ddp.callbacks.ResumeCheckpoint"),
     Case("+callbacks.l._target_=lightning.pytorch.callbacks.ModelCheckpoint +callbacks.l.save_last=true"),
+    Case("+callbacks.swa={_target_:lightning.pytorch.callbacks.StochasticWeightAveraging,swa_lrs:0.1}"),
     Case("callbacks=early_stopping callbacks.early_stopping.monitor=val/acc"),
     Case("trainer.devices=2 trainer.val_check_interval=00:00:10:00"),
     Case(f"resume={'a' * 300}"),
@@ -206,6 +214,7 @@ LINES = [
     Case("", verb="predict"),
     Case("", verb="prepare"),
     Case("checkpoint=pets", verb="evaluate"),
+    Case("checkpoint=run", verb="evaluate"),
     Case("checkpoint=x.ckpt images=pets out=gone/a.csv", verb="predict"),
     Case("checkpoint=x.ckpt images=pets out=pets", verb="predict"),
     Case("checkpoint=x.ckpt images=pets format=xml top_k=0", verb="predict"),
@@ -214,6 +223,7 @@ LINES = [
         "data.root=pets", "data.root=imagenet", "data.root=no_val", "data.root=classes", "data.root=gone",
         "data=shapes data.root=pets", "data=imagefolder", "data=imagefolder data.root=gone",
         "data=imagefolder data.root=x.ckpt", "data=imagefolder data.root=no_val", "data=imagefolder data.root=classes",
+        "data=imagefolder data.root=classes data.val_fraction=0.2",
         "data=imagefolder data.root=pets data.val_fraction=0.1", "data=imagenet data.root=pets",
         "data=shapes data.val_fraction=0.1", "data.val_fold=1", "data.fold=3", "data.val_resize=10",
         "data.progressive_start=32",
@@ -225,7 +235,8 @@ LINES = [
         "loader=dali loader.device=gpu trainer.accelerator=cpu", "data=imagefolder data.root=flat_val",
         "data=imagefolder data.root=empty_class", "data=imagefolder data.root=other_val",
         "data=imagefolder data.root=packed", "schedule.name=cosine trainer.max_epochs=-1",
-        "--config-dir=mine experiment=bad", "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
+        "--config-dir=mine experiment=bad", *(f"--config-dir=mine experiment={name}" for name in
+        ("bare", "broken", "gone", "cycle", "scalar")), "--config-dir=mine --config-name=bare", "hydra.job.chdir=bogus",
         "hydra.job.chdir=true",
         "hydra.job.num=abc",
         "data.root=${nope}", "data.root=packed",
@@ -249,7 +260,7 @@ LINES = [
         f"cluster.address={FAR}",
         "trainer.devices=8 cluster.world_size=2 cluster.rank=0", "trainer.num_nodes=2", "cluster.node_rank=1",
         f"cluster.address={FAR}", f"{MACHINES} cluster.node_rank=2", "trainer.devices=99",
-        "trainer.batch_finder=true data.batch_size=8",
+        "trainer.batch_finder=true data.batch_size=8", "trainer.batch_finder=true ++data.batch_size=8",
         "trainer.batch_finder=true strategy=dp", "trainer.batch_finder=true teacher.weights=DEFAULT",
         "trainer.num_nodes=1 cluster.node_rank=1",
         "trainer.devices=-1", "trainer.devices=[0,1]", "strategy=dp "
@@ -295,6 +306,7 @@ LINES = [
     Case(f"cluster.address={FAR}", {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0",
                                     "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "29500", **META}),
     Case("", {"NODE_RANK": "1"}),
+    Case("", {"SLURM_PROCID": "", "LOCAL_RANK": "x"}),
     Case("nccl.env.NCCL_SOCKET_IFNAME=eth0 trainer.devices=2", {"NCCL_SOCKET_IFNAME": "lo"}),
 ]  # fmt: skip
 
@@ -321,7 +333,7 @@ def _of_tables() -> Iterator[Case]:
         read = str if key.type is str else _as_yaml
         wrong = next((value for value in ("bogus", "-7", "0.5", "true") if not key.allowed.accepts(read(value))), "''")
         yield Case(f"{CONTEXT.get(path, '')} {path}={wrong}".strip(), gpu=path == "trainer.devices")
-    yield from (Case(f"trainer.{key}=mine") for key in trainer_options.REFUSED)
+    yield from (Case(f"trainer.{key}={3 if 'limit_' in key else 'mine'}") for key in trainer_options.REFUSED)
 
 
 def _as_yaml(text: str) -> object:
@@ -367,7 +379,7 @@ PROSE = [
     r"sort the images into", r"add images, or remove", r"rename or remove those folders", r"chmod ",
     r"`--help` shows", r"run the command with `--hydra-help`", r"`--cfg (job|hydra)`",
     r"start it with torchrun", r"torchrun",
-    r"correct that file", r"begin the file of", r"for the value of a key", r"a,b,c or range",
+    r"correct that file", r"the first line of that file", r"begin the file of", r"for the value of a key", r"a,b,c or range",
     r"the same --nproc_per_node on every node", r"ranks from 0", r"to the number of processes",
     r"one value for", r"type another path", r"sbatch --exclude", r"srun without",
     r"docs/strategies.md lists", r"pip install",

@@ -12,6 +12,7 @@ from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
+from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.data.validate import has_dali
@@ -313,6 +314,49 @@ def test_a_broken_file_of_ones_own_is_named(tmp_path: Path):
     ]
 
 
+GLOBAL = "# @package _global_\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("defaults: [override /loss: x]", ["loss must be one of default, got x (in experiment/bad.yaml)."]),
+        ("optim:\n  lr: 1\n  lr: 2", ["experiment/bad.yaml, line 4: found duplicate key lr. Hint: correct that file."]),
+        ("optim:\n\tlr: 1", ["experiment/bad.yaml, line 3: found character '\\t' that cannot start any token."]),
+        ("optim:\n lr: 1\n  m: 2", ["experiment/bad.yaml, line 4: mapping values are not allowed here."]),
+        ("optim:\n  lr: ${", ["optim.lr: no viable alternative at input '${' (in experiment/bad.yaml)."]),
+        ("a: &a\n  b: *a", ["experiment/bad.yaml contains itself, by an alias (*NAME) or in its defaults."]),
+        ("optim: {lrr: 1}\ndat: {root: x}\nseed: abc\ncallbacks: {mine: {x: 1}}",
+         ["optim.lrr is not a known key (in experiment/bad.yaml).", "dat is not a known key (in experiment/bad.yaml).",
+          "seed must be an integer from 0 to 4294967295, got abc (in experiment/bad.yaml)."]),
+    ],
+)  # fmt: skip
+def test_each_mistake_in_a_file_of_ones_own_is_named(content: str, said: list[str], tmp_path: Path):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "bad.yaml").write_text(GLOBAL + content)
+    found = refused("--config-dir", "mine", "experiment=bad")
+    for text, start in zip(found, said, strict=True):
+        assert text.startswith(f"experiment=bad cannot be composed: {start}")
+
+
+@pytest.mark.parametrize("content", ["seed: 1", "", "- a", "# @package _globl_\nseed: 1"])
+def test_an_experiment_needs_its_first_line(content: str, tmp_path: Path):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "bad.yaml").write_text(content)
+    (text,) = refused("--config-dir", "mine", "experiment=bad")
+    assert text.endswith("(in experiment/bad.yaml). Hint: make `# @package _global_` the first line of that file.")
+    if not content.startswith("-"):
+        (tmp_path / "mine" / "experiment" / "bad.yaml").write_text(GLOBAL + content)
+        assert asked("--config-dir", "mine", "experiment=bad")
+
+
+def test_a_group_file_that_holds_a_list(tmp_path: Path):
+    (tmp_path / "mine" / "optim").mkdir(parents=True)
+    (tmp_path / "mine" / "optim" / "bad.yaml").write_text("- a")
+    (text,) = refused("--config-dir", "mine", "optim=bad")
+    assert text.startswith("optim=bad cannot be composed: Merge error: list is not a subclass of OptimConfig.")
+
+
 def test_a_checkpoint_fills_in_what_evaluate_does_not_type():
     """The composed default is data=shapes at 48 pixels; what is typed may only fit the checkpoint's."""
     typed = ["checkpoint=x.ckpt", "data.val_resize=40", "data.val_fraction=0.1"]
@@ -489,6 +533,13 @@ def test_merge_takes_all_of_an_experiment_but_the_name():
     config = merged("experiment=aws_stl10", "optim.lr=0.3", verb="train")
     assert (config.data.name, config.trainer.max_epochs, config.optim.lr, config.name) == ("stl10", 2, 0.3, "old")
     assert merged("name=new", "experiment=quick", verb="train").name == "new"
+
+
+def test_merge_ignores_trainer_keys_that_are_refused_now():
+    base = stored()
+    base["trainer"] |= {"limit_test_batches": 3, "limit_predict_batches": None, "max_epochs": 7}
+    config = merged(base=base, verb="train")
+    assert config.trainer.max_epochs == 7 and trainer_options.validate(config.trainer) == []
 
 
 def test_merge_keeps_a_number_of_warm_up_epochs():

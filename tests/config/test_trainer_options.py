@@ -96,7 +96,8 @@ def test_another_kind_is_one_mistake(key: str, value: object):
 @pytest.mark.parametrize("key", trainer_options.REFUSED)
 def test_a_refused_key_says_what_to_set_instead(key: str):
     (text,) = trainer_options.validate({**DEFAULTS, key: "ddp"})
-    assert text.startswith(f"trainer.{key} is set by this project. Hint: ")
+    reason = "has no effect, because " if key.startswith("limit_") else "is set by this project. Hint: "
+    assert text.startswith(f"trainer.{key} {reason}") and "Hint: " in text
     assert "{" not in text
 
 

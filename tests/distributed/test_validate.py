@@ -137,7 +137,7 @@ def without(*names: str) -> dict[str, str]:
         (
             {"strategy__name": "dp", "trainer__devices": 2},
             STEP,
-            "strategy=dp runs in one process, but slurm job 7 requests",
+            "strategy=dp runs in one process, but SLURM job 7 requests",
         ),
         (
             {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
@@ -176,8 +176,8 @@ def test_no_meeting_place_shows_the_line_to_type():
         ({}, TORCHRUN, "on one node, but 16 ranks take part (torchrun). Hint: run the same job on each rank: `python "
          "-m imagenet_ddp.train -m seed=1,2 hydra.sweep.dir=runs/SWEEP sweep.job=0`, then the same line with "
          "sweep.job=1."),
-        ({}, STEP, "but 2 ranks take part (slurm job 7)."),
-        ({"trainer__devices": 2}, STEP, "but 2 nodes take part (slurm job 7)."),
+        ({}, STEP, "but 2 ranks take part (SLURM job 7)."),
+        ({"trainer__devices": 2}, STEP, "but 2 nodes take part (SLURM job 7)."),
         ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "but 2 nodes take part (MASTER_ADDR)."),
     ],
 )  # fmt: skip

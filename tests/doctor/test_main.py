@@ -14,11 +14,14 @@ import pytest
 from conftest import Run, clean_environ, small_run, write_images
 from helpers.doctor_ranks import ranks
 
+from imagenet_ddp.data import inspect
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.doctor import __main__ as doctor_command
 from imagenet_ddp.doctor import check_data, check_machine, check_network, options
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_machine, run_checks
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.pack import pack
 
 MIB = 2**20
 TINY = (*small_run("model.name=mobilenet_v3_small"), "data.batch_size=2", "trainer.devices=1")
@@ -212,6 +215,23 @@ def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.Monkey
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 200 * MIB))
     check = only(one, "run folder")
     assert not check.ok and check.what.endswith("4 must fit")
+
+
+def test_the_classes_of_a_packed_folder_are_counted(machine: Callable[..., Machine], tree: Path, tmp_path: Path):
+    options = ("prepare=pack", "data=imagefolder", f"data.root={tree}", f"out={tmp_path}/packed")
+    assert pack.run(prepare_options.read([*options, "prepare.num_workers=1"], {})) == 0
+    files, packed = machine(), machine("data.name=packed", f"data.root={tmp_path}/packed")
+    assert only(packed, "data").numbers["num_classes"] == 3
+    sizes = [only(one, "run folder").numbers["checkpoint_mib"] for one in (files, packed)]
+    assert sizes[0] == sizes[1] < 20  # with 1,000 classes, more
+
+
+def test_an_altered_packed_folder_is_one_failed_check(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise ConfigError("broken. Hint: copy it again.")
+
+    monkeypatch.setattr(inspect, "_count", refuse)
+    assert [check.ok for found in run_checks(machine(), check_data.CHECKS) for check in found] == [False, True, True]
 
 
 def test_a_run_folder_that_cannot_be(machine: Callable[..., Machine], tmp_path: Path):

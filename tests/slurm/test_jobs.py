@@ -53,15 +53,15 @@ def test_a_task_per_node_starts_its_workers(cluster: Cluster, work: Path, tree: 
         command = ["srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=2", *TRAIN]
         done = cluster.run([*command, *options(tree, "trainer.devices=2", "trainer.max_epochs=1")], cwd=work)
     assert summary(folder(work, f"slurm_{job}_0"))["world_size"] == 4
-    assert f"Rendezvous: slurm job {job} at 127.0.0.1:{29500 + (job + 125) % 1000}" in done.stdout
+    assert f"Rendezvous: SLURM job {job} at 127.0.0.1:{29500 + (job + 125) % 1000}" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("srun", "words", "sentences"),
     [
-        (["--nodes=2", "--ntasks=3"], [], ["not the same number on each", "#SBATCH --ntasks-per-node=2"]),
+        (["--nodes=2", "--ntasks=3"], [], ["different numbers per node", "#SBATCH --ntasks-per-node=2"]),
         (["--nodes=2", "--ntasks-per-node=2"], ["trainer.devices=4"], ["#SBATCH --ntasks-per-node=4"]),
-        (["--nodes=1", "--ntasks=2"], ["trainer.num_nodes=2"], ["nodes of slurm job", "(1)"]),
+        (["--nodes=1", "--ntasks=2"], ["trainer.num_nodes=2"], ["nodes of SLURM job", "(1)"]),
         (["--ntasks=2"], ["-m", "optim.lr=0.1,0.2"], ["-m starts the workers of each job itself"]),
         (["--job-name=bash", "--nodes=1", "--ntasks=2"], ["trainer.devices=3"], ["2 on one node"]),
     ],
@@ -99,7 +99,7 @@ def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[
     assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
     content = summary(run_dir)
     assert (content["world_size"], content["num_nodes"]) == (2, 2)
-    assert f"Rendezvous: slurm job {job} at 127.0.0.1:" in log(work, job)
+    assert f"Rendezvous: SLURM job {job} at 127.0.0.1:" in log(work, job)
     assert log(work, job).rstrip().endswith("11 of 11 validation images, each once.")
     other = work / "other"
     whole = run("train", *words, "trainer.devices=2", f"hydra.run.dir={other}")
@@ -178,7 +178,7 @@ def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Calla
 def test_doctor_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
     job = submit("doctor.sbatch", *options(tree), sbatch=("--nodes=2", "--output=slurm-%j.log"))
     cluster.end(job)
-    assert f"slurm job {job} at 127.0.0.1:" in log(work, job)
+    assert f"SLURM job {job} at 127.0.0.1:" in log(work, job)
     assert "all 2 have joined" in log(work, job)
     # on a machine with other work two nodes may really be slower than one
     assert [line for line in log(work, job).splitlines() if "FAIL" in line and "scaling" not in line] == []

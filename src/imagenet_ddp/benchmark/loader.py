@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.benchmark import loader_advice, plain
+from imagenet_ddp.benchmark import loader_advice, pytorch_examples
 from imagenet_ddp.benchmark.harness import Results, Trainings, machine, powers_of_two, row
 from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import one_core, ratio, time_interleaved
@@ -29,7 +29,7 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
-BASELINE = "plain"
+BASELINE = "examples"
 WORKERS_EPOCH_S = 2.0  # approximate length of an epoch in which loader processes are timed
 MODEL_S = 15.0
 
@@ -109,7 +109,7 @@ def _time_variants(
     files, data = variants[0].images, config["data"]
     assert isinstance(files, FileImages)
     folder = str(Path(files.path(0)).parents[1])
-    baseline = plain.make_loader(folder, data["image_size"], data["batch_size"], 0)
+    baseline = pytorch_examples.make_loader(folder, data["image_size"], data["batch_size"], 0)
     epochs: dict[str, Callable[[], int]] = {BASELINE: lambda: sum(len(target) for _, target in baseline)}
     epochs |= {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
     return time_interleaved(epochs, repeats, lambda: progress.add(1))

@@ -34,7 +34,7 @@ def conclusion(results: Results) -> str:
 def _advice(results: Results, needed: float) -> str:
     """Recommend the cheapest sufficient change (loader processes, packed JPEGs, packed pixels), else the fastest."""
     max_workers = max(results["machine"]["num_cores"] - 1, 1)
-    rates = {name: results["images_per_s"][name]["median"] for name in results["titles"] if name != "plain"}
+    rates = {name: results["images_per_s"][name]["median"] for name in results["titles"] if name != "examples"}
     counts = {name: math.ceil(MARGIN * needed / rate) for name, rate in rates.items()}
     sufficient = [name for name, count in counts.items() if count <= max_workers]
     name = sufficient[0] if sufficient else max(rates, key=lambda each: rates[each])

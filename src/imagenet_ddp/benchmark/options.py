@@ -15,7 +15,7 @@ FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
 # Modes that need image files, each with the reason.
 FILES_FOR = {
     "loader": "benchmark=loader, which compares them with packs",
-    "train": "benchmark=train, whose plain loop reads files too",
+    "train": "benchmark=train, which compares with pytorch/examples' loop over files",
 }
 ONLY_FOR = {
     "num_images": ("loader", "train"), "num_workers": ("loader",), "short_side": ("loader",), "quality": ("loader",),
@@ -70,8 +70,8 @@ def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], env
     found = []
     if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):
         found.append(
-            "model must be a torchvision model for benchmark=train, because its plain loop supports no other models, "
-            f"got {model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
+            "model must be a torchvision model for benchmark=train, because the loop of pytorch/examples supports no "
+            f"others, got {model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
         )
     if mode != "strategies" and config["trainer"]["num_nodes"] not in ("auto", 1):
         found.append(

@@ -1,5 +1,5 @@
-"""Run benchmark=train: compare end-to-end training from files with its loader alone, its step alone, and the plain loop
-of pytorch/examples."""
+"""Run benchmark=train: compare end-to-end training from files with its loader alone, its step alone, and the loop of
+pytorch/examples."""
 
 import json
 import math
@@ -28,41 +28,41 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         "data.val_fraction=null", "trainer.devices=1", *MEASURED,
     )  # fmt: skip
     trainings.expect(3 * options["repeats"])
-    ends, parts, plains, workers = [], [], [], 0
+    ends, parts, theirs, workers = [], [], [], 0
     for _ in range(options["repeats"]):
         ends.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP))
         parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
         workers = ends[0]["num_workers"]
         loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
-        arch = config["model"]["name"]
-        plains.append(trainings.script("plain", ends[0], loader=loader, arch=arch, steps=steps, warm_up=WARM_UP))
+        settings = {"loader": loader, "arch": config["model"]["name"], "steps": steps, "warm_up": WARM_UP}
+        theirs.append(trainings.script("pytorch_examples", ends[0], **settings))
     rates = {
-        "plain": [batch_size / each["step_s"] for each in plains],
+        "examples": [batch_size / each["step_s"] for each in theirs],
         "ours": [each["batch_size"] / each["step_s"]["ours"][0] for each in ends],
         "step": [each["batch_size"] / each["step_s"]["ours"][0] for each in parts],
     }
     loader_rates = [each["loader_images_per_s"] for each in parts]
     least = [min(pair) for pair in zip(loader_rates, rates["step"], strict=True)]
     ratios: dict[str, float | None] = {
-        "train": round(ratio(rates["ours"], rates["plain"]), 3),
+        "train": round(ratio(rates["ours"], rates["examples"]), 3),
         "end_to_end": round(ratio(rates["ours"], least), 3),
     }
     titles = {
-        "plain": "pytorch/examples, end to end", "ours": "this project, end to end",
+        "examples": "pytorch/examples, end to end", "ours": "this project, end to end",
         "step": "its step alone",
     }  # fmt: skip
     rows = [
-        row(title(config), titles[name], "images/s", values, ratio(values, rates["plain"]), own=name != "plain")
+        row(title(config), titles[name], "images/s", values, ratio(values, rates["examples"]), own=name != "examples")
         for name, values in rates.items()
     ]
     rows.append(row("Loader alone", "this project's loader", "images/s", loader_rates))
     medians = {name: statistics.median(values) for name, values in {**rates, "loader": loader_rates}.items()}
     figures, line = device_figures(ends[-1], medians["ours"])
     waits = {name: statistics.median(each["data_wait_frac"] for each in found) for name, found in
-             (("ours", ends), ("plain", plains))}  # fmt: skip
+             (("ours", ends), ("examples", theirs))}  # fmt: skip
     notes = [
         line,
-        f"Waiting for data: {percent(waits['ours'], 0)} of the time, in the plain loop {percent(waits['plain'], 0)}, "
+        f"Waiting for data: {percent(waits['ours'], 0)} of the time, pytorch/examples {percent(waits['examples'], 0)}, "
         f"both with {count_noun(workers, 'loader process') if workers else 'no loader processes'}",
         f"End-to-end speed relative to the slower of loader and step: {ratios['end_to_end']:.2f}",
     ]
@@ -75,7 +75,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         _conclusion(medians, waits["ours"], workers, ends[0]["device"]),
         notes,
         {"data_wait_frac": waits, "num_workers": workers, "model": figures, "runs": ends, "parts": parts,
-         "plain": plains, "num_steps": steps},
+         "examples": theirs, "num_steps": steps},
     )  # fmt: skip
 
 

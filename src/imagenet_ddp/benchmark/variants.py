@@ -18,7 +18,7 @@ from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.pack import pack
 from imagenet_ddp.system.cpu_cores import num_cores
 
-FILES = "raw"
+FILES = "files"
 
 
 @dataclass(frozen=True)

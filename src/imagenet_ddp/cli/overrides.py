@@ -5,7 +5,6 @@ Does not import torch.
 
 import copy
 import dataclasses
-import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config import trainer_options
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.system.text import uv_run
 
 
@@ -48,10 +48,10 @@ def merge_overrides(
                 continue
             _take(merged, composed, override.package or group)
         # The name again, because an experiment= typed after name= has restored the stored name.
-        for path in [*afresh, *(["name"] if any(re.match(r"\+*name=", line) for line in typed) else [])]:
+        for path in [*afresh, *(["name"] if "name" in map(key_of, typed) else [])]:
             _take(merged, composed, path)
         was_found = OmegaConf.select(merged, "trainer.batch_finder") and stored.get("trainer", {}).get("batch_finder")
-        if was_found and not any(re.match(r"\+*data\.batch_size=", line) for line in typed):
+        if was_found and "data.batch_size" not in map(key_of, typed):
             merged.data.batch_size = stored["data"]["batch_size"]
     OmegaConf.set_struct(merged, True)
     return merged
@@ -98,14 +98,9 @@ def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
     return content  # type: ignore[return-value]
 
 
-def key_of(option: str) -> str:
-    """Return the key of a typed option, such as data.root for +data.root=FOLDER."""
-    return option.partition("=")[0].lstrip("+~")
-
-
 def typed_value(request: parse.Request, key: str) -> str | None:
     """Return the value typed for a key, the last one if it was typed twice."""
-    values = [option.partition("=")[2] for option in request.typed if option.partition("=")[0].lstrip("+") == key]
+    values = [option.partition("=")[2] for option in request.typed if key_of(option) == key]
     return values[-1].strip("'\"") if values else None
 
 
@@ -118,7 +113,7 @@ def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     """Return argv with the folder as value of key, hydra.run.dir or hydra.sweep.dir. It is quoted, because Hydra allows
     few characters in unquoted values."""
     quoted = QuotedString(str(path), Quote.single).with_quotes()
-    rest = [option for option in argv if option.partition("=")[0].lstrip("+") != key]
+    rest = [option for option in argv if key_of(option) != key]
     # placed next to the other options, because Hydra's parser accepts key=value on one side of -m only
     where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
     return [*rest[:where], f"{key}={quoted}", *rest[where:]]

@@ -108,6 +108,12 @@ def command_line(
     return request
 
 
+def refuse_multirun(argv: Sequence[str], why: str) -> None:
+    """Raise ConfigError if -m is set. why: the reason, shown in the message."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
+
+
 def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str]]:
     """Return (config, mistakes) of one job. If data= is missing, compose as if it were typed, to validate the options
     that depend on it."""

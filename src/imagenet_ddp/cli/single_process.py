@@ -23,8 +23,7 @@ class SingleProcess:
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess:
     """Return the command line. why: the reason for refusing -m, shown in the message. Raises ConfigError if a mistake
     makes further validation impossible."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
+    parse.refuse_multirun(argv, why)
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)

@@ -16,7 +16,7 @@ from imagenet_ddp.cli.known_terms import Term
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.cli.whole_line import Word, fill_in, meaning, merged, quoted_value, world_options
 from imagenet_ddp.config.conf_dir import conf_dir
-from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.keys import declared, key_of
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.models.known_names import CLASSIFIERS
@@ -44,7 +44,7 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
     flags, kept, words = _read(verb, argv, declared(verb))
     if not words:
         return None
-    typed = {word.partition("=")[0].lstrip("+"): word.partition("=")[2] for word in kept}
+    typed = {key_of(word): word.partition("=")[2] for word in kept}
     said = {word.role: word.value for word in words if word.role}
     if "num_nodes" not in said and any(re.match("-(ws|rn)", word.typed) for word in words):
         said["one_per_gpu"] = ""  # these short names count machines, each of which starts its processes

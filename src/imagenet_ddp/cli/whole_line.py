@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.data.sources.detect import options_for
 
 _LR, _IMAGE_SIZE = 0.1, 224  # used if none is typed: the defaults of the other programs and of this one
@@ -63,7 +64,7 @@ def fill_in(word: Word, verb: str, said: Mapping[str, str], typed: Mapping[str, 
 
 def _set_number(word: Word, said: Mapping[str, str], typed: Mapping[str, str]) -> None:
     """Set the option of a word whose number depends on other words."""
-    number, key = _float(word.value.split()[-1] if word.value else None), word.options[0].partition("=")[0]
+    number, key = _float(word.value.split()[-1] if word.value else None), key_of(word.options[0])
     if number is None:
         return
     if word.role == "share_of_rate":

@@ -59,6 +59,11 @@ def declared(command: str) -> Mapping[str, Key]:
     }
 
 
+def key_of(option: str) -> str:
+    """Return the key of a typed option, such as data.root for +data.root=FOLDER."""
+    return option.partition("=")[0].lstrip("+~")
+
+
 def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to {"trainer.devices": 2, ...}. An empty mapping remains a value."""
     found: dict[str, Any] = {}

@@ -83,8 +83,6 @@ ACCEPTED: dict[str, TrainerKey] = {
         "10 (batches), trainer.limit_val_batches=0.1 (a tenth) or null (all)",
         "Validation batches: a number or a share; null: all.",
     ),
-    "limit_test_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
-    "limit_predict_batches": TrainerKey(_BATCHES | NULL, "null", "Not used by this project."),
     "overfit_batches": TrainerKey(_BATCHES, "0.0", "Train and validate on only this number or share of batches."),
     "val_check_interval": TrainerKey(
         kind("a number of batches (1 or more)", integer(1).accepts) | _SHARE | _TIME | NULL,
@@ -126,6 +124,8 @@ REFUSED: dict[str, str] = {
     "callbacks": "set callbacks=early_stopping, or add +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS",
     "logger": "set logger=csv, or add +logger.mine._target_=lightning.pytorch.loggers.CSVLogger",
     "default_root_dir": "set hydra.run.dir={value}",
+    "limit_test_batches": "set trainer.limit_val_batches={value}",
+    "limit_predict_batches": "leave this key out",
     **dict.fromkeys(
         ("plugins", "use_distributed_sampler", "barebones", "enable_progress_bar", "enable_checkpointing",
          "enable_autolog_hparams", "model_registry"),
@@ -140,7 +140,10 @@ def refusal(key: str, value: Any) -> str:
     if key == "strategy":  # Lightning's names -> those of conf/strategy
         ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
         text = ours.get(text, "ddp")
-    return f"trainer.{key} is set by this project. Hint: {REFUSED[key].format(value=text)}."
+    reason = "is set by this project"
+    if key in ("limit_test_batches", "limit_predict_batches"):
+        reason = "has no effect, because this project calls neither Trainer.test nor Trainer.predict"
+    return f"trainer.{key} {reason}. Hint: {REFUSED[key].format(value=text)}."
 
 
 def validate(trainer: Mapping[str, Any]) -> list[str]:

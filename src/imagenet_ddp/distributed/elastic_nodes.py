@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
@@ -60,7 +61,7 @@ def validate(
             f"trainer.num_nodes must be a single number for {what}, got {num_nodes}. Hint: set trainer.num_nodes=1."
         ]
     least, most = node_range(num_nodes) or (1, 1)
-    given = {option.partition("=")[0].lstrip("+"): option.partition("=")[2] for option in typed}
+    given = {key_of(option): option.partition("=")[2] for option in typed}
     found: list[str] = []
     if least > most:
         found.append(

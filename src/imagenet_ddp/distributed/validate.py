@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed import elastic_nodes
@@ -89,7 +89,7 @@ def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
             "trainer.batch_finder=true tries batches without the teacher, which needs memory too, but teacher.weights="
             f"{config['teacher']['weights']} is set. Hint: set trainer.batch_finder=false data.batch_size=32."
         )
-    if size := next((option for option in typed if option.partition("=")[0] == "data.batch_size"), None):
+    if size := next((option for option in typed if key_of(option) == "data.batch_size"), None):
         found.append(
             f"trainer.batch_finder=true finds data.batch_size, but {size} is set. Hint: set trainer.batch_finder=false."
         )

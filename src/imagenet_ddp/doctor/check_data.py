@@ -1,19 +1,14 @@
 """Check the files of a run: the layout of the images, whether they can be read, and the run folder."""
 
 import shutil
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.data import inspect
-from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
 from imagenet_ddp.system.paths import nearest_existing, not_writable_reason
 
-MIB = 2**20
+DEFAULT_NUM_CLASSES = 1000  # if they cannot be counted
 
 
 def _data(machine: Machine) -> list[Check]:
@@ -73,17 +68,17 @@ def _run_folder(machine: Machine) -> list[Check]:
     if reason := not_writable_reason(wanted):
         return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
     there = nearest_existing(wanted)
-    free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine.config)
-    numbers = {"free_mib": free // MIB, "checkpoint_mib": round(size / MIB, 1)}
+    free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine)
+    numbers = {"free_mib": free // 2**20, "checkpoint_mib": round(size / 2**20, 1)}
     model = machine.config["model"]["name"]
-    what = f"{free / 2**30:,.1f} GiB free at {there}; a checkpoint of {model} takes {size / MIB:,.0f} MiB"
+    what = f"{free / 2**30:,.1f} GiB free at {there}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
     if free < NUM_CHECKPOINTS * size:
         hint = "set hydra.run.dir=FOLDER with a folder on another disk"
         return [Check("", False, f"{what}, and {NUM_CHECKPOINTS} must fit", hint, numbers=numbers)]
     return passed(what, **numbers)
 
 
-def checkpoint_bytes(config: Any) -> int:
+def checkpoint_bytes(machine: Machine) -> int:
     """Return the size of a checkpoint in bytes: weights, buffers, the optimizer's state and the average of the weights.
 
     With momentum, the state has as many numbers as there are weights. For an optimizer of another package, twice as
@@ -95,25 +90,12 @@ def checkpoint_bytes(config: Any) -> int:
     from imagenet_ddp.models.optimizers import num_states
     from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 
+    config, num_classes = machine.config, machine.layout.num_classes or DEFAULT_NUM_CLASSES
     with torch.device("meta"):  # allocates no memory
-        net = create_model(config["model"], num_classes(config), config["seed"], config["data"]["image_size"])
+        net = create_model(config["model"], num_classes, config["seed"], config["data"]["image_size"])
     of_optimizer = num_states(config["optim"])
     averages = config["averaging"]["name"] != "none"
     return checkpoint_bytes(net, (2 if of_optimizer is None else of_optimizer) + averages)
-
-
-def num_classes(config: Any) -> int:
-    """Return the number of classes in the folders or the table; 1,000 if it cannot be counted."""
-    data = config["data"]
-    folder = Path(data["root"] or "") / data["train_dir"]
-    if data["name"] in ("shapes", "stl10") and not data["_target_"]:
-        return 10
-    if data["name"] == "imagefolder" and not data["_target_"] and data["root"] and folder.is_dir():
-        return len(inspect.class_folders(folder)) or 1000
-    if data["name"] == "table" and not data["_target_"]:
-        with suppress(ConfigError):
-            return len(set(table.read_table(data, {}).labels))
-    return 1000
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (

@@ -16,8 +16,9 @@ from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.inspect import reading_s
 from imagenet_ddp.data.transforms import empty
 from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor import rank_reports
-from imagenet_ddp.doctor.check_data import num_classes
+from imagenet_ddp.doctor.check_data import DEFAULT_NUM_CLASSES
 from imagenet_ddp.doctor.checks import Check, Machine, failed
 from imagenet_ddp.engine.plan import Plan, make_plan
 from imagenet_ddp.engine.world import World, require_equal_devices
@@ -63,7 +64,7 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
     devices.set_num_threads(plan.num_threads.value)
     with contextlib.suppress(_CannotContinue), contextlib.ExitStack() as stack:
         if info.world_size == 1:
-            _check_one_rank(checks, plan)
+            _check_one_rank(checks, plan, node_checks)
         else:
             with _check(checks, "ranks") as check:
                 check.what = f"all {info.world_size} have joined"
@@ -99,19 +100,24 @@ def _check(checks: list[Check], name: str) -> Iterator[Check]:
 # ---- one rank ------------------------------------------------------------------------------------------------------
 
 
-def _check_one_rank(checks: list[Check], plan: Plan) -> None:
+def _check_one_rank(checks: list[Check], plan: Plan, node_checks: Sequence[Check]) -> None:
     config, strategy = plan.config, plan.config["strategy"]
     with _check(checks, "step") as check:
         device = devices.device_of(config["trainer"])
-        training = make_training(config, plan.precision.value, device, num_classes(config))
+        training = make_training(config, plan.precision.value, device, _num_classes(node_checks) or DEFAULT_NUM_CLASSES)
         times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
         read_s = _read_s(plan)
         rank_reports.fill_step(check, config, times, read_s)
     with _check(checks, "scaling") as check:
-        if strategy["name"] in ("dp", "balanced_dp"):
+        if strategy["name"] in batch_split.DATA_PARALLEL:
             check.what = f"not predicted, because strategy={strategy['name']} uses only this machine"
         else:
             rank_reports.fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
+
+
+def _num_classes(node_checks: Sequence[Check]) -> int:
+    """Return the number of classes that the check `data` counted, 0 if it did not."""
+    return max((check.numbers.get("num_classes") or 0 for check in node_checks), default=0)
 
 
 def _read_s(plan: Plan) -> float:
@@ -165,7 +171,7 @@ def _check_ranks(
         check.numbers = {"backend": dist.get_backend(), "hosts": [name for _, name in hosts]}
     _report_other_nodes(checks, world, node_checks)
     with _check(checks, "all-reduce") as check:
-        classes = max(_gather(_on_all_ranks(lambda: num_classes(config))))
+        classes = max(_gather(_num_classes(node_checks))) or DEFAULT_NUM_CLASSES
         training = _on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
         rank_reports.fill_all_reduce(check, all_reduce)

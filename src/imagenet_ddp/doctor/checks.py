@@ -64,7 +64,10 @@ class Machine:
         from imagenet_ddp.data.inspect import Layout, inspect_data
 
         data = self.config["data"]
-        return Layout([]) if data["_target_"] else inspect_data(data, self.config["seed"], self.environ)
+        try:
+            return Layout([]) if data["_target_"] else inspect_data(data, self.config["seed"], self.environ)
+        except ConfigError as error:
+            return Layout(error.mistakes)
 
     @property
     def has_other_nodes(self) -> bool:

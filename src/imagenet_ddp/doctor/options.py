@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.cli.parse import Request
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.errors import ConfigError
 
 
@@ -24,12 +25,9 @@ class Options:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError(
-            "-m starts several jobs, but doctor checks one. Hint: type the options of one job, without -m."
-        )
+    parse.refuse_multirun(argv, "doctor checks one")
     request = parse.command_line("doctor", argv, environ)
-    typed = [option for option in request.typed if option.partition("=")[0].lstrip("+") != "format"]
+    typed = [option for option in request.typed if key_of(option) != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
     output_format, config = composed.pop("format"), DictConfig(composed)
     if config.resume not in (None, "auto"):

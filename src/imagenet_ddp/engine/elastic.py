@@ -13,6 +13,7 @@ from typing import Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import in_folder, plain, typed_value
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes, node_range
 from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.network import interfaces
@@ -47,7 +48,7 @@ def run(request: parse.Request, train: Callable[[], Any]) -> float | None:
     here = host if is_host else interfaces.source_address(host) or host
     nodes = ElasticNodes(least, most, host, address.port, here, is_host, config["cluster"]["max_restarts"])
     run_dir = Path(typed_value(request, "hydra.run.dir") or "").resolve()
-    options = [option for option in request.argv if option.partition("=")[0].lstrip("+") not in OF_THE_COMMAND]
+    options = [option for option in request.argv if key_of(option) not in OF_THE_COMMAND]
     argv = in_folder([*options, "resume=auto"], "hydra.run.dir", run_dir)
     timeout_s = config["cluster"]["timeout_s"]
     started_s = time.time()

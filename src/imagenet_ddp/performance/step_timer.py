@@ -22,7 +22,6 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group, init_process_group
 
-MIB = 2**20
 POWERSGD_START = 2  # the first step at which torch's hook may compress
 # A core that had waited half a second for gradients took 16 % longer for the next step than in consecutive steps.
 STEPS_PER_TURN = 4  # the first step does not count
@@ -203,7 +202,7 @@ def wrap(net: nn.Module, device: torch.device, strategy: Mapping) -> Distributed
 
 def time_all_reduce(num_bytes: int, device: torch.device, *, budget_s: float) -> AllReduce:
     """Time an all-reduce of this many bytes, or of part of them if the whole would exceed the budget."""
-    probe = min(MIB, num_bytes)
+    probe = min(2**20, num_bytes)
     probe_s = _median_s(probe, device, budget_s / 4, most=5)
     expected_s = probe_s * num_bytes / probe
     measured = num_bytes if expected_s <= budget_s else max(probe, int(num_bytes * budget_s / expected_s))

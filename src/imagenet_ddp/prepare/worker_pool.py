@@ -25,7 +25,6 @@ from imagenet_ddp.errors import RunError
 DEPTH = 4  # images queued per process, so that a process need not wait for its next image
 POLL_S = 0.5  # seconds between two checks for late processes
 START_S = 120.0  # limit for the start of a process, which imports torch
-MIB = 2**20
 _READY = "ready"  # sent by a process before its first result
 
 
@@ -239,5 +238,5 @@ def _limit_memory(mib: int) -> None:
         lines = Path("/proc/self/status").read_text().splitlines()
         used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = used + mib * MIB
+        limit = used + mib * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))

@@ -13,6 +13,7 @@ import yaml
 from optuna.trial import TrialState
 
 from imagenet_ddp.cli import overrides
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.runs.folder import summary
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import console
@@ -111,7 +112,7 @@ class Loop:
 
     def _max_epochs(self, options: Sequence[str]) -> int | None:
         """Return the number of epochs of a trial, whose options may set it; None if it is not limited."""
-        own = [int(token.partition("=")[2]) for token in options if overrides.key_of(token) == MAX_EPOCHS]
+        own = [int(token.partition("=")[2]) for token in options if key_of(token) == MAX_EPOCHS]
         return own[0] if own else self.plan.max_epochs
 
     def _finished(self, trial: Trial) -> None:
@@ -144,7 +145,7 @@ class Loop:
         number, top1, options = number_of(best), best.values[0], best.user_attrs[OPTIONS]
         tokens, max_epochs = [*plan.train_argv, *options], self._max_epochs(options)
         if max_epochs:
-            tokens = [token for token in tokens if overrides.key_of(token) != MAX_EPOCHS]
+            tokens = [token for token in tokens if key_of(token) != MAX_EPOCHS]
             tokens.append(f"{MAX_EPOCHS}={2 * max_epochs}")
         line = overrides.shell_line("train", tokens)
         content = {"trial": number, "val/top1": top1, "epoch": best.user_attrs[EPOCH], "options": options,

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
-from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -66,10 +66,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     A resumed study keeps its options and its search space, but tune.* may be typed again. Its paths are relative to the
     folder in which it was started, which becomes the current folder.
     """
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError(
-            "-m starts a job for each combination, but tune chooses the combinations. Hint: leave -m out."
-        )
+    parse.refuse_multirun(argv, "tune chooses the combinations")
     argv = hydra_flags.without_local_rank(argv)
     request = parse.command_line("tune", argv, environ, compose_only=True)
     if added := _search_for_optimizer(request):
@@ -91,8 +88,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
                 for token in added
             ]
         )
-    retyped = {token.partition("=")[0] for token in own}
-    argv = [*(token for token in stored["options"] if token.partition("=")[0] not in retyped), *own]
+    retyped = {key_of(token) for token in own}
+    argv = [*(token for token in stored["options"] if key_of(token) not in retyped), *own]
     plan = _plan(parse.command_line("tune", argv, environ, compose_only=True), argv, environ, study)
     before, now = stored["space"], plan.space
     hint = "Hint: restore the file of the search space, or start a new study without tune.resume."
@@ -191,5 +188,5 @@ def _stored(folder: Path) -> dict[str, Any] | None:
 
 def _belongs(token: str, key: str) -> bool:
     """Return whether an option sets this key, a key below it, or the config group of that name."""
-    name = overrides.key_of(token)
+    name = key_of(token)
     return not token.startswith("-") and (name == key or name.startswith((f"{key}.", f"{key}@")))

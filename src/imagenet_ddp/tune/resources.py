@@ -15,7 +15,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.request import num_devices
-from imagenet_ddp.distributed.validate import no_gpu_reason
+from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 
 

@@ -12,9 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import validate
 from imagenet_ddp.cli.explain import first_sentence
-from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.cli.suggest import unknown
-from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.keys import Key, declared, key_of
 from imagenet_ddp.config.validators import FLAG, integer, number, shown
 from imagenet_ddp.errors import ConfigError
 
@@ -162,7 +161,7 @@ def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> d
     """Return the entry without the file's range if choices are typed, and without its choices if a range is typed."""
     words: set[str] = set()
     for option in typed:
-        name, _, value = option.lstrip("+").partition("=")
+        name, value = key_of(option), option.partition("=")[2]
         if name == f"search.{key}":
             words |= set(re.findall(r"(\w+)\s*:", value))
         elif name.startswith(f"search.{key}."):

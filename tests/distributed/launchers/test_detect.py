@@ -88,6 +88,7 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
         ({}, ""),
         ({}, "num_nodes=1 devices=8"),
         ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ""),
+        ({"LOCAL_RANK": "-1"}, "devices=2"),  # "not distributed" in some programs
         ({"LOCAL_RANK": "1"}, "devices=2"),  # left over from a job before: says nothing by itself
         ({"NODE_RANK": "0"}, ""),
         ({"NODE_RANK": "3"}, "num_nodes=1"),  # left over too
@@ -190,32 +191,32 @@ def test_alone(environ: dict[str, str], line: str):
         ({"MASTER_ADDR": "a"}, "cluster=env cluster.rank=1 cluster.world_size=2 devices=2",
          WorldInfo(1, 1, 0, 2, 2, 1, "a", 29500, False, "cluster.rank")),
         # a step of nodes × devices tasks
-        (STEP, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 29500 + 711, False, "slurm job 4711")),
-        (STEP, "num_nodes=2 devices=4", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
-        (STEP | {"SLURM_JOB_NAME": "bash"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+        (STEP, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 29500 + 711, False, "SLURM job 4711")),
+        (STEP, "num_nodes=2 devices=4", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
+        (STEP | {"SLURM_JOB_NAME": "bash"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (STEP | {"SLURM_JOB_NAME": "interactive"}, "",
-         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (STEP | {"MASTER_ADDR": "10.0.0.3", "MASTER_PORT": "1234"}, "",
-         WorldInfo(5, 1, 1, 8, 4, 2, "10.0.0.3", 1234, False, "slurm job 4711")),
-        (STEP | {"MASTER_PORT": "1234"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 1234, False, "slurm job 4711")),
+         WorldInfo(5, 1, 1, 8, 4, 2, "10.0.0.3", 1234, False, "SLURM job 4711")),
+        (STEP | {"MASTER_PORT": "1234"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 1234, False, "SLURM job 4711")),
         (STEP | {"MASTER_ADDR": "x"}, "cluster.address=y:5",
-         WorldInfo(5, 1, 1, 8, 4, 2, "y", 5, False, "slurm job 4711")),
-        (STEP | {"WORLD_SIZE": "8"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
-        (STEP | {"SLURM_STEP_ID": "2"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30411, False, "slurm job 4711")),
+         WorldInfo(5, 1, 1, 8, 4, 2, "y", 5, False, "SLURM job 4711")),
+        (STEP | {"WORLD_SIZE": "8"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
+        (STEP | {"SLURM_STEP_ID": "2"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30411, False, "SLURM job 4711")),
         # srun --distribution=cyclic: SLURM's own rank 1 is on the second node
         (STEP | {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, "",
-         WorldInfo(4, 0, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
+         WorldInfo(4, 0, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (STEP, "cluster.rank=5 cluster.local_rank=1 cluster.world_size=8 cluster.node_rank=1",
-         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "slurm job 4711")),
-        (ON_ONE, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "slurm job 4711")),
-        (ON_ONE, "devices=4", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "slurm job 4711")),
+         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
+        (ON_ONE, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "SLURM job 4711")),
+        (ON_ONE, "devices=4", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "SLURM job 4711")),
         (ON_ONE | {"SLURM_GPUS_ON_NODE": "8"}, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False,
-                                                        "slurm job 4711")),
-        (PER_NODE, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False, "slurm job 4711")),
+                                                        "SLURM job 4711")),
+        (PER_NODE, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False, "SLURM job 4711")),
         (PER_NODE | {"SLURM_GPUS_ON_NODE": "1"}, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
-                                                          "slurm job 4711")),
+                                                          "SLURM job 4711")),
         (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "devices=1", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
-                                                                   "slurm job 4711")),
+                                                                   "SLURM job 4711")),
         # OpenMPI
         (mpi(1, 2, 1, 2), "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
         (mpi(1, 2, 1, 2, MASTER_PORT="77"), "devices=2",
@@ -268,11 +269,11 @@ def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
         (KUBEFLOW, "cluster.node_rank=1 num_nodes=4", ("MASTER_ADDR", "job-master-0:23456", 4, 1)),
         (KUBEFLOW, "cluster.node_rank=1 num_nodes=4 devices=8", ("MASTER_ADDR", "job-master-0:23456", 4, 1)),
         # one task per node
-        (PER_NODE, "devices=8", ("slurm job 4711", "node03:30211", 2, 1)),
-        (PER_NODE, "devices=8 num_nodes=2 cluster.node_rank=1", ("slurm job 4711", "node03:30211", 2, 1)),
-        (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "", ("slurm job 4711", "node03:30211", 2, 1)),
+        (PER_NODE, "devices=8", ("SLURM job 4711", "node03:30211", 2, 1)),
+        (PER_NODE, "devices=8 num_nodes=2 cluster.node_rank=1", ("SLURM job 4711", "node03:30211", 2, 1)),
+        (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "", ("SLURM job 4711", "node03:30211", 2, 1)),
         (PER_NODE | {"WORLD_SIZE": "16", "MASTER_ADDR": "a", "MASTER_PORT": "5"}, "devices=8",
-         ("slurm job 4711", "a:5", 2, 1)),
+         ("SLURM job 4711", "a:5", 2, 1)),
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "devices=8", ("OpenMPI", "a:29500", 2, 1)),
         # in a batch shell, where it is plain that the other nodes are started in another way
         (BATCH, "num_nodes=2 cluster.address=node03", ("cluster.address", "node03:29500", 2, None)),
@@ -348,10 +349,10 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.rank, cluster.world_size out."),
         (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0 (torchrun assigns 1). Hint: leave cluster.node_rank "
          "out."),
-        (STEP, "cluster.rank=0 cluster.world_size=8", "slurm job 4711 assigns the ranks, but these options differ: "
+        (STEP, "cluster.rank=0 cluster.world_size=8", "SLURM job 4711 assigns the ranks, but these options differ: "
          "cluster.rank=0"),
-        (STEP, "cluster.node_rank=0", "slurm job 4711 assigns the ranks, but these options differ: "
-         "cluster.node_rank=0 (slurm job 4711 assigns 1)"),
+        (STEP, "cluster.node_rank=0", "SLURM job 4711 assigns the ranks, but these options differ: "
+         "cluster.node_rank=0 (SLURM job 4711 assigns 1)"),
         (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1 (each task starts its own "
          "workers)"),
         (mpi(1, 2, 1, 2), "cluster.rank=0 cluster.world_size=2",
@@ -401,21 +402,21 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "trainer.num_nodes=4 cluster.node_rank=$RANK."),
         (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 cluster.node_rank=$RANK."),
         # SLURM
-        (STEP, "devices=2", "slurm job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
+        (STEP, "devices=2", "SLURM job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
          "trainer.devices=2 needs 4 tasks (one per device) or 2 (one per node). Hint: "
          "use #SBATCH --ntasks-per-node=2, or set trainer.devices=4."),
         (ON_ONE, "devices=2", "trainer.devices=2 needs 2 tasks (one per device) or 1 (one per node)"),
-        (STEP, "num_nodes=1", "trainer.num_nodes must equal the number of nodes of slurm job 4711 (2), got 1. "
+        (STEP, "num_nodes=1", "trainer.num_nodes must equal the number of nodes of SLURM job 4711 (2), got 1. "
          "Hint: use #SBATCH --nodes=1, or leave trainer.num_nodes out."),
-        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "not the same number on each. Hint: "
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "different numbers per node. Hint: "
          "use #SBATCH --ntasks-per-node=4."),
-        (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "not the same number on each"),
-        (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, because slurm job 4711 started 8 tasks"
+        (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "different numbers per node"),
+        (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, because SLURM job 4711 started 8 tasks"
          "...got 2 (environment). Hint: run `unset WORLD_SIZE`."),
         (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
          "has 2 nodes, but none of SLURM_STEP_NODELIST, cluster.address and MASTER_ADDR contains an address. Hint:"),
-        (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but slurm job 4711 requests several. Hint:"),
+        (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but SLURM job 4711 requests several. Hint:"),
         (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun and would run on only "
          "one node. Hint: type `srun python -m imagenet_ddp.train ...`, or set trainer.num_nodes=1 to use only this "
          "node."),
@@ -484,6 +485,12 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         ({"MASTER_ADDR": "a", "NODE_RANK": "7"}, "num_nodes=2", "NODE_RANK must be an integer from 0 "
          "to 1"),
         ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "got an empty value. Hint:"),
+        # what Lightning reads when it is imported
+        ({"SLURM_PROCID": ""}, "", "SLURM_PROCID must be an integer, got an empty value (environment). Hint: run "
+         "`unset SLURM_PROCID`."),
+        ({"LOCAL_RANK": "abc"}, "", "LOCAL_RANK must be an integer, got abc (environment). Hint:"),
+        (STEP | {"JSM_NAMESPACE_RANK": "x"}, "", "JSM_NAMESPACE_RANK must be an integer, got x (environment). Hint:"),
+        (BY_HAND | {"RANK": "x"}, "cluster.rank=1", "RANK must be an integer, got x (environment). Hint: run `unset"),
     ],
 )  # fmt: skip
 def test_refused(environ: dict[str, str], line: str, said: str):
@@ -528,8 +535,8 @@ def test_run_key(environ: dict[str, str], key: str | None):
 
 def test_job_id():
     """Two steps of a job are two jobs, should they ever meet."""
-    assert find(STEP).job_id == find(PER_NODE, "devices=8").job_id == "slurm job 4711.0"
-    assert find(STEP | {"SLURM_STEP_ID": "1"}).job_id == "slurm job 4711.1"
+    assert find(STEP).job_id == find(PER_NODE, "devices=8").job_id == "SLURM job 4711.0"
+    assert find(STEP | {"SLURM_STEP_ID": "1"}).job_id == "SLURM job 4711.1"
     assert find(STEP, "cluster.job_id=mine").job_id == "mine"
     assert find({"MASTER_ADDR": "a"}, "num_nodes=2").job_id is None
     assert find({"MASTER_ADDR": "a"}, "num_nodes=2 cluster.job_id=mine").job_id == "mine"
@@ -555,6 +562,6 @@ def test_the_sentence_of_the_house():
     ).world_info
     assert world_info is not None
     assert world_info.sentence() == (
-        "Rendezvous: slurm job 4711 at node03:29511, rank 3 of 8, local rank 3 of 4, node 0 of 2."
+        "Rendezvous: SLURM job 4711 at node03:29511, rank 3 of 8, local rank 3 of 4, node 0 of 2."
     )  # fmt: skip
     assert WorldInfo().sentence() == "Rendezvous: none needed for one process."

@@ -83,7 +83,7 @@ def test_a_step():
     assert step is not None
     assert (step.num_tasks, step.num_nodes, step.local_task, step.node) == (4, 2, 1, 1)
     assert (step.tasks_per_node, step.first_host, step.gpus_per_node) == ((2, 2), "n1", 2)
-    assert step.name == "slurm job 4711"
+    assert step.name == "SLURM job 4711"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.distributed.rendezvous import address_file, deadline, find_store, store
+from imagenet_ddp.distributed.rendezvous import address_file, bounded_wait, find_store, store
 from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress, remove_own_files, validate
 from imagenet_ddp.distributed.rendezvous.find_store import FoundStore
 from imagenet_ddp.errors import ConfigError
@@ -110,7 +110,7 @@ def test_addresses_from_another_machine():
 def test_node_1_waits_for_rank_0_and_creates_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.1)
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.1)
     with pytest.raises(ConfigError, match=r"waiting 0 s for rank 0 to create .*job42\. Missing: rank 0") as caught:
         find(file, 1, timeout_s=0.3)
     assert f"that {file.parent} is the same disk on every node" in str(caught.value)

@@ -13,7 +13,7 @@ from helpers.fake_ranks import FACTS, FakeRanks, call_all, connect, join_all, mi
 from helpers.forked_commands import start_code
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous import deadline, rank_group
+from imagenet_ddp.distributed.rendezvous import bounded_wait, rank_group
 from imagenet_ddp.distributed.rendezvous.gather_ranks import gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
 from imagenet_ddp.errors import ConfigError
@@ -72,7 +72,7 @@ def test_many_meet_within_seconds(fake_ranks: FakeRanks, monkeypatch: pytest.Mon
 
 
 def test_missing_ranks_are_named_in_time_on_all(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.2)
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
     fake_ranks.timeout_s = 0.7
     begin = time.monotonic()
     futures = [fake_ranks.join(number, 12) for number in range(12) if number not in (5, 9)]
@@ -244,7 +244,7 @@ def test_compare(fake_ranks: FakeRanks):
 
 
 def test_a_busy_member_is_waited_for_and_named(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.2)
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
     members = join_all(fake_ranks, 2)
     waiting = fake_ranks.pool.submit(members[0].check_equal, "data", {}, 10)
     time.sleep(0.5)

@@ -14,7 +14,7 @@ from torch.distributed import DistStoreError, TCPStore
 
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file, deadline
+from imagenet_ddp.distributed.rendezvous import address_file, bounded_wait
 from imagenet_ddp.distributed.rendezvous import store as module
 from imagenet_ddp.distributed.rendezvous.find_store import find_store
 from imagenet_ddp.distributed.rendezvous.store import PortInUseError, client, connect, serve
@@ -51,7 +51,7 @@ def test_any_free_port():
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(deadline, "REPORT_EVERY_S", 0.2)
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
     port = free_port()
     begin = time.monotonic()
     text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
@@ -229,16 +229,16 @@ def test_the_first_free_port_of_several(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "ANSWER_S", 0.5)  # of torch's attempts at another program
     with program(b"220 not a store\r\n") as taken:
         another, free = free_port(), free_port()
-        serve("127.0.0.1", another).set(module.OWNER_KEY, "slurm job 7.0")
-        ours = module.serve_one_of("127.0.0.1", (taken, free), "slurm job 7.1")
+        serve("127.0.0.1", another).set(module.OWNER_KEY, "SLURM job 7.0")
+        ours = module.serve_one_of("127.0.0.1", (taken, free), "SLURM job 7.1")
         assert ours.port == free
-        found = client("127.0.0.1", taken, 20, "rank 1 of 2", more_ports=(another, free), owner="slurm job 7.1")
+        found = client("127.0.0.1", taken, 20, "rank 1 of 2", more_ports=(another, free), owner="SLURM job 7.1")
         assert found.port == free
         text = sentence(
-            lambda: client("127.0.0.1", taken, 0.5, "rank 1 of 2", more_ports=(another,), owner="slurm job 7.1")
+            lambda: client("127.0.0.1", taken, 0.5, "rank 1 of 2", more_ports=(another,), owner="SLURM job 7.1")
         )
         assert f"rank 0 at 127.0.0.1:{taken}, {another}, but only other jobs answer there. Missing: rank 0" in text
-        text = sentence(lambda: module.serve_one_of("127.0.0.1", (taken,), "slurm job 7.1"))
+        text = sentence(lambda: module.serve_one_of("127.0.0.1", (taken,), "SLURM job 7.1"))
         assert text.startswith(
             f"ports {taken} of 127.0.0.1 are all in use by other programs. Hint: export MASTER_PORT="
         )

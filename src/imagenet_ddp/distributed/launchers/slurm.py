@@ -29,7 +29,7 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
         )
     if len(set(step.tasks_per_node)) > 1:
         found.append(
-            f"{step.name} started {step.num_tasks} tasks on {step.num_nodes} nodes, not the same number on each. "
+            f"{step.name} started {step.num_tasks} tasks on {step.num_nodes} nodes, with different numbers per node. "
             f"Hint: use #SBATCH --ntasks-per-node={request.devices or -(-step.num_tasks // step.num_nodes)}."
         )
     if found:

@@ -31,7 +31,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        return f"slurm job {self.job_id}"
+        return f"SLURM job {self.job_id}"
 
     @property
     def ports(self) -> tuple[int, ...]:

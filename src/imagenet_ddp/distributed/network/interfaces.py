@@ -1,4 +1,4 @@
-"""List this machine's network interfaces and their addresses, and find the interface that routes to another machine.
+"""List this machine's network interfaces and their addresses, and find the interface used to reach another machine.
 
 The host name of this machine is not used, because it may resolve to 127.0.1.1 or to any one of several addresses. The
 name of an interface may be the label of a single address (eth0:1). Only `resolve` may send a packet, to a name server.

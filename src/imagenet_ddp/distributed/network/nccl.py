@@ -2,8 +2,8 @@
 
 nccl.env contains the variables under their own names. A variable that is already set in the environment is never
 overridden: a different value in nccl.env is refused. If neither nccl.env nor the environment names a network interface,
-the interface that routes to the other nodes is chosen. The libraries read the variables once, when the process group is
-created. docs/nccl.md describes the important variables.
+the interface used to reach the rendezvous address is chosen. The libraries read the variables once, when the process
+group is created. docs/nccl.md describes the important variables.
 """
 
 import os

@@ -66,7 +66,7 @@ def mistake(where: str, variable: str, value: str, address: str | None) -> list[
 
 
 def toward(address: str | None) -> tuple[Interface | None, str]:
-    """Return the interface that routes to the rendezvous address, and the reason for the choice.
+    """Return the interface used to reach the rendezvous address, and the reason for the choice.
 
     The interface is None if there is no such interface. For a host name that resolves to 127.0.1.1 on its own machine
     (Debian), return the interface of the default route.

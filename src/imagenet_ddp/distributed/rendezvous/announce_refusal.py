@@ -10,7 +10,7 @@ from imagenet_ddp.distributed.launchers import ranks
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
+from imagenet_ddp.distributed.rendezvous.bounded_wait import run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 

@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.rendezvous import address_file, store
 from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.bounded_wait import Deadline
 from imagenet_ddp.errors import ConfigError
 
 BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded

@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed import Store
 
 from imagenet_ddp.distributed.rendezvous import consistency, rank_group
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.bounded_wait import Deadline
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, shorten_list

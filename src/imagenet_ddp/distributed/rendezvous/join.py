@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.rendezvous import consistency, rank_layout, store
-from imagenet_ddp.distributed.rendezvous.deadline import run_bounded
+from imagenet_ddp.distributed.rendezvous.bounded_wait import run_bounded
 from imagenet_ddp.distributed.rendezvous.find_store import find_store
 from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup

@@ -10,7 +10,7 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, Store
 
 from imagenet_ddp.distributed.rendezvous import consistency
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.bounded_wait import Deadline
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, shorten_list
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributed import Store
 
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline
+from imagenet_ddp.distributed.rendezvous.bounded_wait import Deadline
 from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, explain_lost_store
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256

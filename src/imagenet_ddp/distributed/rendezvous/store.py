@@ -15,7 +15,7 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, Sto
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous.deadline import Deadline, run_bounded
+from imagenet_ddp.distributed.rendezvous.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 

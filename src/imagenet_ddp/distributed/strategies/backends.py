@@ -10,6 +10,10 @@ import torch
 from torch import distributed
 
 
+def default_backend(kind: str) -> str:
+    return "nccl" if kind == "cuda" else "gloo"
+
+
 def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
     """Return an error if several processes cannot train with these options; [] if they can.
 
@@ -24,7 +28,7 @@ def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
         ]
     if backend == "nccl" and kind == "cpu":
         return [f"{key}=nccl is for GPUs, but this run uses CPUs. Hint: set {key}=null."]
-    name = backend or ("nccl" if kind == "cuda" else "gloo")
+    name = backend or default_backend(kind)
     is_available = {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}
     if not is_available[name]():
         hint = {

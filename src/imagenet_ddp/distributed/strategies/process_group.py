@@ -6,6 +6,8 @@ from datetime import timedelta
 import torch
 from torch import distributed
 
+from imagenet_ddp.distributed.strategies.backends import default_backend
+
 
 def init_process_group(
     rank: int, world_size: int, store: distributed.Store, device: torch.device, backend: str | None, timeout_s: float
@@ -15,7 +17,7 @@ def init_process_group(
     store: a store with keys that no other process group uses. backend: None means nccl on GPUs and gloo on CPUs.
     timeout_s: longest wait in seconds in one collective.
     """
-    backend = backend or ("nccl" if device.type == "cuda" else "gloo")
+    backend = backend or default_backend(device.type)
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)

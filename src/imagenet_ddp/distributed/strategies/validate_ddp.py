@@ -5,6 +5,7 @@ from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import integer
+from imagenet_ddp.distributed.strategies import batch_split
 
 HALF = ("16-mixed", "16", 16)  # precisions with a GradScaler, which skips steps
 
@@ -13,7 +14,7 @@ def validate(config: Mapping[str, Any]) -> list[str]:
     """Return the errors in strategy.*."""
     strategy, trainer = config["strategy"], config["trainer"]
     found = validate_group("strategy", strategy)
-    if strategy["name"] in ("dp", "balanced_dp"):
+    if strategy["name"] in batch_split.DATA_PARALLEL:
         return found  # batch_split.py reports which of these keys have no effect
     if strategy["static_graph"] and integer(2).accepts(trainer.get("accumulate_grad_batches")):
         found.append(
