@@ -15,6 +15,7 @@ import torch
 from imagenet_ddp.callbacks.image_means import Means
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.models.metrics import TopKAccuracy
 from imagenet_ddp.runs.log import Log, _ToLog
 
 
@@ -42,11 +43,13 @@ def shown_by(text: str) -> list[str]:
     return [line.rstrip() for line in screen]
 
 
-def made(log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 100, top_k: int = 5) -> Progress:
+def made(
+    log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 100, top_k: int = 5, num_classes: int = 10
+) -> Progress:
     """Set up as in a trainer."""
     progress = Progress(log, val_log_every_n_steps=val_every)
     trainer: Any = SimpleNamespace(callbacks=[metrics, progress], log_every_n_steps=every)
-    progress.setup(trainer, cast(Any, SimpleNamespace(top_k=top_k)), "fit")
+    progress.setup(trainer, cast(Any, SimpleNamespace(top_k=top_k, top1=TopKAccuracy(num_classes, 1))), "fit")
     return progress
 
 
@@ -76,7 +79,9 @@ def test_a_bar_has_what_matters_in_80_columns(
     val_bar = progress._val_bar(at(epochs - 1, epochs), steps // 2, steps)
     for each in (bar, val_bar):
         assert len(each) <= 80
-        assert {f"{steps // 2}/{steps}", "loss", "top-1", "top-5"} <= set(each.split())
+        assert {f"{steps // 2}/{steps}", "loss", "top-1"} <= set(each.split())
+        assert re.search(r" \[[#-]{9,30}\] ", each)
+    assert "top-5" not in bar or {"img/s", "wait"} <= set(bar.split()), "top-5 is dropped first"
     assert bar.startswith(f"{epochs}/{epochs} ")
     assert "ETA 1d " in bar
 
@@ -93,6 +98,35 @@ def test_the_time_left_ends_with_max_steps(tmp_path: Path, epochs: int, max_step
     trainer = at(1, epochs)
     trainer.max_steps, trainer.global_step = max_steps, 15
     assert progress._eta(trainer, 5, 10) == left
+
+
+def test_a_bar_stays_while_numbers_gain_digits(tmp_path: Path) -> None:
+    metrics = RunningMetrics()
+    metrics.train_times.num_images, metrics.train_times.batch_sum_s = 250, 1.0
+    log = Log(tmp_path, 0, Terminal())
+    progress = made(log, metrics)
+    log.close()
+    widths = []
+    for step, top in ((9, 0.099), (99, 0.1), (999, 0.5), (1000, 1.0)):
+        progress._shown = Means(2.3, top / 2, top)
+        progress._start_epoch, progress._start_s = 0.0, time.monotonic() - step
+        widths.append(len(progress._bar(at(0, 5), step, 1000).partition("[")[2].partition("]")[0]))
+    assert min(widths) >= 10
+
+
+@pytest.mark.parametrize(("num_classes", "is_shown"), [(2, False), (5, False), (6, True)])
+def test_top5_is_shown_with_more_than_five_classes(tmp_path: Path, num_classes: int, is_shown: bool) -> None:
+    log = Log(tmp_path, 0, Terminal())
+    progress = made(log, RunningMetrics(), top_k=min(5, num_classes), num_classes=num_classes)
+    log.close()
+    means = Means(1.0, 0.5, 1.0)
+    progress._val_shown = means
+    texts = [progress._val_bar(at(0, 5), 1, 10), progress._means(means, means)]
+    texts.append(progress._scores({"val/loss": 1.0, "val/top1": 0.5, "val/top5": 1.0}))
+    texts += progress._row(at(0, 5), {}).splitlines()[:1]
+    found = [re.findall(r"top-\d", text) for text in texts]
+    shown = ["top-1", "top-5"] if is_shown else ["top-1"]
+    assert found == [shown, shown, shown, ["top-1", *shown]]
 
 
 def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:

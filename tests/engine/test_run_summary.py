@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from imagenet_ddp.engine import run_summary
@@ -16,17 +17,30 @@ def _not_compiled(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run_summary, "compile_lines", lambda module: [])
 
 
+class Targets:
+    """Images of ten equally frequent classes."""
+
+    def __init__(self, num_images: int):
+        self.targets = np.arange(num_images) % 10
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
 def closed(
     num_steps: int,
     command: str = "python -m imagenet_ddp.train",
     *,
     averaging: str = "none",
+    data: str = "shapes",
+    run_dir: str = "runs/x",
     scores: tuple[float, float] | None = None,
     **trainer: Any,
 ) -> list[str]:
-    """Return the last lines of a run with generated images. scores: val/top1 and train/top1 after five epochs."""
+    """Return the last lines of a run. data: data.name; shapes are generated images. scores: val/top1 and train/top1
+    after five epochs."""
     trainer = {"max_epochs": 5, "max_steps": -1, "limit_train_batches": 1.0, **trainer}
-    config = {"data": {"name": "shapes", "_target_": None}, "trainer": trainer, "averaging": {"name": averaging}}
+    config = {"data": {"name": data, "_target_": None}, "trainer": trainer, "averaging": {"name": averaging}}
     best = SimpleNamespace(value=0.9 if num_steps else None, epoch=5)
     metrics = SimpleNamespace(best=best, num_epochs=1, epoch_means=None)
     if scores:
@@ -36,12 +50,14 @@ def closed(
         data=SimpleNamespace(
             source=SimpleNamespace(classes=list("abcdefghij")),
             bad_images=SimpleNamespace(board=SimpleNamespace(all=list)),
-            val_images=range(500),
+            train_images=Targets(2400),
+            val_images=Targets(500),
+            options={"sampling": "shuffled"},
         ),
-        module=SimpleNamespace(num_counted=(500, 1) if num_steps else (0, 0)),
+        module=SimpleNamespace(num_counted=(500, 1) if num_steps else (0, 0), loss=SimpleNamespace(weights=None)),
         trainer=SimpleNamespace(global_step=num_steps, limit_val_batches=1.0),
     )
-    job = Job(config, Path("runs/x"), command=command)
+    job = Job(config, Path(run_dir), command=command)
     return closing_lines(job, parts, 62.0)
 
 
@@ -60,6 +76,16 @@ def test_the_next_steps_come_last_and_can_be_pasted(program: str):
             "data=imagenet data.root=FOLDER",
         )
     ]
+
+
+def test_a_run_on_other_images_names_the_command_for_a_report():
+    closing = closed(375, "uv run python -m imagenet_ddp.train x=1", data="imagefolder", run_dir="runs/my cats")
+    assert closing[1:] == [
+        "Run folder: runs/my cats",
+        "Make a report: `uv run python -m imagenet_ddp.report 'runs/my cats'`",
+        "500 of 500 validation images, each once.",
+    ]
+    assert not any("imagenet_ddp.report" in line for line in closed(0, data="imagefolder"))
 
 
 @pytest.mark.parametrize(("key", "hint"), [("max_epochs", "5"), ("max_steps", "-1"), ("limit_train_batches", "1.0")])

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.fake_runs import make_run
+from helpers.fake_runs import COLUMNS, make_run, write_metrics
 
 from imagenet_ddp.report import watch
 from imagenet_ddp.runs.log import Log
@@ -34,6 +34,22 @@ def test_each_epoch_is_printed_once_until_the_run_ends(tmp_path: Path, monkeypat
     assert lines[0].split()[0] == "epoch"
     assert [line.split()[0] for line in lines[1:-1]] == [f"{epoch}/5" for epoch in range(1, 6)]
     assert lines[-1] == "The run is finished. Best top-1: 80.00 % (epoch 5)."
+
+
+def test_top5_is_left_out_while_it_is_always_100_percent(tmp_path: Path):
+    """As with at most five classes. A value below 100 % after the titles waits for the next titles."""
+    folder = make_run(tmp_path / "run", {"trainer.max_epochs": 22}, epochs=22)
+    place = COLUMNS.index("val/top5")
+    for low, titles in ((None, [False, False]), (0, [True, True]), (5, [False, True])):
+        rows = [[epoch + 1, *[1] * (len(COLUMNS) - 1)] for epoch in range(22)]
+        if low is not None:
+            rows[low][place] = 0.5  # type: ignore[call-overload]
+        write_metrics(folder, rows)
+        stream = io.StringIO()
+        watch.watch(folder, poll_s=0.01, log=Log(None, 0, stream))
+        lines = stream.getvalue().splitlines()[:-1]
+        assert ["top-5" in line for line in lines if "epoch" in line] == titles
+        assert {len(line) for line in lines[:21]} == {len(lines[0])}
 
 
 def test_a_run_that_writes_nothing_any_more_is_over(tmp_path: Path):

@@ -47,7 +47,7 @@ def test_no_label_is_cut(tmp_path: Path, num_epochs: int) -> None:
 @pytest.mark.parametrize(("num_epochs", "best"), [(1, 1), (8, 7), (90, 81), (300, 270)])
 def test_the_best_is_named(tmp_path: Path, num_epochs: int, best: int) -> None:
     figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "a run")
-    assert f"best validation top-1 81.00% in epoch {best}" in figure.get_suptitle()
+    assert f"best validation top-1 81.00 % in epoch {best}" in figure.get_suptitle()
 
 
 def test_each_panel_has_its_lines(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
 def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
     table = read_metrics(write(tmp_path / "metrics.csv", [[1, 2.5], [2, 2.0]], ["epoch", "train/loss"]))
     figure = curves(table, "a run")
-    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0, 0]
+    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0]
     assert figure.get_suptitle() == "a run\n2 epochs"
     for rows in ([], [[1, 10, "", "", "", "", "", "", ""]]):
         out = tmp_path / "curves.png"
@@ -98,10 +98,31 @@ def test_a_loss_that_diverged_leaves_the_rest_readable(tmp_path: Path) -> None:
     assert figure.axes[0].get_yscale() == "log"
 
 
-def test_fewer_than_five_classes(tmp_path: Path) -> None:
+def test_another_k_is_named(tmp_path: Path) -> None:
     shown = texts(curves(read_metrics(write(tmp_path / "metrics.csv", run_of(3))), "a run", top_k=3))
     assert "Top-3 accuracy" in shown
     assert "Top-5 accuracy" not in shown
+
+
+def test_at_most_five_classes_have_three_panels_in_a_row(tmp_path: Path) -> None:
+    """Their top-5 is always 100 %."""
+    rows = [[*row[:4], 1.0, *row[5:7], 1.0, row[8]] for row in run_of(8)]
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run", top_k=3)
+    assert_no_text_is_cut(figure)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Top-1 accuracy", "Learning rate"]
+    boxes = [axes.get_position() for axes in figure.axes]
+    assert len({round(box.y0, 3) for box in boxes}) == 1
+    assert boxes[0].x0 < 0.1 and boxes[2].x1 > 0.9
+
+
+def test_an_accuracy_axis_ends_at_100_percent(tmp_path: Path) -> None:
+    rows = [[*row[:6], 1.0, *row[7:]] for row in run_of(8)]
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
+    assert figure.axes[1].get_ylim()[1] == 1.0
+    assert "100 %" in labels
+    assert figure.axes[2].get_ylim()[1] < 1.0  # the highest value is 90 %
 
 
 def test_the_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as L
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 REDRAW_S = 0.1
 COLUMNS = 80
+BAR_COLUMNS = 10  # columns that optional figures leave to the bar
 SPARK_COLUMNS = 16
 SUMMARISED = ("train/loss", "train/top1")  # training metrics shown in an epoch's line
 
@@ -53,7 +54,7 @@ class Progress(ScoreCallback):
         self._metrics: RunningMetrics | None = None
         self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
-        self._top_k = 5
+        self._top_k: int | None = 5  # None: not shown
         self._drawn_s = self._start_s = 0.0
         self._start_epoch: float | None = None  # epochs trained before this process, fractional
         self._shown: Means | None = None  # means of this epoch shown in the bar
@@ -65,7 +66,9 @@ class Progress(ScoreCallback):
         self.run_log = self.run_log or Log(None, trainer.global_rank)
         self._metrics = find_callback(trainer, RunningMetrics)
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        self._top_k = int(getattr(pl_module, "top_k", 5))  # type: ignore[arg-type]
+        top_k = int(getattr(pl_module, "top_k", 5))  # type: ignore[arg-type]
+        num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
+        self._top_k = top_k if num_classes is None or num_classes > top_k else None  # else it is always 100 %
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self.run_log is not None
@@ -141,15 +144,21 @@ class Progress(ScoreCallback):
         titles = [terminal_table.head(self._top_k)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
         is_best = bool(self.scores) and self.best.epoch == values["epoch"]
-        return "\n".join([*titles, terminal_table.row(values, trainer.max_epochs, is_best=is_best)])
+        has_top_k = self._top_k is not None
+        line = terminal_table.row(values, trainer.max_epochs, is_best=is_best, has_top_k=has_top_k)
+        return "\n".join([*titles, line])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
         """Format the scores, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
         named = {name.rpartition("/")[2]: value for name, value in scores.items()}
         words = [f"loss {format_loss(named['loss'])}"] if "loss" in named else []
-        for name, title in (("top1", "top-1"), ("top5", f"top-{self._top_k}")):
-            words += [f"{title} {percent(named[name])}"] if name in named else []
+        for name, k in self._accuracies():
+            words += [f"top-{k} {percent(named[name])}"] if name in named else []
         return " ".join(words)
+
+    def _accuracies(self) -> list[tuple[str, int]]:
+        """Return (name, its k) of each accuracy that is shown."""
+        return [("top1", 1), *([("top5", self._top_k)] if self._top_k is not None else [])]
 
     def _write(self, line: str) -> None:
         assert self.run_log is not None
@@ -200,31 +209,30 @@ class Progress(ScoreCallback):
         )
 
     def _means(self, last: Means, mean: Means) -> str:
-        return (
-            f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"
-            f" | top-1 {100 * last.top1:.2f} % ({100 * mean.top1:.2f})"
-            f" | top-{self._top_k} {100 * last.top5:.2f} % ({100 * mean.top5:.2f})"
-        )
+        words = [f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"]
+        for name, k in self._accuracies():
+            words.append(f"top-{k} {percent(getattr(last, name))} ({100 * getattr(mean, name):.2f})")
+        return " | ".join(words)
 
     def _bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
         parts = {"epoch": f"{trainer.current_epoch + 1}/{trainer.max_epochs}", "step": f"{step}/{steps}"}
         if self._metrics is not None and self._shown is not None:
             times = self._metrics.train_times
             parts["speed"] = f"{times.images_per_s:.0f} img/s"
-            parts["means"] = self._bar_means(self._shown)
+            parts |= self._bar_means(self._shown)
             parts["wait"] = f"wait {100 * times.data_wait_frac:.0f} %"
         parts["eta"] = f"ETA {self._eta(trainer, step, steps)}"
-        return _fit_columns(parts, step / steps, optional=("wait", "speed"))
+        return _fit_columns(parts, step / steps, optional=("top5", "wait", "speed"))
 
     def _val_bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
         parts = {"what": "validation", "step": f"{step}/{steps}"}
         if self._val_shown is not None:
-            parts["means"] = f"so far {self._bar_means(self._val_shown)}"
-        return _fit_columns(parts, step / max(steps, 1))
+            parts |= {"mean": "so far", **self._bar_means(self._val_shown)}
+        return _fit_columns(parts, step / max(steps, 1), optional=("top5",))
 
-    def _bar_means(self, means: Means) -> str:
-        top = f"top-1 {100 * means.top1:.1f} % top-{self._top_k} {100 * means.top5:.1f} %"
-        return f"loss {format_loss(means.loss, 3)} {top}"
+    def _bar_means(self, means: Means) -> dict[str, str]:
+        tops = {name: f"top-{k} {percent(getattr(means, name), 1)}" for name, k in self._accuracies()}
+        return {"loss": f"loss {format_loss(means.loss, 3)}", **tops}
 
     def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
         """Estimate the time left in the whole run from the mean speed so far, including validation."""
@@ -258,13 +266,19 @@ def _memory(device: torch.device) -> str:
 
 def _fit_columns(parts: Mapping[str, str], share: float, optional: Sequence[str] = ()) -> str:
     """Join the parts into one line of at most COLUMNS characters. If they do not fit, drop as few optional parts as
-    possible, in the order of `optional`. A bar fills the space after the first part and shows `share`, 0 to 1."""
+    possible, in the order of `optional`. A bar, for which BAR_COLUMNS are reserved, fills the space after the first
+    part and shows `share`, 0 to 1."""
     names = list(parts)
     for name in optional:
-        if name in names and sum(len(parts[each]) + 1 for each in names) - 1 > COLUMNS:
+        if name in names and _bar_width(parts[each] for each in names) < BAR_COLUMNS:
             names.remove(name)
     first, *others = (parts[name] for name in names)
-    width = min(COLUMNS - len(" ".join([first, *others])) - len(" []"), 30)
+    width = min(_bar_width([first, *others]), 30)
     full = round(min(share, 1.0) * width)
     bar = ["[" + "#" * full + "-" * (width - full) + "]"] if width >= 4 else []
     return " ".join([first, *bar, *others])[:COLUMNS]
+
+
+def _bar_width(parts: Iterable[str]) -> int:
+    """Return the columns that the parts leave inside the bar's brackets."""
+    return COLUMNS - len(" ".join(parts)) - len(" []")

@@ -1,5 +1,6 @@
 """Collect the results of a finished run for summary.json and for the last lines of the log."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,18 +79,20 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     is_averaged = job.config["averaging"]["name"] != "none"  # an average may lag behind the weights for a long time
     means = parts.metrics.epoch_means
     if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and not is_averaged:
-        num_classes, num_images = len(parts.data.source.classes), parts.module.num_counted[0]
-        lines += at_chance(best, means.top1, num_classes, num_images)
+        lines += at_chance(best, means.top1, parts.data, parts.module)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
     lines.append(f"Run folder: {job.run_dir}")
+    is_generated = data["name"] == "shapes" and not data["_target_"]
+    if parts.trainer.global_step and not is_generated:
+        lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")
     if (counted := parts.module.num_counted)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     if not parts.trainer.global_step:
         lines.append(_untrained_sentence(job.config["trainer"]))
-    elif data["name"] == "shapes" and not data["_target_"]:
+    elif is_generated:
         lines += _next_steps(job.program)
     return lines
 

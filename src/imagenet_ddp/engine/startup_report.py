@@ -13,7 +13,7 @@ from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
-from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr
+from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_words
 from imagenet_ddp.system.text import count_noun, percent
 
 
@@ -30,9 +30,9 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(config['schedule'], plan.warmup_epochs.value)},"
         f" {_loss_words(config['loss'])}.",
-        *_learning_lines(config, plan.averaging_start_epoch),
+        *learning_lines(config, plan.averaging_start_epoch),
         *batch_lines(plan),
-        _learning_rate_line(plan),
+        learning_rate_line(plan),
         *long_warmup_lines(plan),
         *([warmup] if config["schedule"]["warmup_epochs"] == "auto" else []),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
@@ -58,7 +58,8 @@ def batch_lines(plan: Plan) -> list[str]:
     ]
     if (before := plan.update_before) in (None, plan.global_batch_size):
         return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
-    lr, was = plan.learning_rate.value, scaled_lr(config["optim"], before)
+    lr, _ = _learning_rate(plan)
+    was = lr * before / plan.global_batch_size if config["optim"]["reference_batch"] else lr
     effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g} (optim.reference_batch=null)"
     return [
         *lines,
@@ -67,11 +68,27 @@ def batch_lines(plan: Plan) -> list[str]:
     ]
 
 
-def _learning_rate_line(plan: Plan) -> str:
-    value, reason = plan.learning_rate
+def learning_rate_line(plan: Plan) -> str:
+    """Return the line on the learning rate after warm-up."""
+    value, reason = _learning_rate(plan)
+    of = " of the last layer, the only one that is trained" if _is_frozen(plan.config) else ""
     if plan.config["optim"]["reference_batch"]:
-        return f"Learning rate: {reason} = {value:g}."
-    return f"Learning rate: {value:g}, {reason}."
+        return f"Learning rate{of}: {reason} = {value:g}."
+    return f"Learning rate{of}: {value:g}, {reason}."
+
+
+def _is_frozen(config: Config) -> bool:
+    """Return whether only the last layer is trained, for the whole run."""
+    return bool(config["model"]["freeze"]) and config["model"]["unfreeze_epoch"] is None
+
+
+def _learning_rate(plan: Plan) -> tuple[float, str]:
+    """Return (the learning rate of the layers that are trained, the reason for it)."""
+    optim = plan.config["optim"]
+    if not _is_frozen(plan.config) or optim["lr_head"] is None:
+        return plan.learning_rate.value, plan.learning_rate.reason
+    of_head = {**optim, "lr": optim["lr_head"]}
+    return scaled_lr(of_head, plan.global_batch_size), scaling_words(of_head, plan.global_batch_size)
 
 
 def long_warmup_lines(plan: Plan) -> list[str]:
@@ -82,7 +99,8 @@ def long_warmup_lines(plan: Plan) -> list[str]:
     factor = make_schedule(plan.config["schedule"], max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
     return [
         f"The warm-up ({_epochs(warmup_epochs)}) is longer than the run ({_epochs(max_epochs)}), so the learning rate"
-        f" reaches only {percent(factor, 0)} of {plan.learning_rate.value:g}. Hint: set schedule.warmup_epochs=auto."
+        f" reaches only {percent(factor, 0)} of {_learning_rate(plan)[0]:g}."
+        " Hint: set schedule.warmup_epochs=auto."
     ]
 
 
@@ -126,7 +144,7 @@ def _data_line(data: ImageDataModule, config: Config) -> str:
     source = data.source
     few = ""
     if len(source.classes) < 5:
-        few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}."
+        few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}, always 100 %, and left out of this log."
     sampled = " Each class is equally frequent in training." if config["data"]["sampling"] == "balanced" else ""
     return (
         f"Data: {config['data']['_target_'] or config['data']['name']}, {len(data.train_images)} training"
@@ -152,8 +170,8 @@ def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:
         "cosine": f"cosine to {final:g}{again}",
         "linear": f"linear to {final:g}",
         "poly": f"polynomial of power {schedule['power']:g} to {final:g}",
-        "one_cycle": f"one cycle, top at {schedule['peak_fraction']:.0%}, to {final:g}",
-        "wsd": f"constant, then linear to {final:g} in the last {schedule['decay_fraction']:.0%}",
+        "one_cycle": f"one cycle, top at {percent(schedule['peak_fraction'], 0)}, to {final:g}",
+        "wsd": f"constant, then linear to {final:g} in the last {percent(schedule['decay_fraction'], 0)}",
         "constant": "constant",
     }[name]
     return words + (f" after {_epochs(warmup_epochs)} of warm-up" if warmup_epochs else "")
@@ -166,16 +184,18 @@ def _loss_words(loss: Mapping[str, Any]) -> str:
     return f"{name}{weights}, label smoothing {loss['label_smoothing']:g}"
 
 
-def _learning_lines(config: Config, start_epoch: int) -> list[str]:
+def learning_lines(config: Config, start_epoch: int) -> list[str]:
     """Return the lines on learning rates that differ between layers, and on the average of the weights."""
     optim, averaging, lines = config["optim"], config["averaging"], []
-    if optim["lr_head"] is not None:
+    if optim["lr_head"] is not None and not _is_frozen(config):
         lines.append(f"Learning rate of the last layer: {optim['lr_head'] / optim['lr']:g} times that of the others.")
-    if optim["layer_decay"] is not None:
+    if optim["layer_decay"] is not None and not _is_frozen(config):
         lines.append(f"Learning rate of each block: {optim['layer_decay']:g} times that of the next.")
     if averaging["name"] != "none":
-        how = f"exponential, {averaging['decay']:g}, every {averaging['every_n_steps']} steps"
-        how = how if averaging["name"] == "ema" else "equal, at the end of each epoch"
+        steps = averaging["every_n_steps"]
+        when = "after every step" if steps == 1 else f"every {steps} steps"
+        is_ema = averaging["name"] == "ema"
+        how = f"exponential, {averaging['decay']:g}, {when}" if is_ema else "equal, at the end of each epoch"
         lines.append(f"Average of the weights, validated and stored: {how}, from epoch {start_epoch + 1}.")
     return lines
 

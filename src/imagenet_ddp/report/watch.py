@@ -9,6 +9,7 @@ import numpy as np
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.run import NotARunError, Run, read_run
 from imagenet_ddp.runs import terminal_table
+from imagenet_ddp.runs.curves_figure import has_top5
 from imagenet_ddp.runs.log import Log
 
 POLL_S = 2.0
@@ -51,11 +52,14 @@ def _say_epochs(run: Run, shown: int, log: Log) -> int:
     than `shown` after a resume."""
     count = len(run.metrics["epoch"])
     for index in range(min(shown, count), count):
-        if index % 20 == 0:
-            log.say(terminal_table.head(), whole=True)
+        head_index = index - index % 20
+        # the first row decides for the rows below the same head
+        has_top_k = has_top5({name: column[: head_index + 1] for name, column in run.metrics.items()})
+        if index == head_index:
+            log.say(terminal_table.head(5 if has_top_k else None), whole=True)
         values = {name: float(column[index]) for name, column in run.metrics.items()}
         is_best = run.best_epoch is not None and values["epoch"] == run.best_epoch
-        log.say(terminal_table.row(values, run.max_epochs, is_best=is_best), whole=True)
+        log.say(terminal_table.row(values, run.max_epochs, is_best=is_best, has_top_k=has_top_k), whole=True)
     return count
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> Non
     """Write the curves as a PNG, replacing `out` atomically. Missing columns and cells leave gaps.
 
     metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions. top_k: the k of
-    the columns */top5, which is less than 5 if there are fewer than 5 classes.
+    the columns */top5, which are drawn only if they are not always 100 %.
     """
     atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title, top_k)))
 
@@ -28,10 +28,14 @@ def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> Non
 def curves(table: Table, title: str, top_k: int = 5) -> "Figure":
     """Return the figure. table: the result of `read_metrics`. top_k: as for draw_curves."""
     epochs, top1 = column(table, "val/top1")
-    best = f", best validation top-1 {top1.max():.2%} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
-    figure = plot_style.new_figure(11, 7.6, title, count_noun(len(table["epoch"]), "epoch") + best)
+    best = f", best validation top-1 {percent(top1.max())} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
     panels = {"loss": "Loss", "top1": "Top-1 accuracy", "top5": f"Top-{top_k} accuracy", "lr": "Learning rate"}
-    for axes, (name, heading) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
+    height, rows, columns = 7.6, 2, 2
+    if not has_top5(table):
+        del panels["top5"]
+        height, rows, columns = 4.2, 1, 3
+    figure = plot_style.new_figure(11, height, title, count_noun(len(table["epoch"]), "epoch") + best)
+    for axes, (name, heading) in zip(figure.subplots(rows, columns).flat, panels.items(), strict=True):
         lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
         for label, key in lines.items():
             style, color = ("--", plot_style.PALETTE[1]) if label == "training" else ("-", plot_style.PALETTE[0])
@@ -41,6 +45,11 @@ def curves(table: Table, title: str, top_k: int = 5) -> "Figure":
         if name == "loss":
             axes.legend(frameon=False)
     return figure
+
+
+def has_top5(table: Table) -> bool:
+    """Return whether top-5 was below 100 % in any epoch. With at most 5 classes, it never is."""
+    return any((column(table, name)[1] < 1).any() for name in ("train/top5", "val/top5"))
 
 
 def read_metrics(metrics_csv: Path) -> Table:

@@ -38,7 +38,7 @@ def png(figure: "Figure", **texts: str) -> bytes:
 
 def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool = False) -> None:
     """Set title, ticks and scale. values: the y values of each line; if they diverge, the y axis is logarithmic.
-    percent: label the y axis in percent."""
+    percent: label the y axis in percent, and end it at 100 %."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     every = np.concatenate([*values, np.empty(0)])
@@ -48,6 +48,10 @@ def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percen
     axes.grid(True, color="#E4E6EA")
     axes.spines[["top", "right"]].set_visible(False)
     if percent:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
+        for line in axes.get_lines():
+            if np.size(line.get_xdata()):  # constrained layout makes room for an empty line that is not clipped
+                line.set_clip_on(False)  # so that markers at 100 % are whole
     elif len(every) and every.min() > 0 and every.max() > 50 * np.median(every):
         axes.set_yscale("log")

@@ -13,15 +13,16 @@ _WIDTHS = {
 }  # fmt: skip
 
 
-def head(top_k: int = 5) -> str:
-    """Return the column titles."""
-    titles = [title if title != "top-5" else f"top-{top_k}" for title in _WIDTHS]
-    return "".join(title.rjust(width) for title, width in zip(titles, _WIDTHS.values(), strict=True))
+def head(top_k: int | None = 5) -> str:
+    """Return the column titles. top_k: the k of val/top5; None leaves this column out."""
+    return _line([title if title != "top-5" else f"top-{top_k}" for title in _WIDTHS], has_top_k=top_k is not None)
 
 
-def row(values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False) -> str:
+def row(
+    values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False, has_top_k: bool = True
+) -> str:
     """Format one row of the table. values: a row of metrics.csv; missing values become "-". is_best: mark the
-    validation top-1 with a star."""
+    validation top-1 with a star. has_top_k: include val/top5."""
     epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
     speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     cells = [
@@ -30,7 +31,12 @@ def row(values: Mapping[str, float | None], max_epochs: int | None, *, is_best: 
         _cell(values, "val/top5", percent), speed,
         _cell(values, "data_wait_frac", lambda value: percent(value, 1)), _cell(values, "train_s", duration),
     ]  # fmt: skip
-    return "".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS.values(), strict=True))
+    return _line(cells, has_top_k)
+
+
+def _line(cells: Sequence[str], has_top_k: bool) -> str:
+    columns = zip(cells, _WIDTHS.items(), strict=True)
+    return "".join(cell.rjust(width) for cell, (title, width) in columns if has_top_k or title != "top-5")
 
 
 def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float], str]) -> str:

@@ -1,0 +1,67 @@
+"""The lines on learning rates and on the average of the weights at the start of a run."""
+
+from pathlib import Path
+
+import pytest
+from helpers.plans import plan_of
+
+from imagenet_ddp.engine import startup_report
+
+
+@pytest.fixture
+def folder(tree: Path) -> list[str]:
+    return [
+        "data=imagefolder",
+        f"data.root={tree}",
+        "model.name=mobilenet_v3_small",
+        "model.weights=DEFAULT",
+        "data.batch_size=64",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "line", "others"),
+    [
+        ((), "Learning rate: 0.1 per 32 images × 64/32 = 0.2.", []),
+        (("model.freeze=backbone",),
+         "Learning rate of the last layer, the only one that is trained: 0.1 per 32 images × 64/32 = 0.2.", []),
+        (("model.freeze=backbone", "optim.lr_head=0.5"),
+         "Learning rate of the last layer, the only one that is trained: 0.5 per 32 images × 64/32 = 1.", []),
+        (("model.freeze=backbone", "optim.lr_head=0.5", "optim.reference_batch=null"),
+         "Learning rate of the last layer, the only one that is trained: 0.5, not scaled (optim.reference_batch is "
+         "null).", []),
+        (("model.freeze=backbone", "model.unfreeze_epoch=2", "optim.lr_head=0.5"),
+         "Learning rate: 0.1 per 32 images × 64/32 = 0.2.",
+         ["Learning rate of the last layer: 5 times that of the others."]),
+    ],
+)  # fmt: skip
+def test_the_learning_rate_is_that_of_the_trained_layers(
+    typed: tuple[str, ...], line: str, others: list[str], folder: list[str]
+) -> None:
+    plan = plan_of(*folder, "optim.lr=0.1", "optim.reference_batch=32", *typed)
+    assert startup_report.learning_rate_line(plan) == line
+    assert startup_report.learning_lines(plan.config, 0) == others
+
+
+def test_other_lines_name_the_same_learning_rate(folder: list[str]) -> None:
+    typed = ["model.freeze=backbone", "optim.lr=0.1", "optim.lr_head=0.5", "optim.reference_batch=32"]
+    plan = plan_of(*folder, *typed, "trainer.max_epochs=1", "schedule.warmup_epochs=2", update_before=32,
+                   keep_update=False)  # fmt: skip
+    assert "learning rate changes with it from 0.5 to 1." in startup_report.batch_lines(plan)[1]
+    assert " reaches only 50 % of 1. " in startup_report.long_warmup_lines(plan)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "how"),
+    [
+        ("ema", 1, "exponential, 0.9, after every step"),
+        ("ema", 5, "exponential, 0.9, every 5 steps"),
+        ("swa", 1, "equal, at the end of each epoch"),
+    ],
+)
+def test_how_the_weights_are_averaged(name: str, steps: int, how: str, folder: list[str]) -> None:
+    averaging = [f"averaging.name={name}", f"averaging.every_n_steps={steps}", "averaging.decay=0.9"]
+    plan = plan_of(*folder, *averaging)
+    assert startup_report.learning_lines(plan.config, 0) == [
+        f"Average of the weights, validated and stored: {how}, from epoch 1."
+    ]
