@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks
+from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from imagenet_ddp.callbacks.loggers.make import make_loggers
-from imagenet_ddp.callbacks.metrics_csv import History
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.config import commands

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.metrics_csv import History
 from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics

@@ -142,7 +142,7 @@ def test_a_figure_that_cannot_be_drawn_ends_no_training(tmp_path: Path, monkeypa
     def draw(*args: Any, **kwargs: Any) -> None:
         raise ValueError("no font\nat all")
 
-    monkeypatch.setattr("imagenet_ddp.callbacks.metrics_csv.draw_curves", draw)
+    monkeypatch.setattr("imagenet_ddp.callbacks.history.draw_curves", draw)
     with pytest.warns(UserWarning, match=r"curves.png cannot be drawn: no font$"):
         train(tmp_path, [History()], "val/top1", [0.5], max_epochs=1)
 

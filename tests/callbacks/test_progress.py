@@ -43,13 +43,11 @@ def shown_by(text: str) -> list[str]:
     return [line.rstrip() for line in screen]
 
 
-def made(
-    log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 100, top_k: int = 5, num_classes: int = 10
-) -> Progress:
+def made(log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 100, num_classes: int = 10) -> Progress:
     """Set up as in a trainer."""
     progress = Progress(log, val_log_every_n_steps=val_every)
     trainer: Any = SimpleNamespace(callbacks=[metrics, progress], log_every_n_steps=every)
-    progress.setup(trainer, cast(Any, SimpleNamespace(top_k=top_k, top1=TopKAccuracy(num_classes, 1))), "fit")
+    progress.setup(trainer, cast(Any, SimpleNamespace(top1=TopKAccuracy(num_classes, 1))), "fit")
     return progress
 
 
@@ -117,7 +115,7 @@ def test_a_bar_stays_while_numbers_gain_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("num_classes", "is_shown"), [(2, False), (5, False), (6, True)])
 def test_top5_is_shown_with_more_than_five_classes(tmp_path: Path, num_classes: int, is_shown: bool) -> None:
     log = Log(tmp_path, 0, Terminal())
-    progress = made(log, RunningMetrics(), top_k=min(5, num_classes), num_classes=num_classes)
+    progress = made(log, RunningMetrics(), num_classes=num_classes)
     log.close()
     means = Means(1.0, 0.5, 1.0)
     progress._val_shown = means
@@ -197,7 +195,7 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     trainer.world_size, trainer.global_rank = world_size, 1
     metrics = RunningMetrics()
     log = Log(tmp_path, 0, stream)
-    progress = made(log, metrics, 10, 2, 2)
+    progress = made(log, metrics, 10, 2)
     for callback in (metrics, progress):
         callback.on_validation_start(trainer, module)
     logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
@@ -209,10 +207,10 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     log.close()
     first, second = stream.getvalue().splitlines()
     assert re.sub(r"\d\.\d{3} s \(\d\.\d{3}\)", "TIMES", first) == (
-        "validation step 2/5 | batch TIMES | loss 2.0000 (2.0000) | top-1 50.00 % (25.00) | top-2 50.00 % (50.00)"
+        "validation step 2/5 | batch TIMES | loss 2.0000 (2.0000) | top-1 50.00 % (25.00) | top-5 50.00 % (50.00)"
         f" | {whose}"
     )
-    assert "| loss 0.0000 (1.5000) | top-1 0.00 % (50.00) | top-2 0.00 % (75.00) |" in second  # a rank without images
+    assert "| loss 0.0000 (1.5000) | top-1 0.00 % (50.00) | top-5 0.00 % (75.00) |" in second  # a rank without images
 
 
 def test_what_an_option_asks_lightning_for_is_shown_and_the_rest_is_noted(tmp_path: Path) -> None:

@@ -98,16 +98,10 @@ def test_a_loss_that_diverged_leaves_the_rest_readable(tmp_path: Path) -> None:
     assert figure.axes[0].get_yscale() == "log"
 
 
-def test_another_k_is_named(tmp_path: Path) -> None:
-    shown = texts(curves(read_metrics(write(tmp_path / "metrics.csv", run_of(3))), "a run", top_k=3))
-    assert "Top-3 accuracy" in shown
-    assert "Top-5 accuracy" not in shown
-
-
 def test_at_most_five_classes_have_three_panels_in_a_row(tmp_path: Path) -> None:
     """Their top-5 is always 100 %."""
     rows = [[*row[:4], 1.0, *row[5:7], 1.0, row[8]] for row in run_of(8)]
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run", top_k=3)
+    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
     assert_no_text_is_cut(figure)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Top-1 accuracy", "Learning rate"]
     boxes = [axes.get_position() for axes in figure.axes]

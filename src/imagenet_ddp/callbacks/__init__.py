@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from imagenet_ddp.callbacks.batch_sheet import BatchSheet
     from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
     from imagenet_ddp.callbacks.gradient_norm import GradientNorm
+    from imagenet_ddp.callbacks.history import History
     from imagenet_ddp.callbacks.learning_rate import LearningRate
-    from imagenet_ddp.callbacks.metrics_csv import History
     from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
     from imagenet_ddp.callbacks.progress import Progress
     from imagenet_ddp.callbacks.running_metrics import RunningMetrics
@@ -34,7 +34,7 @@ __getattr__ = lazy_names(
     {
         "BatchSheet": "batch_sheet",
         "GradientNorm": "gradient_norm",
-        "History": "metrics_csv",
+        "History": "history",
         "LearningRate": "learning_rate",
         "NonFiniteLoss": "nonfinite_loss",
         "Progress": "progress",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as L
 import torch
 
+from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.image_means import Means
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
-from imagenet_ddp.callbacks.metrics_csv import History
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.scores import ScoreCallback
 from imagenet_ddp.runs import terminal_table
@@ -54,7 +54,7 @@ class Progress(ScoreCallback):
         self._metrics: RunningMetrics | None = None
         self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
-        self._top_k: int | None = 5  # None: not shown
+        self._has_top5 = True
         self._drawn_s = self._start_s = 0.0
         self._start_epoch: float | None = None  # epochs trained before this process, fractional
         self._shown: Means | None = None  # means of this epoch shown in the bar
@@ -66,9 +66,8 @@ class Progress(ScoreCallback):
         self.run_log = self.run_log or Log(None, trainer.global_rank)
         self._metrics = find_callback(trainer, RunningMetrics)
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        top_k = int(getattr(pl_module, "top_k", 5))  # type: ignore[arg-type]
         num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
-        self._top_k = top_k if num_classes is None or num_classes > top_k else None  # else it is always 100 %
+        self._has_top5 = num_classes is None or num_classes > 5  # else it is always 100 %
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self.run_log is not None
@@ -141,11 +140,10 @@ class Progress(ScoreCallback):
             values |= {name: getattr(metrics.train_times, name) for name in ("images_per_s", "data_wait_frac")}
             values["train_s"] = metrics.elapsed_s
         self._rows = [*(row for row in self._rows if row["epoch"] < values["epoch"]), values]
-        titles = [terminal_table.head(self._top_k)] if self._num_rows_shown % 20 == 0 else []
+        titles = [terminal_table.head(has_top5=self._has_top5)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
         is_best = bool(self.scores) and self.best.epoch == values["epoch"]
-        has_top_k = self._top_k is not None
-        line = terminal_table.row(values, trainer.max_epochs, is_best=is_best, has_top_k=has_top_k)
+        line = terminal_table.row(values, trainer.max_epochs, is_best=is_best, has_top5=self._has_top5)
         return "\n".join([*titles, line])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
@@ -158,7 +156,7 @@ class Progress(ScoreCallback):
 
     def _accuracies(self) -> list[tuple[str, int]]:
         """Return (name, its k) of each accuracy that is shown."""
-        return [("top1", 1), *([("top5", self._top_k)] if self._top_k is not None else [])]
+        return [("top1", 1), ("top5", 5)][: 1 + self._has_top5]
 
     def _write(self, line: str) -> None:
         assert self.run_log is not None

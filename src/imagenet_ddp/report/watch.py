@@ -54,12 +54,12 @@ def _say_epochs(run: Run, shown: int, log: Log) -> int:
     for index in range(min(shown, count), count):
         head_index = index - index % 20
         # the first row decides for the rows below the same head
-        has_top_k = has_top5({name: column[: head_index + 1] for name, column in run.metrics.items()})
+        is_shown = has_top5({name: column[: head_index + 1] for name, column in run.metrics.items()})
         if index == head_index:
-            log.say(terminal_table.head(5 if has_top_k else None), whole=True)
+            log.say(terminal_table.head(has_top5=is_shown), whole=True)
         values = {name: float(column[index]) for name, column in run.metrics.items()}
         is_best = run.best_epoch is not None and values["epoch"] == run.best_epoch
-        log.say(terminal_table.row(values, run.max_epochs, is_best=is_best, has_top_k=has_top_k), whole=True)
+        log.say(terminal_table.row(values, run.max_epochs, is_best=is_best, has_top5=is_shown), whole=True)
     return count
 
 

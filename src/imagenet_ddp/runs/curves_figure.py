@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 Table = dict[str, np.ndarray]
 
 
-def draw_curves(metrics_csv: Path, out: Path, title: str, top_k: int = 5) -> None:
+def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
     """Write the curves as a PNG, replacing `out` atomically. Missing columns and cells leave gaps.
 
-    metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions. top_k: the k of
-    the columns */top5, which are drawn only if they are not always 100 %.
+    metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions. Top-5 is
+    drawn unless it is always 100 %.
     """
-    atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title, top_k)))
+    atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title)))
 
 
-def curves(table: Table, title: str, top_k: int = 5) -> "Figure":
-    """Return the figure. table: the result of `read_metrics`. top_k: as for draw_curves."""
+def curves(table: Table, title: str) -> "Figure":
+    """Return the figure. table: the result of `read_metrics`."""
     epochs, top1 = column(table, "val/top1")
     best = f", best validation top-1 {percent(top1.max())} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
-    panels = {"loss": "Loss", "top1": "Top-1 accuracy", "top5": f"Top-{top_k} accuracy", "lr": "Learning rate"}
+    panels = {"loss": "Loss", "top1": "Top-1 accuracy", "top5": "Top-5 accuracy", "lr": "Learning rate"}
     height, rows, columns = 7.6, 2, 2
     if not has_top5(table):
         del panels["top5"]

@@ -13,16 +13,16 @@ _WIDTHS = {
 }  # fmt: skip
 
 
-def head(top_k: int | None = 5) -> str:
-    """Return the column titles. top_k: the k of val/top5; None leaves this column out."""
-    return _line([title if title != "top-5" else f"top-{top_k}" for title in _WIDTHS], has_top_k=top_k is not None)
+def head(*, has_top5: bool = True) -> str:
+    """Return the column titles. has_top5: include val/top5."""
+    return _line(list(_WIDTHS), has_top5)
 
 
 def row(
-    values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False, has_top_k: bool = True
+    values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False, has_top5: bool = True
 ) -> str:
     """Format one row of the table. values: a row of metrics.csv; missing values become "-". is_best: mark the
-    validation top-1 with a star. has_top_k: include val/top5."""
+    validation top-1 with a star. has_top5: include val/top5."""
     epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
     speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
     cells = [
@@ -31,12 +31,12 @@ def row(
         _cell(values, "val/top5", percent), speed,
         _cell(values, "data_wait_frac", lambda value: percent(value, 1)), _cell(values, "train_s", duration),
     ]  # fmt: skip
-    return _line(cells, has_top_k)
+    return _line(cells, has_top5)
 
 
-def _line(cells: Sequence[str], has_top_k: bool) -> str:
+def _line(cells: Sequence[str], has_top5: bool) -> str:
     columns = zip(cells, _WIDTHS.items(), strict=True)
-    return "".join(cell.rjust(width) for cell, (title, width) in columns if has_top_k or title != "top-5")
+    return "".join(cell.rjust(width) for cell, (title, width) in columns if has_top5 or title != "top-5")
 
 
 def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float], str]) -> str:

@@ -100,9 +100,9 @@ class History(ScoreCallback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.curves and self.rows and trainer.is_global_zero:
-            path, top_k = self.path.with_name("curves.png"), getattr(pl_module, "top_k", 5)
+            path = self.path.with_name("curves.png")
             try:
-                draw_curves(self.path, path, self.title or path.parent.name, top_k=top_k)  # type: ignore[arg-type]
+                draw_curves(self.path, path, self.title or path.parent.name)
             except Exception as error:  # summary.json, written later, must not be lost because of a picture
                 warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)
 
