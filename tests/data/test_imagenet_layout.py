@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,36 @@ def test_reassessed_labels_are_found_by_the_number_of_the_image(tmp_path: Path):
     assert found == [{"n01443537"}, {"n01440764", "n15075141"}, set()]
 
 
-@pytest.mark.parametrize("content", ["no JSON", "[1, 2, 3]", "[[1000]]", '[["a"]]'])
-def test_another_file_is_refused(content: str, tmp_path: Path):
-    (tmp_path / "real.json").write_text(content)
-    with pytest.raises(ConfigError, match="real_labels must be a JSON file"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[\nno JSON", "is not valid JSON in line 2"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"0": [1]}', "does not contain a list of images"),
+        (b"[]", "does not contain a list of images"),
+        (b"[[1], 2, 3]", "has 2 for image 2"),
+        (b"[[0], [1000]]", "has [1000] for image 2"),
+        (b"[[-1]]", "has [-1] for image 1"),  # -1 would be the last class
+        (b"[[true]]", "has [true] for image 1"),
+        (b'[["a"]]', 'has ["a"] for image 1'),
+    ],
+    ids=range(10),
+)
+def test_another_file_is_refused(content: bytes, said: str, tmp_path: Path):
+    (tmp_path / "real.json").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
         reassessed_labels(tmp_path / "real.json", PATHS)
-    with pytest.raises(ConfigError, match=r"gone.json is not: .*Hint: .*real_labels=real.json"):
-        reassessed_labels(tmp_path / "gone.json", PATHS)
+    assert str(caught.value).startswith("real_labels must be a JSON file with a list of class numbers from 0 to 999 ")
+    assert f", but {tmp_path}/real.json {said}. Hint: " in str(caught.value)
+    assert str(caught.value).endswith("set real_labels=real.json.")
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("pipe", "is not a regular file"), (".", "is a folder"), ("gone", "does not exist")):
+        with pytest.raises(ConfigError, match=said):
+            reassessed_labels(tmp_path / name, PATHS)
 
 
 @pytest.mark.parametrize("path", ["val/n01440764/0001.jpg", "val/n01440764/ILSVRC2012_val_00000004.JPEG"])

@@ -5,8 +5,11 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from imagenet_ddp.config.validators import integer
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 # ILSVRC-2012: number of images in total, in the smallest class and in the largest class. Source: Russakovsky et al.
@@ -49,25 +52,53 @@ def validate_counts(name: str, folder: Path, counts: Mapping[str, int]) -> list[
     ]
 
 
+def read_reassessed(file: Path) -> list[list[int]]:
+    """Return the numbers of the correct classes of each image of ImageNet's validation set, in the order of the image
+    numbers.
+
+    file: real.json of Beyer et al. 2020, arXiv:2006.07159. Raises ConfigError if the file is not in this form.
+    """
+    what, labels = "does not exist", []
+    try:
+        if file.is_file():
+            labels = json.loads(file.read_text(encoding="utf-8"))
+            what = _not_reassessed(labels)
+        elif file.exists():
+            what = "is a folder" if file.is_dir() else "is not a regular file"
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+    except json.JSONDecodeError as error:
+        what = f"is not valid JSON in line {error.lineno:,}"
+    except (ValueError, RecursionError):
+        what = "is not valid JSON"
+    if what:
+        raise ConfigError(
+            f"real_labels must be a JSON file with a list of class numbers from 0 to {NUM_CLASSES - 1} for each image, "
+            f"but {describe_path(file)} {what}. Hint: download real.json from "
+            "https://github.com/google-research/reassessed-imagenet, and set real_labels=real.json."
+        )
+    return labels
+
+
+def _not_reassessed(labels: Any) -> str:
+    """Return what is wrong with the content of real.json, or ""."""
+    if not isinstance(labels, list) or not labels:
+        return "does not contain a list of images"
+    class_number = integer(0, NUM_CLASSES - 1)
+    for number, image in enumerate(labels, 1):
+        if not isinstance(image, list) or not all(map(class_number.accepts, image)):
+            return f"has {json.dumps(image)[:40]} for image {number:,}"
+    return ""
+
+
 def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
     """Return the set of correct WordNet ids of each image. It is empty for an image that must not be counted.
 
-    file: real.json of Beyer et al. 2020, arXiv:2006.07159, which has a list of class numbers for each validation image,
-    in the order of the image numbers. paths: paths of the images, with ImageNet's file names. Raises ConfigError if the
-    file is not in this form, or if a path has another name.
+    file: see read_reassessed. paths: paths of the images, with ImageNet's file names. Raises ConfigError if the file is
+    not in this form, or if a path has another name.
     """
-    hint = (
-        "Hint: download real.json from https://github.com/google-research/reassessed-imagenet, and set "
-        "real_labels=real.json."
-    )
     wordnet_ids = list(class_labels())
-    try:
-        labels = [{wordnet_ids[position] for position in image} for image in json.loads(file.read_text())]
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        raise ConfigError(
-            f"real_labels must be a JSON file with a list of class numbers for each image, but {file} is not: {error}. "
-            f"{hint}"
-        ) from error
+    labels = [{wordnet_ids[position] for position in image} for image in read_reassessed(file)]
     found = []
     for path in paths:
         number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)

@@ -9,12 +9,14 @@ from typing import Any
 from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import choice, expect, integer, number
+from imagenet_ddp.data.imagenet_layout import read_reassessed
 from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.folder.scan import validate_images
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.data.validate_augment import unsupported_by_dali, validate_augment
 from imagenet_ddp.data.validate_folders import validate_folders
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import install
 
 OF_FOLDERS = ("imagefolder", "imagenet")
@@ -48,6 +50,11 @@ def validate(
         return found
     if config.get("images") is not None:
         found += validate_images(config["images"])
+    if config.get("real_labels") and not elsewhere:
+        try:
+            read_reassessed(Path(config["real_labels"]))
+        except ConfigError as error:
+            found += error.mistakes
     if partial:
         return found
     size = data["image_size"] if integer(1).accepts(data["image_size"]) else 1

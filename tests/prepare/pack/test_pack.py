@@ -307,7 +307,7 @@ def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys:
     assert packs(tree, out) == 1
     said = capsys.readouterr().err
     assert "3 of 16 images cannot be read" in said
-    assert "train/cat/002.jpg: it is not an image in a known format" in said
+    assert f"\n  {tree}/train/cat/002.jpg: it is not an image in a known format" in said
     assert "train/dog/004.jpg: " in said
     assert "val/dog/000.jpg: the file is empty" in said
     assert "Hint: replace the files, or set data.on_bad_image=skip to leave them out" in said
@@ -324,6 +324,16 @@ def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys:
     assert all(images.read(index).shape[1] == 40 for index in range(8))
     left_out = manifest.read(out).splits["train"].left_out
     assert [entry["name"] for entry in left_out] == ["cat/002.jpg", "dog/004.jpg"]
+
+
+def test_a_bad_image_of_a_table_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_images(tmp_path / "train", {"cat": 2})
+    write_images(tmp_path / "val", {"cat": 1})
+    (tmp_path / "train/cat/001.jpg").write_bytes(b"no image")
+    lines = ["train/cat/000.jpg,cat,train", "train/cat/001.jpg,cat,train", "val/cat/000.jpg,cat,val"]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *lines]))
+    assert packs(tmp_path / "t.csv", tmp_path / "out", "data=table") == 1
+    assert f"\n  {tmp_path}/train/cat/001.jpg: it is not an image" in capsys.readouterr().err
 
 
 def test_a_file_that_is_far_too_large_is_named_and_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

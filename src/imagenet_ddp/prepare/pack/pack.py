@@ -106,9 +106,7 @@ def _run(plan: Plan, out: Path) -> None:
     written = _write_shards(plan, out, plans, splits, wanted)
     validate_unchanged(splits)
     bad = [
-        (f"{shard.split}/{splits[shard.split].names[index]}", reason)
-        for shard in plans
-        for index, reason in written[shard.file].bad
+        (splits[shard.split].images.path(index), reason) for shard in plans for index, reason in written[shard.file].bad
     ]
     _validate_bad_images(out, bad, data, sum(len(split.images) for split in splits.values()))
     manifest = Manifest(

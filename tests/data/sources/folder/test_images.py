@@ -1,3 +1,4 @@
+import os
 import pickle
 import time
 from collections.abc import Callable
@@ -19,6 +20,17 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
         file.truncate(folder_images.MAX_FILE_BYTES + 2**30)  # takes no room on the disk
     with pytest.raises(UnreadableImage, match=r"huge\.jpg .* the file is too large \(2\.0 GiB\)"):
         list_images(tmp_path, ["cat"]).open(0)
+
+
+def test_only_regular_files_are_read(tmp_path: Path):
+    """A table may name anything."""
+    os.mkfifo(tmp_path / "pipe")
+    images = FileImages(tmp_path, Names.of(["pipe", "/dev/zero", "."]), np.zeros(3, np.int64))
+    open_files = sorted(Path("/proc/self/fd").iterdir())
+    for index in range(3):
+        with pytest.raises(UnreadableImage, match="it is not a regular file"):
+            images.open(index)
+    assert sorted(Path("/proc/self/fd").iterdir()) == open_files
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,26 @@ def test_folders_that_are_none(many: int, tmp_path: Path):
         assert find_missing(str(tmp_path), [f"{below}/{number}" for number in range(many)]) == list(range(many))
 
 
+@pytest.mark.parametrize("many", [1, files.FEW + 1])
+def test_only_regular_files_and_links_to_them_count(many: int, tmp_path: Path):
+    make(tmp_path, *(f"{number}.jpg" for number in range(many)))
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "folder.jpg").mkdir()
+    targets = ("pipe.jpg", "folder.jpg", "/dev/null", "gone.jpg", "link5.jpg", "0.jpg")
+    for number, target in enumerate(targets, 1):
+        (tmp_path / f"link{number}.jpg").symlink_to(target)
+    wrong = ["pipe.jpg", "folder.jpg", "/dev/null", *(f"link{number}.jpg" for number in range(1, 6))]
+    good = ["link6.jpg", *(f"{number}.jpg" for number in range(many))]
+    assert [[*wrong, *good][place] for place in find_missing(str(tmp_path), [*wrong, *good])] == wrong
+
+
 def test_a_folder_of_many_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     names = [f"{number}.jpg" for number in range(1000)]
     make(tmp_path, *names)
     asked: list[str] = []
-    listdir, exists = os.listdir, os.path.exists
-    monkeypatch.setattr(os, "listdir", lambda path: asked.append(path) or listdir(path))
-    monkeypatch.setattr(os.path, "exists", lambda path: asked.append(path) or exists(path))
+    scandir, isfile = os.scandir, os.path.isfile
+    monkeypatch.setattr(os, "scandir", lambda path: asked.append(path) or scandir(path))
+    monkeypatch.setattr(os.path, "isfile", lambda path: asked.append(path) or isfile(path))
     assert find_missing(str(tmp_path), names) == []
     assert len(asked) == 1
     assert find_missing(str(tmp_path), [*names, "gone.jpg"]) == [1000]
@@ -47,7 +60,7 @@ def test_a_folder_of_many_is_listed_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_disk_that_is_too_slow_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    exists = os.path.exists
-    monkeypatch.setattr(os.path, "exists", lambda path: time.sleep(0.05) or exists(path))
+    isfile = os.path.isfile
+    monkeypatch.setattr(os.path, "isfile", lambda path: time.sleep(0.05) or isfile(path))
     paths = [f"{number}/gone.jpg" for number in range(2000)]  # 100 s by one thread
     assert len(find_missing(str(tmp_path), paths, budget_s=0.2)) < 2000

@@ -1,3 +1,4 @@
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,10 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
     ("content", "said"),
     [
         ("path,label\na.jpg,cat,x\nb.jpg\n", "must be that of the header (2), but is not in 2 rows: row 2 (3 cells)"),
-        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "must be a single line, but is not in 1 row: row 5."),
+        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "control characters, but is not in 1 row: row 5 (\\n)."),
+        (GOOD + "d.jpg,ca\0t,val,1\n", "without control characters, but is not in 1 row: row 5 (\\x00)."),
+        (GOOD + "\x1b[31md.jpg,cat,val,1\ne\x7f.jpg,cat,val,1\n", "is not in 2 rows: row 5 (\\x1b), row 6 (\\x7f)."),
+        (GOOD + "d.jpg,cat,\x1b[31mtest,1\n", "must be train or val, but is not in 1 row: row 5 (\\x1b[31mtest)."),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
         ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "label must not be empty, but is in 2 rows: row 2, row 3."),
         (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
@@ -90,6 +94,13 @@ def test_files_are_looked_for_once_the_rows_are_right(tmp_path: Path):
     assert "row 3 (gone.jpg)" in text
 
 
+def test_folders_and_pipes_are_no_images(tmp_path: Path):
+    (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (text,) = found(tmp_path, GOOD + "folder.jpg,cat,train,1\npipe.jpg,cat,train,1\n")
+    assert "but does not in 2 rows: row 5 (folder.jpg), row 6 (pipe.jpg). Hint: correct those rows (a folder or" in text
+
+
 def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
     assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,dog\n", "evaluate") == []
     assert read_table(keys(tmp_path / "t.csv"), {}, "evaluate").rows_of("val", "evaluate") == [0, 1]
@@ -123,11 +134,13 @@ def test_columns_of_other_names(tmp_path: Path):
         (None, "got null. Hint: set data.root=FILE.csv to a table with the columns path and label."),
         ("gone.csv", "gone.csv) does not exist. Hint: set data.root=FILE.csv."),
         ("~/pets.csv", "does not exist. Hint: set data.root=/home/ann/pets.csv."),
+        ("pipe", "pipe) is not a regular file. Hint: set data.root=FILE.csv."),
         (".", ") is a folder. Hint: set data.root=FILE.csv, or set data=imagefolder with data.root=.."),
     ],
 )
 def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
     (text,) = validate(keys(root), {"HOME": "/home/ann"})
     assert text.startswith("data.root must be ") and text.endswith(said)
 

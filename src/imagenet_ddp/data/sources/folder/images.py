@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import stat
 from collections import Counter
 from pathlib import Path
 
@@ -15,12 +16,18 @@ MAX_FILE_BYTES = 2**30  # twice the decoded size of the largest image that is ac
 
 
 def read_file(path: str) -> bytes:
-    """Read a whole image file. Raises UnreadableImage if it is larger than MAX_FILE_BYTES, and OSError if it cannot be
-    read."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (hot loop)
-        if (size := os.fstat(file.fileno()).st_size) > MAX_FILE_BYTES:
-            raise UnreadableImage(path, f"the file is too large ({size / 2**30:,.1f} GiB)")
-        return file.read()
+    """Read a whole image file. Raises UnreadableImage if it is not a regular file or larger than MAX_FILE_BYTES, and
+    OSError if it cannot be read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would otherwise wait for a writer
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableImage(path, "it is not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise UnreadableImage(path, f"the file is too large ({status.st_size / 2**30:,.1f} GiB)")
+        return open(descriptor, "rb", buffering=0, closefd=False).read()
+    finally:
+        os.close(descriptor)
 
 
 class FileImages(Images):

@@ -1,4 +1,4 @@
-"""Find the files of a long list that do not exist, folder by folder. This module does not import torch."""
+"""Find the paths of a long list that are not regular files, folder by folder. This module does not import torch."""
 
 import os
 import time
@@ -12,10 +12,11 @@ _CHUNK = 64  # number of folders that a thread checks one after the other
 
 
 def find_missing(folder: str, paths: Sequence[str], budget_s: float = BUDGET_S) -> list[int]:
-    """Return the positions of the paths (relative to the folder, or absolute) that do not exist.
+    """Return the positions of the paths (relative to the folder, or absolute) that are missing or not regular files.
 
     A folder is listed once, for which a network disk needs one request per few hundred files. A million files in a
-    thousand folders therefore take seconds. Paths that are not checked within budget_s seconds count as existing.
+    thousand folders therefore take seconds. Each link takes a request of its own. Paths that are not checked within
+    budget_s seconds count as existing.
     """
     by_folder: dict[str, list[int]] = {}
     for position, path in enumerate(paths):
@@ -37,15 +38,20 @@ def _missing(folder: str, below: str, paths: Sequence[str], positions: list[int]
     if len(positions) > FEW:
         where = os.path.join(folder, below)  # noqa: PTH118
         try:
-            names = set(os.listdir(where))  # noqa: PTH208
+            with os.scandir(where) as entries:
+                for entry in entries:
+                    if time.monotonic() > end_s:
+                        return
+                    if entry.is_file(follow_symlinks=False):  # free on most file systems
+                        names.add(entry.name)
         except (OSError, ValueError):
             if not os.path.isdir(where):  # noqa: PTH112 (raises no error); if it exists, it cannot be listed
                 yield from positions
                 return
     for position in positions:
         path = paths[position]
-        # a path that is not listed is checked too, because some file systems encode ü differently from the table
-        if path.rpartition("/")[2] in names or os.path.exists(os.path.join(folder, path)):  # noqa: PTH110, PTH118
+        # links are checked one by one, and paths that are not listed, because some file systems encode ü differently
+        if path.rpartition("/")[2] in names or os.path.isfile(os.path.join(folder, path)):  # noqa: PTH113, PTH118
             continue
         if time.monotonic() > end_s:
             return

@@ -3,6 +3,7 @@ torch."""
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ NEEDED = ("path", "label")
 SPLITS = ("train", "val")
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
 MAX_ROWS = 10  # number of rows named for each kind of mistake
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Table:
 
 
 def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> list[str]:
-    """Return a message for each kind of mistake in the table, including files that do not exist. data: the resolved
+    """Return a message for each kind of mistake in the table, including paths of missing files. data: the resolved
     data.* keys. verb: evaluate needs only the validation images; check reads every image later, so missing files are
     not looked for."""
     try:
@@ -62,7 +64,8 @@ def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "t
     return _rows(
         f"{table.file}: path must name an existing file, relative to {where} or absolute, but does not",
         [(table.numbers[rows[position]], table.paths[rows[position]]) for position in missing],
-        "correct those rows, or put the table into the folder to which its paths are relative",
+        "correct those rows (a folder or a pipe is not a file), or put the table into the folder to which its paths "
+        "are relative",
     )
 
 
@@ -123,6 +126,10 @@ def _file(root: str | None, environ: Mapping[str, str]) -> Path:
         if root.startswith("~"):  # no shell expands ~ after "data.root="
             hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
         raise ConfigError(f"data.root must be a table, but {describe_path(path)} does not exist. Hint: set {hint}.")
+    if not path.is_file():  # reading a pipe might never end
+        raise ConfigError(
+            f"data.root must be a table, but {describe_path(path)} is not a regular file. Hint: set data.root=FILE.csv."
+        )
     return path
 
 
@@ -164,8 +171,12 @@ def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> l
 
     for purpose in NEEDED:
         found += check(purpose, lambda cell: not cell, "must not be empty, but is", "remove them")
-        hint = "the row before them, where a closing quote may be missing"
-        found += check(purpose, lambda cell: "\n" in cell, "must be a single line, but is not", hint)
+        rows = zip(cells.numbers, columns[purpose], strict=True)
+        found += _rows(
+            f"{path}: {purpose} must be a single line without control characters, but is not",
+            [(number, match[0]) for number, cell in rows if (match := _CONTROL.search(cell))],
+            "correct those rows, or the row before them, where a closing quote may be missing",
+        )
     if "split" in columns:
         hint = "remove the rows of any other split"
         found += check("split", lambda cell: cell not in SPLITS, "must be train or val, but is not", hint)
@@ -235,10 +246,15 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
 def _rows(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
     """Return a message about the rows that break a rule, with their number and the first of them, or an empty list if
     there are none. wrong: (row number, content) of each such row."""
-    texts = [f"row {number}" + (f" ({what})" if what else "") for number, what in wrong]
+    texts = [f"row {number}" + (f" ({_escaped(what)})" if what else "") for number, what in wrong]
     if not texts:
         return []
     return [f"{rule} in {count_noun(len(texts), 'row')}: {shorten_list(texts, MAX_ROWS)}. Hint: {hint}."]
+
+
+def _escaped(text: str) -> str:
+    """Return the text with control characters as \\n, \\x00, ..., which a terminal would act on."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _number(text: str) -> float:
