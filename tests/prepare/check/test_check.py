@@ -168,7 +168,7 @@ def test_all_that_can_be_wrong(
 def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
         done("prepare=check", "data=imagefolder", "data.root=gone")
-    with pytest.raises(ConfigError, match=r"data\.root must contain train/ and val/, .* data\.train_dir=\."):
+    with pytest.raises(ConfigError, match=r"data\.root must contain train/ and val/, .*data\.train_dir=\."):
         done("prepare=check", "data=imagefolder", f"data.root={pets}/train")  # the class folders themselves
     with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
         done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
