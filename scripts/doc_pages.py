@@ -14,9 +14,9 @@ from imagenet_ddp.benchmark import result_tables
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
 from imagenet_ddp.cli.translate import translate
-from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report import __main__ as report_help
 

@@ -30,7 +30,7 @@ ROUNDS, BATCH_SIZE = 5, 32
 
 
 def predictor_of(path: str) -> Predictor:
-    request = parse.command_line("predict", [f"checkpoint={path}", "images=x"], os.environ)
+    request = parse.command_line("predict", [f"checkpoint={path}", f"images={path}"], os.environ)
     return open_predictor(resolved_config(request, os.environ))
 
 
@@ -46,7 +46,7 @@ def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
     """Return a function that predicts as tutorials do, with Pillow, transforms and batches. Sizes, weights and batch
     size are those of predict."""
     stored = read(Path(checkpoint))
-    request = parse.command_line("predict", [f"checkpoint={checkpoint}", "images=x"], os.environ)
+    request = parse.command_line("predict", [f"checkpoint={checkpoint}", f"images={checkpoint}"], os.environ)
     config = resolved_config(request, os.environ)
     net = load_net(config, stored[KEY], stored["state_dict"])
     seen = EvalTransform.from_options(stored[KEY]["eval_transform"])

@@ -8,7 +8,7 @@ import pytest
 from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import options as report_options
 from imagenet_ddp.tune import space

@@ -7,7 +7,7 @@ import pytest
 
 from imagenet_ddp import __main__ as entry
 from imagenet_ddp.cli import help
-from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.schema.commands import COMMANDS
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, *argv: str, program: str = "/bin/imagenet-ddp") -> None:

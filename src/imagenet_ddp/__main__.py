@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.suggest import closest
-from imagenet_ddp.config.commands import COMMANDS
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.system import closed_pipe
 from imagenet_ddp.system.text import uv_run
 

@@ -16,8 +16,8 @@ from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardL
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
-from imagenet_ddp.config import commands
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.schema import commands
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 

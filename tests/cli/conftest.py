@@ -10,7 +10,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 
-from imagenet_ddp.config import commands
+from imagenet_ddp.config.schema import commands
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 
 GROUPS = [

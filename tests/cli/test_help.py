@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from imagenet_ddp.cli import help, parse
-from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.schema.commands import COMMANDS
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

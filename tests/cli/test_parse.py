@@ -13,8 +13,8 @@ from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config import trainer_options
-from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.data.validate import has_dali
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
@@ -320,7 +320,7 @@ GLOBAL = "# @package _global_\n"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("defaults: [override /loss: x]", ["loss must be one of default, got x (in experiment/bad.yaml)."]),
+        ("defaults: [override /loader: x]", ["loader must be one of dali, default, got x (in experiment/bad.yaml)."]),
         ("optim:\n  lr: 1\n  lr: 2", ["experiment/bad.yaml, line 4: found duplicate key lr. Hint: correct that file."]),
         ("optim:\n\tlr: 1", ["experiment/bad.yaml, line 3: found character '\\t' that cannot start any token."]),
         ("optim:\n lr: 1\n  m: 2", ["experiment/bad.yaml, line 4: mapping values are not allowed here."]),
@@ -339,10 +339,11 @@ def test_each_mistake_in_a_file_of_ones_own_is_named(content: str, said: list[st
         assert text.startswith(f"experiment=bad cannot be composed: {start}")
 
 
-@pytest.mark.parametrize("content", ["seed: 1", "", "- a", "# @package _globl_\nseed: 1"])
-def test_an_experiment_needs_its_first_line(content: str, tmp_path: Path):
+@pytest.mark.parametrize("first", ["", "# @package _globl_\n"])
+@pytest.mark.parametrize("content", ["seed: 1", "", "- a"])
+def test_an_experiment_needs_its_first_line(first: str, content: str, tmp_path: Path):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
-    (tmp_path / "mine" / "experiment" / "bad.yaml").write_text(content)
+    (tmp_path / "mine" / "experiment" / "bad.yaml").write_text(first + content)
     (text,) = refused("--config-dir", "mine", "experiment=bad")
     assert text.endswith("(in experiment/bad.yaml). Hint: make `# @package _global_` the first line of that file.")
     if not content.startswith("-"):

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from omegaconf import MISSING
 
-from imagenet_ddp.config.commands import COMMANDS
 from imagenet_ddp.config.keys import Key, declared, validate_group
+from imagenet_ddp.config.schema.commands import COMMANDS
 
 KEYS = {key.path: key for command in COMMANDS for key in declared(command).values() if not key.is_group}
 

@@ -277,6 +277,12 @@ def test_options_that_cannot_be_read_are_refused(
     assert len(error.value.mistakes) == 1 and error.value.mistakes[0].startswith(said)
 
 
+def test_a_rank_that_lightning_could_not_read_is_refused(tree: Path):
+    """Importing Lightning would end in a traceback."""
+    with pytest.raises(ConfigError, match="SLURM_PROCID must be an integer, got an empty value"):
+        options.read([*TINY, f"data.root={tree}"], {**clean_environ(), "SLURM_PROCID": ""})
+
+
 @pytest.mark.parametrize("typed", ["data.root=gone", "trainer.devices=9999", "cluster.address=10.0.0.1:29500"])
 def test_mistakes_of_machine_data_and_world_are_left_to_the_checks(typed: str, tree: Path):
     assert options.read([*TINY, f"data.root={tree}", typed], clean_environ()) is not None

@@ -112,6 +112,8 @@ def test_jobs_are_listed(run: Run, tmp_path: Path) -> None:
         ((*LISTED, "sweep.job=first"), {}, "sweep.job must be "),
         (("-m", "sweep.resume=gone"), {}, "sweep.resume=gone must be the folder of a sweep, but gone/sweep"),
         (("-m", "sweep.resume=s", "seed=3"), {}, "must list the 2 jobs of this sweep, got 4 other jobs"),
+        (("-m", "seed=0,1", "hydra.run.dir=x"), {}, "Hint: leave hydra.run.dir out, or set hydra.sweep.dir=FOLDER"),
+        ((*LISTED, "sweep.job=0", "hydra.sweep.subdir=x", "hydra.sweep.dir=s"), {}, "leave hydra.sweep.subdir out"),
         (("-m", "seed=5,6", "sweep.job=0", "hydra.sweep.dir=s"), {}, "list the 2 jobs of this sweep, got 4 other jobs"),
     ],
 )

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from imagenet_ddp.config.commands import METRICS
+from imagenet_ddp.config.schema.commands import METRICS
 from imagenet_ddp.models.metrics import FURTHER, ImagesCounted, further_metrics
 
 NONE = torch.tensor([], dtype=torch.int64)

@@ -3,7 +3,7 @@ import signal
 import pytest
 
 from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.config import commands
+from imagenet_ddp.config.schema import commands
 from imagenet_ddp.runs import signals
 from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, exit_on_signal, hold_signals, raise_on_signal
 

@@ -5,8 +5,10 @@ torch.
 """
 
 import contextlib
+import copy
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,12 +41,21 @@ def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
     """
     found = []
     for group, _, name in (line.partition("=") for line in lines):
-        files = [Path(folder) / group / f"{name}.yaml" for folder in folders] if group in RECIPE_GROUPS else []
-        if file := next((file for file in files if file.is_file()), None):
-            content: Any = OmegaConf.to_container(OmegaConf.load(file))
-            values = {key: value for key, value in (content or {}).items() if key != "defaults"}
-            found += [f"{key}={json.dumps(value)}" for key, value in leaves(values, f"{group}.").items()]
+        if group in RECIPE_GROUPS and (file := _file_of(group, name, folders)):
+            found += [f"{key}={json.dumps(value)}" for key, value in leaves(_content(file), f"{group}.").items()]
     return found
+
+
+def _file_of(group: str, name: str, folders: Sequence[str]) -> Path | None:
+    """Return the file of a choice in a group, in the first of the folders that has one."""
+    files = [Path(folder) / group / f"{name}.yaml" for folder in folders]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """Return the keys and values of a file, without its defaults; {} if it holds none."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(file))
+    return {key: value for key, value in content.items() if key != "defaults"} if isinstance(content, dict) else {}
 
 
 @contextlib.contextmanager
@@ -151,7 +162,9 @@ class Composer:
                     config = self._load([*kept, override], mode)
                     kept.append(override)
                 except Exception as error:
-                    found.append(self.explain.refused_choice(override, self._options(override, search), error))
+                    options = self._options(override, search)
+                    errors = [error, *self._errors_of_keys(override, config)]
+                    found += dict.fromkeys(self.explain.refused_choice(override, options, each) for each in errors)
         for override in values:
             try:
                 apply(override, config)
@@ -159,10 +172,29 @@ class Composer:
                 found.append(self.explain.refused_value(override, error))
         return config, found
 
+    def _errors_of_keys(self, override: Override, config: DictConfig) -> list[Exception]:
+        """Return the error of each key in the file of a choice, because Hydra stops at the first one. Return [] for a
+        file that cannot be read, or that holds the keys of one group."""
+        found, config = [], copy.deepcopy(config)
+        OmegaConf.set_struct(config, None)  # as while Hydra merges the files: only declared groups refuse unknown keys
+        with contextlib.suppress(Exception):  # Hydra's own error for this file is reported
+            file = _file_of(override.key_or_group, str(override.value()), self._folders())
+            if not file or not re.match(r"\s*# *@package +_global_\s", file.read_text(encoding="utf-8")):
+                return []
+            for key, value in leaves(_content(file)).items():
+                OmegaConf.update(only := OmegaConf.create({}), key, value)
+                try:
+                    OmegaConf.merge(config, only)
+                except Exception as error:
+                    found.append(error)
+        return found
+
+    def _folders(self) -> list[str]:
+        return [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]
+
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [line_of(override) for override in overrides]
-        folders = [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]
-        values = group_values(lines, folders)
+        values = group_values(lines, self._folders())
         config = self.loader.load_configuration(self.config_name, [*values, *lines], mode)
         if values:  # Hydra's records show only what was typed
             del config.hydra.overrides.task[: len(values)]

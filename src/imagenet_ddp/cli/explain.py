@@ -4,11 +4,12 @@ import os
 import re
 import shlex
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import MissingConfigException
@@ -141,17 +142,43 @@ class Explainer:
     def in_file(self, error: Exception, name: str) -> str:
         """Explain a mistake in a file in the user's --config-dir. The files of conf/ have none, because tests compose
         them."""
-        text = str(error)
+        for cause in _causes(error):
+            if isinstance(cause, yaml.MarkedYAMLError) and cause.problem and cause.problem_mark:
+                path, line = Path(cause.problem_mark.name), cause.problem_mark.line + 1
+                return f"{path.parent.name}/{path.name}, line {line}: {cause.problem}. Hint: correct that file."
+            if isinstance(cause, RecursionError):
+                return f"{name}.yaml contains itself, by an alias (*NAME) or in its defaults. Hint: correct that file."
+        text = next(filter(None, map(str, _causes(error))), type(error).__name__)
         where = re.search(r"In '([^']+)'", text)
         file = f" (in {where.group(1) if where else name}.yaml)"
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
+            group, _, value = error.missing_cfg_file.rpartition("/")
+            file = file if where and "/" in where.group(1) else f" (in {name}.yaml)"  # not conf/base.yaml
+            return f"{group} must be one of {', '.join(error.options)}, got {value}{file}. Hint: correct that file."
         if unknown_key := re.search(r"Key '[^']*' (?:is )?not in .*?full_key: (\S+)", text, re.DOTALL):
-            return unknown(unknown_key.group(1), self.keys, file)
+            key, group = unknown_key.group(1), name.rpartition("/")[0]
+            if group not in self.keys and (key == group or re.fullmatch("_.*_", key)):
+                hint = "make `# @package _global_` the first line of that file"
+                return f"{key} is not a known key{file}. Hint: {hint}."
+            return unknown(key, self.keys, file)
         full_key = re.search(r"full_key: (\S+)", text)
-        first, *others = text.splitlines() or [type(error).__name__]
+        value = re.search(r"Value '(.*)' of type .* could not be converted", text)
+        if full_key and value and (declared := self.keys.get(full_key.group(1))):
+            words = f"{full_key.group(1)} must be {declared.words}, got {value.group(1)}"
+            return f"{words}{file}. Hint: correct that file."
+        first, *others = text.splitlines()
         reason = re.sub(r"^In '[^']+': ", "", first)
         if reason.endswith("raised while composing config:"):
             reason = next((line for line in others if line.strip()), reason)
-        return f"{full_key.group(1) + ': ' if full_key else ''}{reason.strip()}{file}. Hint: correct that file."
+        of_key = f"{full_key.group(1)}: " if full_key else ""
+        return f"{of_key}{reason.strip().rstrip('.')}{file}. Hint: correct that file."
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _default(options: list[str]) -> str:

@@ -21,7 +21,7 @@ from imagenet_ddp.cli.explain import first_sentence, line_of
 from imagenet_ddp.cli.translate import Translation, translate
 from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.cli.whole_line import quoted
-from imagenet_ddp.config import commands
+from imagenet_ddp.config.schema import commands
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
@@ -106,12 +106,6 @@ def command_line(
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request
-
-
-def refuse_multirun(argv: Sequence[str], why: str) -> None:
-    """Raise ConfigError if -m is set. why: the reason, shown in the message."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
 
 
 def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str]]:

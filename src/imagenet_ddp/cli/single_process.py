@@ -20,10 +20,16 @@ class SingleProcess:
     found: list[str]  # mistakes in single keys; the command checks combinations
 
 
+def refuse_multirun(argv: Sequence[str], why: str) -> None:
+    """Raise ConfigError if -m is set. why: the reason, shown in the message."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
+
+
 def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess:
     """Return the command line. why: the reason for refusing -m, shown in the message. Raises ConfigError if a mistake
     makes further validation impossible."""
-    parse.refuse_multirun(argv, why)
+    refuse_multirun(argv, why)
     request = parse.command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)

@@ -12,8 +12,9 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 
 from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.suggest import unknown
-from imagenet_ddp.config import commands, keys, trainer_options
+from imagenet_ddp.config import keys, trainer_options
 from imagenet_ddp.config.keys import Key
+from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check

@@ -10,7 +10,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config import commands, trainer_options
+from imagenet_ddp.config import trainer_options
+from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, number, shown
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}

@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import choice, expect, integer, number
 from imagenet_ddp.data.imagenet_layout import read_reassessed
 from imagenet_ddp.data.sources.detect import NAMES, name_of

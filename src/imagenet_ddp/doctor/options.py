@@ -11,7 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
 from imagenet_ddp.cli.parse import Request
+from imagenet_ddp.cli.single_process import refuse_multirun
 from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.distributed.launchers.ranks import refuse_unreadable
 from imagenet_ddp.errors import ConfigError
 
 
@@ -25,7 +27,8 @@ class Options:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
-    parse.refuse_multirun(argv, "doctor checks one")
+    refuse_multirun(argv, "doctor checks one")
+    refuse_unreadable(environ)
     request = parse.command_line("doctor", argv, environ)
     typed = [option for option in request.typed if key_of(option) != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)

@@ -30,6 +30,7 @@ FILE = "sweep.yaml"
 FAILED = ".failed"  # marks the folder of a failed job; a job on another machine may leave no other trace
 MULTIRUN = ("-m", "--multirun")
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
+IGNORED = ("hydra.run.dir", "hydra.sweep.subdir")  # the folder of a job is its number
 
 
 def expand_resume(argv: list[str]) -> list[str]:
@@ -67,7 +68,16 @@ def _flags(request: parse.Request) -> list[str]:
 
 def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | None:
     """Return the number of the job that this process runs; None means all jobs. With sweep.job=list, print the jobs and
-    exit. Raises ConfigError if sweep.job is not valid for this sweep."""
+    exit. Raises ConfigError if sweep.job is not valid for this sweep, or if an option is ignored in a sweep."""
+    typed = {overrides.key_of(word) for word in request.typed}
+    if ignored := [key for key in IGNORED if key in typed]:
+        hint = "out, or set hydra.sweep.dir=FOLDER instead."
+        raise ConfigError(
+            [
+                f"{key} must not be set with -m, which numbers the jobs' folders. Hint: leave {key} {hint}"
+                for key in ignored
+            ]
+        )
     chosen, count = request.configs[0].sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
         raise ConfigError("sweep.job must have one value, got several. Hint: start one command per job.")

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.commands import USE_MODEL
 from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
 from imagenet_ddp.runs.checkpoints import has_checkpoint
 from imagenet_ddp.runs.folder import last_checkpoint

@@ -15,6 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
+from imagenet_ddp.cli.single_process import refuse_multirun
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
@@ -66,7 +67,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     A resumed study keeps its options and its search space, but tune.* may be typed again. Its paths are relative to the
     folder in which it was started, which becomes the current folder.
     """
-    parse.refuse_multirun(argv, "tune chooses the combinations")
+    refuse_multirun(argv, "tune chooses the combinations")
     argv = hydra_flags.without_local_rank(argv)
     request = parse.command_line("tune", argv, environ, compose_only=True)
     if added := _search_for_optimizer(request):

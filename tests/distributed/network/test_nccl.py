@@ -12,8 +12,8 @@ from helpers.private_network import TWO_CARDS, in_own_network
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.commands import register
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.schema.commands import register
 from imagenet_ddp.distributed.network import nccl, nccl_interfaces
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
 from imagenet_ddp.distributed.network.nccl import (

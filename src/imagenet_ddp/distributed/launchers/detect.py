@@ -65,6 +65,7 @@ def detect(
         detectors += [slurm.from_step, ranks.from_openmpi, slurm.refuse_batch_shell]
     detectors += [manual.one_per_node]
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
+    ranks.refuse_unreadable(environ)
     if one_process and not found.standalone:
         raise ConfigError(
             f"strategy={config['strategy']['name']} runs in one process, but {found.source} requests several. "

@@ -12,6 +12,8 @@ from imagenet_ddp.errors import ConfigError
 OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
 OPENMPI = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
 NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT")
+# which Lightning reads when it is imported, whatever the launcher: lightning/fabric/utilities/rank_zero.py
+OF_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 
 
 def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
@@ -151,10 +153,24 @@ def _read(
     return LaunchInfo(source, address, world_info, world_info.num_nodes, node_rank, manual=manual)
 
 
+def refuse_unreadable(environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if Lightning could not be imported because of a variable that is not an integer."""
+    wrong = [
+        f"{_not_integer(environ, name)} Hint: run `unset {name}`."
+        for name in OF_LIGHTNING
+        if name in environ and not environ[name].removeprefix("-").isdecimal()
+    ]
+    if wrong:
+        raise ConfigError(wrong)
+
+
+def _not_integer(environ: Mapping[str, str], name: str) -> str:
+    return f"{name} must be an integer, got {environ[name] or 'an empty value'} (environment)."
+
+
 def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
     wrong = [
-        f"{name} must be an integer, got {environ[name] or 'an empty value'} (environment). "
-        "Hint: start the command with torchrun."
+        f"{_not_integer(environ, name)} Hint: start the command with torchrun."
         for name in NUMBERS
         if name in environ and not environ[name].isdecimal()
     ]

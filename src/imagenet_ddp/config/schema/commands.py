@@ -1,4 +1,4 @@
-"""Declare the configuration of each command: the groups of `schema` and the command's own keys."""
+"""Declare the configuration of each command: groups of this package, and the keys of the command itself."""
 
 import functools
 from dataclasses import dataclass, field
