@@ -1,5 +1,6 @@
 """Ranks as threads over a real store: whatever their speeds, and whoever is asked, all stop at the same position."""
 
+import os
 import random
 import signal
 import threading
@@ -164,7 +165,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monke
         left.append(code)
         raise SystemExit
 
-    monkeypatch.setattr(stop_agreement.os, "_exit", leave)
+    monkeypatch.setattr(os, "_exit", leave)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     signals = Signals()
     signals.received = signal.SIGTERM

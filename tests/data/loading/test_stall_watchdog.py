@@ -79,7 +79,7 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     """Where a disk holds even a process that is killed."""
     left: list[int] = []
     killed: list[int] = []
-    monkeypatch.setattr(stall_watchdog.os, "_exit", left.append)
+    monkeypatch.setattr(os, "_exit", left.append)
     loader = processes(100, 101, kill=killed.append)
     watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, 0.4)
     assert list(watch.watch(late(3.0))) == [0]
