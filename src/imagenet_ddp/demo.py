@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.engine.open_model import EXPORTED, open_predictor, resolved_config
+from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown
@@ -69,13 +70,10 @@ def _port_refused(host: str, port: int) -> ConfigError:
 
 
 def page_title(config: Mapping[str, Any]) -> str:
-    """Return the title of the page, such as "resnet18 trained on pets"; for an exported file, whose data is unknown,
-    return its name. config: result of resolved_config."""
-    checkpoint, model, data = Path(config["checkpoint"]), config["model"], config["data"]
-    if checkpoint.suffix in EXPORTED:
-        return checkpoint.name
-    name = Path(data["root"] or "").name or data["_target_"] or data["name"]
-    return f"{model['_target_'] or model['name']} trained on {name}"
+    """Return the title of the page. For an exported file, whose data is unknown, it is the name of the file. config:
+    result of resolved_config."""
+    checkpoint = Path(config["checkpoint"])
+    return checkpoint.name if checkpoint.suffix in EXPORTED else model_title(config["model"], config["data"])
 
 
 def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:

@@ -92,3 +92,13 @@ def folder_of(data: Mapping[str, Any], key: str) -> Path | None:
     """Return the folder of data.train_dir or data.val_dir, in the same form however it was typed; None without
     data.root."""
     return None if data.get("root") is None else (Path(data["root"]) / (data.get(key) or "")).resolve()
+
+
+def data_name(data: Mapping[str, Any]) -> str:
+    """Return the name of a data set: that of its folder, without the path, which is private, or of its source."""
+    return Path(data["root"] or "").name or data.get("_target_") or data["name"]
+
+
+def model_title(model: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Return a title such as "resnet18 trained on pets". model, data: config groups of the training."""
+    return f"{model['_target_'] or model['name']} trained on {data_name(data)}"

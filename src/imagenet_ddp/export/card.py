@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
@@ -22,9 +23,7 @@ def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mappi
     num_classes, size = len(metadata["classes"]), seen["image_size"]
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
     source = contents["config"]["data"]  # what the net was trained on, whatever was typed for the comparison
-    # the folder's name only, because its path is private
-    data = Path(source["root"] or "").name or source.get("_target_") or source["name"]
-    title = f"{model['_target_'] or model['name']} trained on {data}"
+    data, title = data_name(source), model_title(model, source)
     inputs = {
         "inside": "uint8 (batch, 3, height, width), RGB, of any size; the model resizes, crops and normalises it",
         "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; the model normalises it",
