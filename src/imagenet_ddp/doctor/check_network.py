@@ -22,7 +22,7 @@ def _interfaces(machine: Machine) -> list[Check]:
     except OSError:
         return passed(f"{', '.join(words)}; none is chosen, because {host} does not resolve", **numbers)
     if interface is None:
-        return failed([f"no interface of this machine ({', '.join(words)}) leads to {host}. "
+        return failed([f"no interface of this machine ({', '.join(words)}) reaches {host}. "
                        "Hint: check that the address is right and belongs to a network of this machine."])  # fmt: skip
     card = psutil.net_if_stats().get(interface.name)
     link_mbit_per_s = card.speed or None if card else None  # most clouds report no speed

@@ -174,11 +174,11 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
     assert validate(config(GLOO_SOCKET_IFNAME="typo"), {}, MASTER) == [
         f"nccl.env.GLOO_SOCKET_IFNAME must be the whole name of an interface of this machine {LISTED}, "
         "got typo. Hint: set nccl.env.GLOO_SOCKET_IFNAME=null, or set nccl.env.GLOO_SOCKET_IFNAME=ens3 "
-        "(it routes to 10.1.1.9)."
+        "(used to reach 10.1.1.9)."
     ]
     assert validate(config(), {"NCCL_SOCKET_IFNAME": "typo"}, "10.2.2.9") == [
         f"NCCL_SOCKET_IFNAME must match an interface of this machine {LISTED}, got typo. "
-        "Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3f1 (it routes to 10.2.2.9)."
+        "Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3f1 (used to reach 10.2.2.9)."
     ]
 
 
@@ -189,7 +189,7 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
             "GLOO",
             "typo",
             None,
-            "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (it routes to other machines).",
+            "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (used to reach other machines).",
         ),
         ("GLOO", "ens", None, "the whole name of an interface"),  # Gloo takes no prefix
         ("GLOO", "=ens3", None, "the whole name of an interface"),
@@ -206,8 +206,8 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
         ("NCCL", "=lo", MASTER, "got =lo. Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3 "),
         ("NCCL", "^docker", MASTER, "got ^docker, which matches lo first."),
         ("NCCL", "^docker", "node-a", "because the rendezvous address is node-a"),
-        ("NCCL", "^docker", "node-z", "(it routes to other machines; on this machine, node-z is a loopback address)"),
-        ("NCCL", "typo", "10.9.9.9", "or set NCCL_SOCKET_IFNAME=ens3 (it routes to other machines)"),
+        ("NCCL", "^docker", "node-z", "(used to reach other machines; on this machine, node-z is a loopback address)"),
+        ("NCCL", "typo", "10.9.9.9", "or set NCCL_SOCKET_IFNAME=ens3 (used to reach other machines)"),
     ],
 )
 def test_a_name_that_cannot_work(machine: None, variable: str, value: str, address: str | None, said: str):
@@ -258,8 +258,8 @@ def test_chosen_by_itself(machine: None):
     found, said = interface_variables(MASTER, False, config(), {})
     assert found == both
     assert said == [
-        'NCCL_SOCKET_IFNAME="=ens3": it routes to 10.1.1.9',
-        "GLOO_SOCKET_IFNAME=ens3: it routes to 10.1.1.9",
+        'NCCL_SOCKET_IFNAME="=ens3": used to reach 10.1.1.9',
+        "GLOO_SOCKET_IFNAME=ens3: used to reach 10.1.1.9",
     ]
     assert interface_variables("node-a", False, config(), {})[0] == both
     assert interface_variables("10.2.2.9", False, config(), {})[0]["GLOO_SOCKET_IFNAME"] == "ens3f1"
@@ -294,7 +294,7 @@ def test_where_nothing_leads_there(machine: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nccl_interfaces, "interfaces", lambda: [LO])
     monkeypatch.setattr(nccl_interfaces, "route_to", lambda address: None)
     found, (text,) = interface_variables("10.9.9.9", False, config(), {})
-    assert found == {} and text.startswith("no interface of this machine routes to 10.9.9.9")
+    assert found == {} and text.startswith("no interface of this machine reaches 10.9.9.9")
     (text,) = validate(config(), {"GLOO_SOCKET_IFNAME": "typo"}, "10.9.9.9")
     assert text.endswith("Hint: run `unset GLOO_SOCKET_IFNAME`.")
 
@@ -313,9 +313,9 @@ out["lo"] = nccl.validate(typed, {"GLOO_SOCKET_IFNAME": "lo"}, "node-z")
 """,
     )
     (text,) = out.pop("mistake")
-    assert "or set GLOO_SOCKET_IFNAME=ens4 (it routes to 10.2.2.9)" in text
+    assert "or set GLOO_SOCKET_IFNAME=ens4 (used to reach 10.2.2.9)" in text
     (text,) = out.pop("lo")
-    assert "or set GLOO_SOCKET_IFNAME=ens3 (it routes to other machines; on this machine, node-z is" in text
+    assert "or set GLOO_SOCKET_IFNAME=ens3 (used to reach other machines; on this machine, node-z is" in text
     assert out == {
         "10.1.1.9": "ens3",
         "10.2.2.9": "ens4",

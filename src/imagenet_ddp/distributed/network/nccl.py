@@ -75,7 +75,7 @@ def interface_variables(
         return {}, []
     interface, reason = nccl_interfaces.toward(address)
     if interface is None:
-        return {}, [f"no interface of this machine routes to {address}, so NCCL and Gloo choose the interfaces"]
+        return {}, [f"no interface of this machine reaches {address}, so NCCL and Gloo choose the interfaces"]
     variables, lines = {}, []
     if "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
         # "=" requires the whole name, because "ens3" would also match ens3f1. NCCL does not support a label (eth0:1).

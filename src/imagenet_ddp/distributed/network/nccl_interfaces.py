@@ -76,9 +76,9 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
         with suppress(OSError):
             route = route_to(resolve(address))
     if route and address and (not route.is_loopback or _is_loopback(address)):
-        return route, f"it routes to {address}"
+        return route, f"used to reach {address}"
     why = f"; on this machine, {address} is a loopback address" if route else ""
-    return _outward(), f"it routes to other machines{why}"
+    return _outward(), f"used to reach other machines{why}"
 
 
 def loopback() -> Interface | None:
