@@ -58,7 +58,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
     found = machine.launch_info
     assert found is not None  # otherwise, validate() has reported why
     # In SLURM's list of nodes, a loopback address is right: it appears only if all nodes are on this machine.
-    is_listed = found.source.startswith("slurm")
+    is_listed = found.source.startswith("SLURM job")
     if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):
         what = (
             f"{machine.host}, where all nodes meet, is the loopback address, with which each node reaches only itself"

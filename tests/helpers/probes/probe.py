@@ -12,13 +12,16 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from imagenet_ddp.data.sources.folder import images
+
 
 class Probe(L.Callback):
     """Write the images of each step to folder/seen<RANK>.jsonl, and cause one fault.
 
     what: nothing, signal, signal-parent, crash, kill or should_stop. `rank` causes the fault after training step `step`
     of the run (counted from 1) or, with in_validation, at the first validation batch after that step. number: of the
-    signal. slow_s: seconds by which each step is prolonged.
+    signal. slow_s: seconds by which each step is prolonged. Once the file folder/no_answer exists, reading an image
+    never ends.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class Probe(L.Callback):
             file.write(json.dumps([trainer.current_epoch, batch_idx, counted]) + "\n")
         self.steps += 1
         time.sleep(self.slow_s)
+        if (self.folder / "no_answer").exists():
+            images.read_file = lambda path: time.sleep(600)
         if not self.in_validation:
             self._trouble(trainer)
 
