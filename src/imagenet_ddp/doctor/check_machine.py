@@ -6,12 +6,11 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.precision import cpu_has_bf16
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import MIB, count_noun
 
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker

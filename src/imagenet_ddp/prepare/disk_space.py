@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.system.text import MIB
 
 
 def require_free_space(out: Path, num_bytes: float, hint: str) -> None:

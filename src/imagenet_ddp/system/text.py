@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 
+MIB = 2**20  # bytes
 _UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
 
 

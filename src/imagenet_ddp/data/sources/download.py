@@ -14,9 +14,8 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import MIB, first_line
 
-MIB = 2**20
 READ_S = 30.0  # longest wait for a response, and for the next bytes
 STALL_S = 600.0  # longest wait for another process whose download does not grow; checking and unpacking take a minute
 REPORT_S = 15.0  # time between two log lines of a waiting process

@@ -14,9 +14,10 @@ from typing import Literal
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import MIB, Archive, fetch, lock_or_wait, size_of, validate_size, verify
+from imagenet_ddp.data.sources.download import Archive, fetch, lock_or_wait, size_of, validate_size, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.text import MIB
 
 FOLDER = "stl10_binary"
 SHAPE = (3, 96, 96)

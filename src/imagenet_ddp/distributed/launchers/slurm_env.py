@@ -14,6 +14,8 @@ from typing import Any
 FIRST_PORT, NUM_PORTS = 29500, 1000
 NUM_TRIES, DISTANCE = 8, 125
 
+SOURCE = "SLURM job"  # first words of the source of a launcher that is SLURM
+
 
 @dataclass(frozen=True)
 class Step:
@@ -31,7 +33,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        return f"SLURM job {self.job_id}"
+        return f"{SOURCE} {self.job_id}"
 
     @property
     def ports(self) -> tuple[int, ...]:

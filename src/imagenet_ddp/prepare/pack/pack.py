@@ -23,7 +23,7 @@ import torch
 from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.download import MIB, lock_or_wait
+from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.registry import open_source
@@ -45,7 +45,7 @@ from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import count_noun, duration, shorten_list
+from imagenet_ddp.system.text import MIB, count_noun, duration, shorten_list
 
 LOCK = ".lock"
 BAD = "bad_images.csv"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.download import MIB, size_of
+from imagenet_ddp.data.sources.download import size_of
 from imagenet_ddp.data.sources.packed.manifest import WORK, PackOptions
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import require_free_space
@@ -17,6 +17,7 @@ from imagenet_ddp.prepare.pack import shards
 from imagenet_ddp.prepare.pack.encode import encode_image
 from imagenet_ddp.prepare.pack.fingerprint import SourceSplit
 from imagenet_ddp.prepare.pack.shards import Shard
+from imagenet_ddp.system.text import MIB
 
 NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.download import MIB
 from imagenet_ddp.data.sources.packed import manifest as manifests
 from imagenet_ddp.data.sources.packed.local import PackedImages, Shard, source_of
 from imagenet_ddp.data.sources.packed.manifest import FILE, File, Split
@@ -29,6 +28,7 @@ from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
 from imagenet_ddp.data.sources.packed.shard_cache import GIB, TOUCH_S, ShardCache
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
+from imagenet_ddp.system.text import MIB
 
 LOOK_S = 0.2  # time between two checks of which shards are in use
 AFTER_FAILURE_S = 5.0  # wait after a failed fetch; the process that needs the shard reports the failure
