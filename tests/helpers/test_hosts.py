@@ -160,7 +160,8 @@ def test_a_slow_cable(two: tuple[Host, Host], slow: int) -> None:
     zeta, alpha = two
     serve(zeta, 5000)
     mib = 8
-    fast_s = float(call(alpha, zeta.address, 5000, mib, timeout_s=30).stdout)
+    # the best of three, because other tests use the cores at the same time
+    fast_s = min(float(call(alpha, zeta.address, 5000, mib, timeout_s=30).stdout) for _ in range(3))
     two[1 - slow].slow(mbit=100)
     done = call(alpha, zeta.address, 5000, mib, timeout_s=30)
     assert_through(done)
