@@ -27,5 +27,5 @@ step "lint" uv run --group dev ruff check
 step "types" uv run --group dev pyright
 step "docs" env NO_MKDOCS_2_WARNING=1 uv run --group dev mkdocs build --quiet -f docs/site/mkdocs.yml
 # Run five tests at a time on two cores, because many tests wait for a time limit or for another node.
-step "tests" uv run --group dev --extra dali pytest -n 5 "$@"
+step "tests" uv run --group dev pytest -n 5 "$@"
 echo "check.sh: all passed"

@@ -39,7 +39,6 @@ def test_core_dependencies():
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
     assert set(PYPROJECT["project"]["optional-dependencies"]) == {
         "comet",
-        "dali",
         "demo",
         "mlflow",
         "onnx",

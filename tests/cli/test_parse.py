@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
+from imagenet_ddp.cli.suggest import REMOVED
 from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
-from imagenet_ddp.data.validate import has_dali
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
 
@@ -87,9 +87,6 @@ def asked_with(path: Path, verb: str, *more: str) -> None:
         environ = {**ENVIRON, "MASTER_ADDR": "a", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     if str(path.parent) == "data" and path.stem not in ("shapes", "stl10"):
         typed.append("data.root=pets")
-    if str(path) == "loader/dali.yaml" and verb in ("train", "tune") and not has_dali():
-        assert all("needs NVIDIA DALI" in text for text in refused(*typed, verb=verb))
-        return
     said = {"imagenet": "WordNet", "packed": "packed folder", "streamed": "data.root=s3://", "table": "must be a table"}
     said = said.get(path.stem, "")
     if str(path.parent) == "data" and said and verb == "train":
@@ -320,7 +317,7 @@ GLOBAL = "# @package _global_\n"
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("defaults: [override /loader: x]", ["loader must be one of dali, default, got x (in experiment/bad.yaml)."]),
+        ("defaults: [override /averaging: x]", ["averaging must be one of ema, none, swa, got x (in"]),
         ("optim:\n  lr: 1\n  lr: 2", ["experiment/bad.yaml, line 4: found duplicate key lr. Hint: correct that file."]),
         ("optim:\n\tlr: 1", ["experiment/bad.yaml, line 3: found character '\\t' that cannot start any token."]),
         ("optim:\n lr: 1\n  m: 2", ["experiment/bad.yaml, line 4: mapping values are not allowed here."]),
@@ -619,3 +616,9 @@ def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]):
     shown = OmegaConf.create(capsys.readouterr().out)
     (config,) = command_line("train", argv[:2], {}, compose_only=True).configs
     assert shown.optim == config.optim
+
+
+@pytest.mark.parametrize("option", REMOVED)
+def test_an_option_of_an_earlier_version_is_answered_by_what_to_do_instead(option: str):
+    typed = option if "=" in option else f"{option}=x"
+    assert [text.partition(" Hint: ")[2] for text in refused(typed)] == [f"{REMOVED[option]}."]

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.validate import validate
 
 Tree = Callable[..., Path]
 
 
 def config(name: str = "imagefolder", **typed: Any) -> dict[str, Any]:
-    return {"data": asdict(DataConfig(name=name)) | typed, "loader": asdict(LoaderConfig())}
+    return {"data": asdict(DataConfig(name=name)) | typed}
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from hydra.errors import MissingConfigException
 
 from imagenet_ddp.cli import known_terms
-from imagenet_ddp.cli.suggest import closest, unknown
+from imagenet_ddp.cli.suggest import closest, removed, unknown
 from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.validators import shown
@@ -82,6 +82,8 @@ class Explainer:
 
     def _for_choice(self, group: str, value: str, options: list[str]) -> str:
         """Return a hint for an unknown group=value: the option to type instead."""
+        if instead := removed(f"{group}={value}"):
+            return instead
         if group == "model" and value.lower() in CLASSIFIERS:
             return f"set model.name={value.lower()}"
         if group == "optim" and value.lower() in known_terms.VALUES["optimiser"]:

@@ -5,6 +5,11 @@ from difflib import get_close_matches
 
 from imagenet_ddp.cli import known_terms
 
+# Groups, keys and choices of earlier versions -> what to do instead.
+REMOVED = {
+    "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
+}
+
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:
     """Return the known keys closest to a mistyped one, best first; empty if none is close."""
@@ -21,8 +26,16 @@ def closest(key: str, keys: Iterable[str]) -> list[str]:
     return [ends[end] for end in get_close_matches(last, ends, 1, 0.7)]
 
 
+def removed(option: str) -> str | None:
+    """Return what replaces a key, group or choice (GROUP=NAME) of an earlier version; None if it never existed."""
+    group = option.partition(".")[0]
+    return REMOVED.get(option) or REMOVED.get(group if "=" not in option else "")
+
+
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
     """Return the message for a key that is not declared. where: text to add after the key, such as " (in x.yaml)"."""
+    if instead := removed(key):
+        return f"{key} was removed{where}. Hint: {instead}."
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     if key.startswith("strategy."):

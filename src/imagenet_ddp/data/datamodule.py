@@ -12,10 +12,9 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 
-from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.data.loading.copy_to_device import CopyToDevice
 from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loading.sampler import BatchSampler
@@ -52,17 +51,15 @@ class ImageDataModule(L.LightningDataModule):
         channels_last: bool,
         local_world_size: int | None = None,
         bad_images: BadImages | None = None,
-        loader: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = print,
     ):
-        """data, loader: the resolved options of these config groups (config.schema.data.DataConfig and LoaderConfig).
-        local_world_size: number of processes that share this machine's CPU cores; None: the Trainer's number of
-        devices. say: writes a line to the log."""
+        """data: the resolved options of this config group (config.schema.data.DataConfig). local_world_size: number of
+        processes that share this machine's CPU cores; None: the Trainer's number of devices. say: writes a line to the
+        log."""
         super().__init__()
         self.source = source
         self.options = dict(data)
         self.seed = seed
-        self.loader_options = {**asdict(LoaderConfig()), **(loader or {})}
         self._say = say
         self.channels_last = channels_last
         self._local_world_size = local_world_size
@@ -74,7 +71,7 @@ class ImageDataModule(L.LightningDataModule):
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._to_device = CopyToDevice()
-        self._loaders: dict[str, EpochLoader | dali.DaliLoader] = {}  # by split
+        self._loaders: dict[str, EpochLoader] = {}  # by split
 
     @classmethod
     def from_options(
@@ -84,26 +81,25 @@ class ImageDataModule(L.LightningDataModule):
         *,
         seed: int = 0,
         channels_last: bool = True,
-        loader: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> "ImageDataModule":
         """Open the data described by the options of the `data` config group. Options that are left out have the
         defaults of DataConfig.
 
-        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. loader: options of the `loader` config
-        group. Raises ConfigError with all mistakes.
+        name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all
+        mistakes.
         """
-        group, loader_group = asdict(DataConfig()), {**asdict(LoaderConfig()), **(loader or {})}
+        group = asdict(DataConfig())
         if unknown := sorted(options.keys() - group.keys()):
             known = ", ".join(sorted(group))
             raise ConfigError(
                 f"data options must be among {known}, got {', '.join(unknown)}. Hint: remove the unknown options."
             )
         data = {**group, "name": name, "root": None if root is None else str(root), **options}
-        config = {"data": data, "loader": loader_group, "seed": seed, "trainer": {"accelerator": "auto"}}
+        config = {"data": data, "seed": seed, "trainer": {"accelerator": "auto"}}
         if mistakes := validate(config, os.environ):
             raise ConfigError(mistakes)
-        return cls(open_source(data, seed, os.environ), data, seed, channels_last, loader=loader_group)
+        return cls(open_source(data, seed, os.environ), data, seed, channels_last)
 
     def teardown(self, stage: str) -> None:
         self.close()
@@ -146,7 +142,7 @@ class ImageDataModule(L.LightningDataModule):
         loaders are made."""
         self._start = (epoch, image, step)
 
-    def train_dataloader(self) -> EpochLoader | dali.DaliLoader:
+    def train_dataloader(self) -> EpochLoader:
         images = self.train_images
         sampler = self._sampler(
             images,
@@ -201,27 +197,24 @@ class ImageDataModule(L.LightningDataModule):
         option = self.options["pin_memory"]
         return torch.cuda.is_available() and self._root_device.type != "cpu" if option == "auto" else option
 
-    def _make_loader(self, split: str, images: Images, transform: Transform, sampler: BatchSampler) -> Any:
-        """Return a DaliLoader for training with loader=dali if DALI supports the images, else an EpochLoader."""
+    def _make_loader(self, split: str, images: Images, transform: Transform, sampler: BatchSampler) -> EpochLoader:
         if split in self._loaders:  # trainer.reload_dataloaders_every_n_epochs replaces the loader
             self._loaders[split].close()
-        shared: dict[str, Any] = {
-            "seed": self.seed,
-            "pin_memory": self._pin_memory,
-            "on_bad_images": self.bad_images.on_bad_images,
-            "watchdog": self._watchdog,
-        }
-        options, training = self.loader_options, split == "train"
-        if training and options["name"] == "dali" and not dali.unsupported_reason(images, self.options["augment"]):
-            shared["num_threads"] = dali_pipeline.choose_num_threads(options["num_threads"], self._num_workers)
-            shared["device"] = dali_pipeline.choose_device(options["device"], self._root_device)
-            loader = dali.DaliLoader(images, transform, sampler, say=self._say, **shared)
-        else:
-            loader = make_loader(images, transform, sampler, num_workers=self._num_workers, replace=training, **shared)
-            if not self._overfit:
-                # Lightning reads `sampler` to check that the ranks get different batches and, with overfit_batches,
-                # that the order is not random
-                loader.__dict__["sampler"] = loader.batch_sampler
+        loader = make_loader(
+            images,
+            transform,
+            sampler,
+            num_workers=self._num_workers,
+            replace=split == "train",
+            seed=self.seed,
+            pin_memory=self._pin_memory,
+            on_bad_images=self.bad_images.on_bad_images,
+            watchdog=self._watchdog,
+        )
+        if not self._overfit:
+            # Lightning reads `sampler` to check that the ranks get different batches and, with overfit_batches,
+            # that the order is not random
+            loader.__dict__["sampler"] = loader.batch_sampler
         self._loaders[split] = loader
         return loader
 

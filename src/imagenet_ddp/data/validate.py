@@ -1,6 +1,5 @@
-"""Find mistakes in the options of data and loader, and in the folders they name, before torch is imported."""
+"""Find mistakes in the options of data, and in the folders they name, before torch is imported."""
 
-import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,10 +13,9 @@ from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.folder.scan import validate_images
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
-from imagenet_ddp.data.validate_augment import unsupported_by_dali, validate_augment
+from imagenet_ddp.data.validate_augment import validate_augment
 from imagenet_ddp.data.validate_folders import validate_folders
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import install
 
 OF_FOLDERS = ("imagefolder", "imagenet")
 
@@ -40,8 +38,6 @@ def validate(
     """
     data = config["data"]
     found = validate_group("data", data)
-    if "loader" in config:  # inspect.py passes only data
-        found += _loader(config, verb)
     if not data["_target_"] and data["name"] not in NAMES:
         name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
         more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""
@@ -102,31 +98,6 @@ def validate(
             "has validation images of its own. Hint: set data.val_fraction=null."
         )
     return found
-
-
-def _loader(config: Mapping[str, Any], verb: str) -> list[str]:
-    loader = config["loader"]
-    found = validate_group("loader", loader)
-    if loader["name"] != "dali" or verb not in _TRAINING:
-        return found
-    if not has_dali():
-        found.append(
-            "loader=dali needs NVIDIA DALI, which is not installed. "
-            f"Hint: run `{install('imagenet_ddp[dali]')}`, or set loader=default."
-        )
-    if loader["device"] == "gpu" and config["trainer"]["accelerator"] == "cpu":
-        found.append(
-            "loader.device=gpu needs training on a CUDA device, got trainer.accelerator=cpu. "
-            "Hint: set loader.device=auto."
-        )
-    return found + unsupported_by_dali(config["data"])
-
-
-def has_dali() -> bool:
-    try:
-        return importlib.util.find_spec("nvidia.dali") is not None  # finds the package without importing it
-    except ModuleNotFoundError:  # there is no package nvidia at all
-        return False
 
 
 def _sampling(data: Mapping[str, Any]) -> list[str]:

@@ -1,17 +1,11 @@
-"""Find augmentation keys that contradict each other, or that the loader does not support. This module does not import
+"""Find augmentation keys that contradict each other. This module does not import
 torch."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from imagenet_ddp.config.validators import integer, number
-
-# Keys that only the ordinary loader supports, with the only value that loader=dali accepts.
-_NOT_DALI = {
-    "policy": "none", "color_jitter": 0.0, "grayscale": 0.0, "blur": 0.0, "erasing": 0.0, "cutout": 0,
-    "interpolation": "bilinear",
-}  # fmt: skip
+from imagenet_ddp.config.validators import integer
 
 
 def validate_augment(data: Mapping[str, Any]) -> list[str]:
@@ -35,17 +29,4 @@ def validate_augment(data: Mapping[str, Any]) -> list[str]:
                 f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {data[key]}. "
                 f"Hint: set data.{key}={smallest // 8}."
             )
-    return found
-
-
-def unsupported_by_dali(data: Mapping[str, Any]) -> list[str]:
-    found = [
-        f"loader=dali does not support data.{key}={data[key]}. Hint: set loader=default, or set data.{key}={off}."
-        for key, off in _NOT_DALI.items()
-        if data[key] != off and (isinstance(off, str) or number().accepts(data[key]))
-    ]
-    if data["augment"] == "pad_crop":
-        found.append(
-            "loader=dali does not support data.augment=pad_crop. Hint: set loader=default, or set data.augment=crop."
-        )
     return found

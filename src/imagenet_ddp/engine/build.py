@@ -72,7 +72,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
         source, options, config["seed"], config["model"]["channels_last"], world.info.local_world_size, bad_images,
-        config["loader"], say,
+        say,
     )  # fmt: skip
     classes = source.classes
     names = hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape")).hexdigest()[:8]

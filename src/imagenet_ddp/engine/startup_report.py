@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.loading import dali, dali_pipeline
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
@@ -42,7 +41,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
         *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
-        *_loader_lines(plan, data),
+        f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
+        f" JPEG decoder: {plan.decoder.reason}.",
         *data.source.notes,
     ]
 
@@ -121,23 +121,6 @@ def _speed_lines(plan: Plan) -> list[str]:
     elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:
         lines.append(f"compile={mode}: torch skips CUDA graphs for batch norm under DistributedDataParallel.")
     return lines
-
-
-def _loader_lines(plan: Plan, data: ImageDataModule) -> list[str]:
-    options, workers = plan.config["loader"], plan.num_workers
-    ordinary = (
-        f"{count_noun(workers.value, 'worker')} per process ({workers.reason}). JPEG decoder: {plan.decoder.reason}."
-    )
-    if options["name"] != "dali":
-        return [f"Loader: {ordinary}"]
-    if why_not := dali.unsupported_reason(data.train_images, plan.config["data"]["augment"]):
-        return [f"Loader: not DALI, because {why_not}.", f"Loader: {ordinary}"]
-    device = dali_pipeline.choose_device(options["device"], torch.device(plan.accelerator.value))
-    threads = dali_pipeline.choose_num_threads(options["num_threads"], workers.value)
-    return [
-        f"Loader: {dali_pipeline.describe(device, threads)}.",
-        f"Loader for validation, and for images that DALI does not read: {ordinary}",
-    ]
 
 
 def _data_line(data: ImageDataModule, config: Config) -> str:

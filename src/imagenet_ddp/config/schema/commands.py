@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from imagenet_ddp.config.schema.data import DataConfig, LoaderConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig, SweepConfig
 from imagenet_ddp.config.schema.learning import (
     AveragingConfig,
@@ -42,7 +42,6 @@ class CommonConfig:
     )
     val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of metrics."] = 100
     data: DataConfig = field(default_factory=DataConfig)
-    loader: LoaderConfig = field(default_factory=LoaderConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

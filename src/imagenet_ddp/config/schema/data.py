@@ -1,4 +1,4 @@
-"""Declare the keys of data and loader."""
+"""Declare the keys of data."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -202,15 +202,4 @@ class DataConfig:
     ] = 1800.0
     pin_memory: Annotated[
         Any, AUTO | FLAG, "Load batches into page-locked memory for the GPU; auto: if there is a CUDA device."
-    ] = "auto"
-
-
-@dataclass
-class LoaderConfig:
-    name: Annotated[str, choice("default", "dali"), "dali: NVIDIA DALI decodes and crops training images."] = "default"
-    device: Annotated[
-        str, choice("auto", "cpu", "gpu"), "dali: device that decodes images; auto: the device of the model."
-    ] = "auto"
-    num_threads: Annotated[
-        Any, AUTO | integer(1), "dali: number of CPU threads; auto: the number of loader processes without DALI."
     ] = "auto"

@@ -21,7 +21,7 @@ class Images:
     targets: np.ndarray  # int64 (N,): position of each image's class in Source.classes
     weights: np.ndarray | None = None  # float32 (N,): factor of each image's loss in training; None: 1
     location: str = ""  # folder or address of the images, shown in messages
-    is_encoded: bool = False  # whether `encoded` returns image files, which loader=dali can decode
+    is_encoded: bool = False  # whether `encoded` returns image files
     reading: Reading = DEFAULT  # options for decoding these files
 
     def __len__(self) -> int:
