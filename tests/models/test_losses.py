@@ -80,14 +80,44 @@ def test_balanced_weights_count_every_class_alike():
     assert torch.tensor([10.0, 30, 60, 40]) @ plain.weights == pytest.approx(140)  # the mean over the images is 1
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "bce", "focal"])
-def test_weights_as_a_list(batch: Any, name: str):
+@pytest.mark.parametrize("mixed", [False, True], ids=["labels", "mixed"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["cross_entropy", "focal", "bce"])
+def test_class_weights_are_torchs(batch: Any, name: str, smoothing: float, mixed: bool):
     logits, target, soft = batch
     weights = torch.tensor([1.0, 2.0, 0.5, 4.0])
-    made, plain = loss(name=name, class_weights=weights.tolist()), loss(name=name)
-    torch.testing.assert_close(made(logits, target), plain(logits, target) * weights[target])
-    torch.testing.assert_close(made(logits, target, soft), plain(logits, target, soft) * (soft @ weights))
-    with pytest.raises(ConfigError, match="one number for each of 4 classes, got 3"):
-        loss(class_weights=[1, 2, 3])
+    made = loss(name=name, class_weights=weights.tolist(), label_smoothing=smoothing, focal_gamma=0.0)
+    found = made(logits, target, soft if mixed else None)
+    labels = soft if mixed else F.one_hot(target, 4).float()
+    if name == "bce":
+        smooth = labels * (1 - smoothing) + smoothing / 4
+        each = F.binary_cross_entropy_with_logits(logits, smooth, reduction="none", pos_weight=weights).mean(1)
+    else:
+        each = F.cross_entropy(logits, labels, weights, label_smoothing=smoothing, reduction="none")
+    torch.testing.assert_close(found, each)
+    torch.testing.assert_close(made(logits, target, soft if mixed else None, "mean"), each.mean())
     assert not dict(made.named_buffers(recurse=False))["weights"].requires_grad
     assert not made.state_dict()  # checkpoints stay as they are
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "bce"])
+def test_the_best_prediction_for_a_half_and_half_image_follows_the_weights(name: str):
+    """Weights 10 and 1: the first class has 10 of 11 parts."""
+    made = Loss({**asdict(LossConfig()), "name": name, "class_weights": [10.0, 1.0]}, 2)
+    logits = torch.zeros(1, 2, requires_grad=True)
+    optimizer = torch.optim.LBFGS([logits], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = made(logits, torch.tensor([0]), torch.tensor([[0.5, 0.5]])).sum()
+        value.backward()
+        return value
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    found = logits.softmax(1) if name == "cross_entropy" else logits.sigmoid()
+    assert found[0, 0].item() == pytest.approx(10 / 11, abs=1e-3)
+
+
+def test_a_list_of_weights_has_one_number_per_class():
+    with pytest.raises(ConfigError, match="one number for each of 4 classes, got 3"):
+        loss(class_weights=[1, 2, 3])

@@ -13,6 +13,9 @@ from imagenet_ddp.errors import ConfigError
 class Loss(nn.Module):
     """The training loss of each image, or the mean over the images.
 
+    Weights of classes multiply the term of each class, as in torch's cross_entropy, so that a mixed image weighs its
+    classes by their own weights; bce weights the positive terms (pos_weight).
+
     loss: the resolved loss.* keys. num_train_images: number of training images of each class, for
     loss.class_weights=balanced; None if unknown. Raises ConfigError if loss.class_weights does not hold one number per
     class.
@@ -33,28 +36,33 @@ class Loss(nn.Module):
         """Return the loss of each image, float (B,), or their mean, a scalar, if reduction is "mean". logits: float (B,
         C). target: int64 (B,). soft_target: float (B, C), the shares of the classes in each mixed image; if given, it
         replaces target."""
-        if self._name == "cross_entropy" and self.weights is None:
+        if self._name == "cross_entropy":
             labels = target if soft_target is None else soft_target
-            return F.cross_entropy(logits, labels, label_smoothing=self._smoothing, reduction=reduction)
-        losses = self._of_each(logits, target, soft_target)
+            # torch's mean would divide by the sum of the weights, which differs between the ranks
+            reduced = reduction if self.weights is None else "none"
+            losses = F.cross_entropy(
+                logits, labels, self._weights_as(logits), label_smoothing=self._smoothing, reduction=reduced
+            )
+        else:
+            losses = self._of_each(logits, target, soft_target)
         return losses.mean() if reduction == "mean" else losses
 
     def _of_each(self, logits: Tensor, target: Tensor, soft_target: Tensor | None) -> Tensor:
-        shares = soft_target
+        weights, shares = self._weights_as(logits), soft_target
         if shares is None:  # not with F.one_hot, which inspects the values
             shares = (target[:, None] == torch.arange(self._num_classes, device=target.device)).to(logits.dtype)
         labels = shares * (1 - self._smoothing) + self._smoothing / self._num_classes
         if self._name == "bce":
             if self._threshold is not None:
                 labels = labels.gt(self._threshold).to(logits.dtype)
-            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
-        else:
-            log_probabilities = logits.log_softmax(1)
-            if self._name == "focal":
-                # at least 1e-6, because a power of 0 has no gradient if the exponent is below 1
-                labels = labels * (1 - log_probabilities.exp()).clamp(min=1e-6) ** self._gamma
-            losses = -(labels * log_probabilities).sum(1)
-        return losses if self.weights is None else losses * (shares * self.weights).sum(1)
+            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=weights).mean(1)
+        log_probabilities = logits.log_softmax(1)
+        # at least 1e-6, because a power of 0 has no gradient if the exponent is below 1
+        labels = labels * (1 - log_probabilities.exp()).clamp(min=1e-6) ** self._gamma
+        return -(labels * log_probabilities if weights is None else labels * weights * log_probabilities).sum(1)
+
+    def _weights_as(self, logits: Tensor) -> Tensor | None:
+        return None if self.weights is None else self.weights.to(logits.dtype)
 
 
 def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int] | None) -> Tensor | None:
