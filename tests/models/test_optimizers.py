@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.known_names import OPTIMIZERS, TIMM_OPTIMIZERS
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
-from imagenet_ddp.models.optimizers import TORCH, make_optimizer, num_states, place_steps
+from imagenet_ddp.models.optimizers import FUSED, TORCH, make_optimizer, num_states, place_state
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
@@ -183,7 +183,7 @@ def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
     resumed.param_groups[0]["fused"] = fused  # as ImageClassifier does
     assert resumed.state[of_device]["step"].device.type == ("cpu" if fused else "meta")
     if fused:  # a value of the device meta cannot be copied back
-        place_steps(resumed)
+        place_state(resumed)
         assert resumed.state[of_device]["step"].device.type == "meta"
 
 
@@ -294,3 +294,42 @@ def test_a_fused_step_is_equal_within_the_documented_tolerance(name: str):
             optimizer.step()
             optimizer.zero_grad()
     torch.testing.assert_close(nets[1].weight, nets[0].weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("to_channels_last", [False, True])
+@pytest.mark.parametrize(
+    ("name", "fused", "args"),
+    [
+        *((name, True, {}) for name in FUSED),
+        *((name, False, {"foreach": True}) for name in (*OPTIMIZERS, "lamb", "lars", "lion")),
+        *((name, False, {}) for name in (*OPTIMIZERS, "muon")),
+    ],
+)
+def test_state_is_resumed_in_another_memory_format(
+    name: str, fused: bool, args: dict[str, Any], to_channels_last: bool
+):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3), nn.Flatten())
+    images, formats = torch.randn(4, 3, 5, 5), (torch.contiguous_format, torch.channels_last)
+    keys = optim(name=name, args=args)
+
+    def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+        losses = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(images), torch.arange(4))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    before = make_optimizer(keys, net.to(memory_format=formats[not to_channels_last]), 0.02, fused)
+    train(net, before)
+    losses = []
+    for memory_format in (formats[not to_channels_last], formats[to_channels_last]):
+        resumed = copy.deepcopy(net).to(memory_format=memory_format)
+        optimizer = make_optimizer(keys, resumed, 0.02, fused)
+        optimizer.load_state_dict(copy.deepcopy(before.state_dict()))
+        place_state(optimizer)
+        losses.append(train(resumed, optimizer))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -15,7 +15,7 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss, TopKAccuracy
 from imagenet_ddp.models.mirror import average_mirrored
-from imagenet_ddp.models.optimizers import place_steps
+from imagenet_ddp.models.optimizers import place_state
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.system.seeding import hash_seed
 
@@ -109,7 +109,7 @@ class ImageClassifier(L.LightningModule):
         all_stored = self._stored_settings or [{} for _ in groups]
         for group, made, stored in zip(groups, self._optimizer_settings, all_stored, strict=True):
             group.update({name: value for name, value in made.items() if name not in stored or stored[name] != value})
-        place_steps(self.trainer.optimizers[0])
+        place_state(self.trainer.optimizers[0])
 
     def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
         # The randomness of a step (dropout) depends only on its number, so a resumed run draws the same values. The

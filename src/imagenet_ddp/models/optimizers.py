@@ -91,16 +91,21 @@ def make_optimizer(
         ) from error
 
 
-def place_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Move the step counters to the device if the settings of their group require it, as a fused step does, else to the
-    CPU. torch loads the counters according to the stored settings, and a fused step on a GPU would then read a counter
-    in CPU memory."""
+def place_state(optimizer: torch.optim.Optimizer) -> None:
+    """Bring the state of a checkpoint to where and how the optimizer's step reads it. Step counters move to the device
+    if the settings of their group require it, as a fused step does, else to the CPU: torch loads them according to the
+    stored settings, and a fused step on a GPU would then read a counter in CPU memory. Other state takes on the memory
+    layout of its parameter, which model.channels_last changes: a fused step reads both in the order of their memory."""
     for group in optimizer.param_groups:
         on_device = group.get("fused") or group.get("capturable")
-        for parameter in group["params"] if "fused" in group else ():
+        for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
-            if isinstance(state.get("step"), torch.Tensor):
+            if "fused" in group and isinstance(state.get("step"), torch.Tensor):
                 state["step"] = state["step"].to(parameter.device if on_device else "cpu")
+            for name, value in state.items():
+                is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+                if is_like and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _timm_optimizer(name: str, groups: Any, **arguments: Any) -> torch.optim.Optimizer:
