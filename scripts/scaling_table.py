@@ -30,7 +30,7 @@ OUT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks" / "scaling.jso
 LINKS = {100: 2, 1000: 4}  # Mbit/s -> turns; where communication dominates, turns hardly differ
 BATCH_SIZE, IMAGE_SIZE = 32, 64
 ADDRESS, PORT = "10.77.0.", 29400
-EVERY, ACCUMULATE, POWERSGD_RANK = 8, 4, 1
+ACCUMULATE = 4
 # options -> (strategy.*, batches per step, warm-up batches, measured batches)
 VARIANTS: dict[str, tuple[dict[str, Any], int, int, int]] = {
     "": ({}, 1, 2, 3),
@@ -38,13 +38,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], int, int, int]] = {
     "strategy.gradient_as_bucket_view=false": ({"gradient_as_bucket_view": False}, 1, 2, 3),
     "strategy.comm_hook=bf16": ({"comm_hook": "bf16"}, 1, 2, 3),
     "strategy.comm_hook=fp16": ({"comm_hook": "fp16"}, 1, 2, 3),
-    "strategy.comm_hook=powersgd": (
-        {"comm_hook": "powersgd", "powersgd_rank": POWERSGD_RANK, "powersgd_start_step": 2}, 1, 3, 6,
-    ),
     f"trainer.accumulate_grad_batches={ACCUMULATE}": ({}, ACCUMULATE, ACCUMULATE, 2 * ACCUMULATE),
-    f"strategy.comm_hook=post_local_sgd strategy.local_sgd_every={EVERY}": (
-        {"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": EVERY}, 1, EVERY // 2, EVERY,
-    ),
 }  # fmt: skip
 
 
@@ -166,9 +160,8 @@ def node(rank: int, turns: int) -> None:
     backward_s = compute_s * times.backward_s / times.compute_s
     rows = [{"name": "1 node", "images_per_s": seen["1 node"], "predicted": None}]
     for name, (strategy, batches, _, _) in VARIANTS.items():
-        every = strategy.get("local_sgd_every")
-        share = _sent_share(strategy.get("comm_hook"), training.net)
-        step = scaling.Step(batches * compute_s, backward_s, share * num_bytes, every)
+        share = 0.5 if "comm_hook" in strategy else 1.0
+        step = scaling.Step(batches * compute_s, backward_s, share * num_bytes)
         efficiency = scaling.efficiency(step, share * all_reduce.seconds)
         rows.append({"name": name, "images_per_s": seen[name], "predicted": 2 * alone * efficiency})
     found = {"all_reduce_s": all_reduce.seconds, "gradient_bytes": num_bytes, "step_s": compute_s, "rows": rows}
@@ -238,17 +231,6 @@ def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # as callbacks/graceful_stop.py does
     trainer.fit(module, [0] * (warm_up + counted))
     return counted * BATCH_SIZE / (marks[1] - marks[0])
-
-
-def _sent_share(hook: str | None, net: Any) -> float:
-    """Return the bytes that are sent, as a share of the bytes of all gradients in fp32."""
-    if hook != "powersgd":
-        return {"bf16": 0.5, "fp16": 0.5}.get(hook or "", 1.0)
-    sizes = [(each.numel(), len(each)) for each in net.parameters()]
-    # torch compresses only the gradients that become less than half as large
-    factors = [POWERSGD_RANK * (rows + numel // rows) for numel, rows in sizes]
-    sent = [factor if 2 * factor < numel else numel for factor, (numel, _) in zip(factors, sizes, strict=True)]
-    return sum(sent) / sum(numel for numel, _ in sizes)
 
 
 if __name__ == "__main__":

@@ -265,10 +265,7 @@ LINES = [
         "strategy=ddp strategy.first_device_batch=2", "strategy=dp strategy.bucket_cap_mb=10",
         "strategy=dp trainer.sync_batchnorm=true", "strategy=balanced_dp strategy.first_device_batch=0 "
         "trainer.devices=1", "strategy.static_graph=true trainer.accumulate_grad_batches=2",
-        "strategy.comm_hook=powersgd trainer.precision=16-mixed",
-        "strategy.comm_hook=powersgd callbacks.nonfinite_loss.on_nan=skip",
-        "strategy.comm_hook=post_local_sgd averaging.name=ema",
-        "strategy.comm_hook=post_local_sgd trainer.precision=16-mixed callbacks.nonfinite_loss.on_nan=skip",
+        "strategy.comm_hook=powersgd",
         "nccl.env.NCCL_SOCKET_IFNAME=ens99 trainer.devices=2",
         "nccl.socket_ifname=lo",
         "nccl.env.NCCL_SOCKET_IFNAM=lo trainer.devices=2", "nccl.env.PATH=x trainer.devices=2",

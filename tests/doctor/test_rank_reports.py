@@ -1,6 +1,5 @@
 """What doctor writes about measurements, from made-up ones."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,18 +57,3 @@ def test_nodes_that_are_slower_than_one_are_a_failed_check():
     check = report(2, 1, 5.0, None)  # too slow to be measured
     assert not check.ok and check.hint.startswith("use one, or ")
     assert check.what.startswith("predicted: 2 nodes 9 %, ")
-
-
-def test_powersgd_is_measured_only():
-    check = report(2, 1, 5.0, 0.05, hook="powersgd")
-    assert check.ok and check.what == (
-        "measured: 2 nodes 91 % of independent ranks; 2 nodes are 1.82 times as fast as one: nothing to change"
-    )
-
-
-def test_post_local_sgd_is_predicted_only():
-    """What was measured is a step on averaged gradients."""
-    step = replace(STEP, average_every=8)
-    check = report(2, 1, 5.0, 4.0, step, hook="post_local_sgd")
-    assert check.what.startswith("predicted: 2 nodes 44 %, 4 nodes 35 %, 8 nodes 31 %; over ")
-    assert not check.ok and check.numbers["measured"] is None

@@ -1,7 +1,5 @@
 """The formula against published anchors, its limits, and the advice that follows from it."""
 
-from dataclasses import replace
-
 import pytest
 
 from imagenet_ddp.performance import scaling
@@ -50,14 +48,11 @@ def test_the_formula_by_hand():
     # half a second of backward pass hides 0.45 s of 1.5
     assert scaling.efficiency(Step(2.0, 0.5, 100e6), 1.5) == pytest.approx(2 / 3.05)
     assert scaling.efficiency(Step(2.0, 0.5, 100e6), 0.4) == 1.0
-    # post-local SGD sends the weights after every fourth step, with no backward pass beside it
-    assert scaling.efficiency(Step(2.0, 0.5, 100e6, average_every=4), 1.6) == pytest.approx(2 / 2.4)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8])
-@pytest.mark.parametrize("average_every", [None, 8])
-def test_the_needed_bandwidth_gives_a_good_efficiency(num_ranks: int, average_every: int | None):
-    step = replace(resnet18(5_000), average_every=average_every)
+def test_the_needed_bandwidth_gives_a_good_efficiency(num_ranks: int):
+    step = resnet18(5_000)
     gbit_per_s = scaling.needed_gbit_per_s(step, num_ranks) / GOODPUT
     assert scaling.efficiency(step, ethernet_s(step, gbit_per_s, num_ranks)) == pytest.approx(scaling.GOOD_EFFICIENCY)
 

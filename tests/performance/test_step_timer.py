@@ -14,8 +14,7 @@ from imagenet_ddp.performance.step_timer import Training
 
 CPU = torch.device("cpu")
 STRATEGY = {"static_graph": False, "gradient_as_bucket_view": True, "init_sync": True, "find_unused_parameters": False,
-            "bucket_cap_mb": 25.0, "forward_sync_buffers": True, "comm_hook": None, "powersgd_rank": 1,
-            "powersgd_start_step": 1000}  # fmt: skip
+            "bucket_cap_mb": 25.0, "forward_sync_buffers": True, "comm_hook": None}  # fmt: skip
 
 
 @pytest.fixture
@@ -90,12 +89,6 @@ def test_gradients_are_sent_in_one_variant_only(group: None):
     alone, together = step_timer.time_steps(training(net, pixels=8), variants, budget_s=0.0)
     assert alone.num_steps == together.num_steps == 3
     assert len(sent) == 5  # with one to warm up, and one that begins a turn
-
-
-def test_powersgd_compresses_from_the_second_step(group: None):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 64))
-    wrapper = step_timer.wrap(net, CPU, {**STRATEGY, "comm_hook": "powersgd"})
-    step_timer.time_steps(training(net, pixels=8), [(wrapper, True)], budget_s=0.0, warm_up=3)
 
 
 def test_a_part_is_measured_where_the_whole_takes_too_long(group: None):

@@ -8,6 +8,10 @@ from imagenet_ddp.cli import known_terms
 # Groups, keys and choices of earlier versions -> what to do instead.
 REMOVED = {
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
+    "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
+    "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
+    "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",
+    "strategy.local_sgd_every": "set trainer.accumulate_grad_batches, which sends gradients less often",
 }
 
 

@@ -141,16 +141,13 @@ def _whole_step(config: Config, training: Training, times: StepTimes, read_s: fl
     """Return the measured optimizer step, including all accumulated batches."""
     batches = config["trainer"]["accumulate_grad_batches"]
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
-    strategy = config["strategy"]
-    every = strategy["local_sgd_every"] if strategy["comm_hook"] == "post_local_sgd" else None
-    return Step(compute_s, times.backward_s, _sent_bytes(config, training), every)
+    return Step(compute_s, times.backward_s, _sent_bytes(config, training))
 
 
 def _sent_bytes(config: Config, training: Training) -> int:
-    """Return the size in bytes of all gradients as sent. For PowerSGD, whose factors depend on the shapes of the
-    weights, return the uncompressed size."""
+    """Return the size in bytes of all gradients as sent."""
     num_bytes = sum(each.numel() * each.element_size() for each in training.net.parameters() if each.requires_grad)
-    return int(num_bytes * rank_reports.SENT_SHARES.get(config["strategy"]["comm_hook"], 1.0))
+    return num_bytes // 2 if config["strategy"]["comm_hook"] else num_bytes
 
 
 # ---- several ranks -------------------------------------------------------------------------------------------------
@@ -202,9 +199,8 @@ def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
     # the ranks start with equal weights, so nothing needs to be sent before the first step
     wrapper = step_timer.wrap(training.net, training.images.device, {**strategy, "init_sync": False})
-    warm_up = 3 if strategy["comm_hook"] == "powersgd" else 1  # its first steps send whole gradients
     variants = [(wrapper, False), (wrapper, True)]
-    alone, together = step_timer.time_steps(training, variants, budget_s=STEPS_BUDGET_S, warm_up=warm_up)
+    alone, together = step_timer.time_steps(training, variants, budget_s=STEPS_BUDGET_S)
     return alone, together, read_s
 
 

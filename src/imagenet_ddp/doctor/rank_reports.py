@@ -9,8 +9,6 @@ from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes
 from imagenet_ddp.system.text import count_noun, percent
 
-# comm_hook -> share of the bytes of a 32-bit gradient, or weight, that is sent
-SENT_SHARES = {None: 1.0, "fp16": 0.5, "bf16": 0.5, "post_local_sgd": 1.0}
 Config = Mapping[str, Any]
 
 
@@ -51,10 +49,9 @@ def fill_scaling(
     all_reduce: None for one rank. waiting_s: measured seconds that a step waits for gradients; None: not measured.
     """
     hook, batches = config["strategy"]["comm_hook"], config["trainer"]["accumulate_grad_batches"]
-    # the measured step averages gradients, so it says nothing about post-local SGD
-    measured = None if waiting_s is None or step.average_every else step.compute_s / (step.compute_s + waiting_s)
+    measured = None if waiting_s is None else step.compute_s / (step.compute_s + waiting_s)
     efficiencies = {1: 1.0} if ranks_per_node == 1 else {}
-    if all_reduce and num_nodes > 1 and hook in SENT_SHARES:  # the bytes that PowerSGD sends are not known here
+    if all_reduce and num_nodes > 1:
         for nodes in sorted({2, 4, 8, num_nodes, 2 * num_nodes}):
             all_reduce_s = scaling.all_reduce_s(all_reduce.seconds, all_reduce.num_ranks, nodes * ranks_per_node)
             efficiencies[nodes] = scaling.efficiency(step, all_reduce_s)

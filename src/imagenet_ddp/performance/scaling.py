@@ -31,7 +31,6 @@ class Step:
     compute_s: float  # whole step: reading, forward and backward passes of every accumulated batch, optimizer
     backward_s: float  # last backward pass, which overlaps with communication
     gradient_bytes: float  # size of the gradients as sent
-    average_every: int | None = None  # steps per average of the weights in post-local SGD; None without post-local SGD
 
 
 def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> float:
@@ -41,15 +40,13 @@ def all_reduce_s(measured_s: float, measured_ranks: int, num_ranks: int) -> floa
 
 def efficiency(step: Step, all_reduce_s: float) -> float:
     """Return the images per second of all ranks divided by those of as many independent ranks, 0 to 1."""
-    if step.average_every:
-        return step.compute_s / (step.compute_s + all_reduce_s / step.average_every)
     return step.compute_s / (step.compute_s + max(0.0, all_reduce_s - OVERLAP * step.backward_s))
 
 
 def needed_gbit_per_s(step: Step, num_ranks: int) -> float:
     """Return the bandwidth of each link and direction, in Gbit/s, that is needed for GOOD_EFFICIENCY."""
     allowed_s = step.compute_s * (1 / GOOD_EFFICIENCY - 1)
-    allowed_s = allowed_s * step.average_every if step.average_every else allowed_s + OVERLAP * step.backward_s
+    allowed_s += OVERLAP * step.backward_s
     return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / allowed_s * 8 / 1e9
 
 

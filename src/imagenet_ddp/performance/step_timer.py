@@ -22,7 +22,6 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group, init_process_group
 
-POWERSGD_START = 2  # the first step at which torch's hook may compress
 # A core that had waited half a second for gradients took 16 % longer for the next step than in consecutive steps.
 STEPS_PER_TURN = 4  # the first step does not count
 MAX_TURNS = 10
@@ -190,13 +189,12 @@ class AllReduce:
 
 
 def wrap(net: nn.Module, device: torch.device, strategy: Mapping) -> DistributedDataParallel:
-    """Wrap the net in DistributedDataParallel as training does, but let PowerSGD start as early as possible. strategy:
-    the resolved strategy.* keys."""
+    """Wrap the net in DistributedDataParallel as training does. strategy: the resolved strategy.* keys."""
     wrapper = DistributedDataParallel(
         net, device_ids=[device] if device.type == "cuda" else None, **ddp.ddp_arguments(strategy, net)
     )
-    if hook := ddp.comm_hook({**strategy, "powersgd_start_step": POWERSGD_START}):
-        wrapper.register_comm_hook(*hook)
+    if hook := strategy["comm_hook"]:
+        wrapper.register_comm_hook(None, ddp.COMM_HOOKS[hook])
     return wrapper
 
 

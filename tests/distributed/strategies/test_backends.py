@@ -1,7 +1,6 @@
 """Backends and hooks that this torch, or this kind of device, does not have."""
 
 import pytest
-import torch
 from torch import distributed
 
 from imagenet_ddp.distributed.strategies.backends import validate
@@ -27,13 +26,3 @@ def test_backends_that_torch_does_not_have(
         monkeypatch.setattr(distributed, f"is_{name}_available", lambda name=name: name in built)
     errors = validate({"process_group_backend": backend, "comm_hook": None}, kind)
     assert (message is None and errors == []) or (message and message in errors[0]), errors
-
-
-def test_powersgd_on_cpus_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the hook calls torch.cuda.synchronize(<the CPU>), which begins with torch.cuda.device."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    strategy = {"process_group_backend": "gloo", "comm_hook": "powersgd"}
-    assert "Hint: put CUDA_VISIBLE_DEVICES=" in validate(strategy, "cpu")[0]
-    assert validate(strategy, "cuda") == validate({**strategy, "comm_hook": "bf16"}, "cpu") == []
-    with pytest.raises(ValueError, match="cuda"):
-        torch.cuda.device(torch.device("cpu"))

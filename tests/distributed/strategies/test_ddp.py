@@ -96,54 +96,6 @@ def test_half_precision_hooks_halve_the_bytes(seen: Seen, hook: str, dtype: str,
 
 
 @pytest.mark.slow
-def test_powersgd_sends_factors_after_its_start_step(seen: Seen) -> None:
-    """powersgd has several buckets: torch's own hook lets them overtake each other over Gloo, which ends the ranks."""
-    for name, factors in (("powersgd", 4_492), ("powersgd_rank2", 8_840)):
-        run = seen[0][name]
-        assert bytes_sent(run) == [SMALL_BYTES] * 3 + [factors] * 3
-        assert torch.isfinite(run["weights"]).all()
-    assert len(seen[0]["powersgd"]["sent"][1]) > 2, "several buckets, from the second step on"
-    distance = {
-        name: (seen[0][name]["weights"] - seen[0]["fp32_same_start"]["weights"]).norm()
-        for name in ("powersgd", "powersgd_rank2")
-    }
-    assert distance["powersgd_rank2"] < distance["powersgd"] < 0.1 * seen[0]["fp32_same_start"]["weights"].norm()
-
-
-@pytest.mark.slow
-def test_averaging_weights_after_each_step_is_averaging_gradients(seen: Seen) -> None:
-    for local, plain in (("local_every_1", "fp32_same_start"), ("local_accumulated", "bare_accumulated")):
-        torch.testing.assert_close(seen[0][local]["weights"], seen[0][plain]["weights"], atol=1e-6, rtol=0)
-
-
-@pytest.mark.slow
-def test_post_local_sgd_sends_weights_every_few_steps_and_nothing_else(seen: Seen) -> None:
-    """Two steps on averaged gradients, then the weights with batch norm's statistics after every second step."""
-    run, sent = seen[0]["local_every_2"], SMALL_BYTES + 2 * 8 * 4
-    assert bytes_sent(run) == [0, 0, 0, sent, 0, sent]
-    counts = [Counter(batch)["allreduce"] for batch in run["collectives"]]
-    assert counts == [*(Counter(batch)["allreduce"] for batch in seen[0]["plain"]["collectives"][:2]), 0, 1, 0, 1]
-    assert [set(batch) for batch in run["collectives"][3:]] == [{"allreduce"}, set(), {"allreduce"}]
-    both = zip(run["after_batches"], seen[1]["local_every_2"]["after_batches"], strict=True)
-    assert [torch.equal(*ranks) for ranks in both] == [True, True, False, True, False, True]
-
-
-@pytest.mark.slow
-def test_post_local_sgd_ends_with_the_average(seen: Seen) -> None:
-    """Six steps, the first on averaged gradients, and the first regular average after ten."""
-    ends = [seen[rank]["local_every_9"] for rank in range(2)]
-    assert not torch.equal(ends[0]["after_batches"][-1], ends[1]["after_batches"][-1])
-    assert torch.equal(ends[0]["weights"], ends[1]["weights"])
-
-
-@pytest.mark.slow
-def test_post_local_sgd_resumes_exactly(seen: Seen) -> None:
-    """From a checkpoint between two regular averages: it holds the mean of weights and momentum, as the run goes on."""
-    for rank in range(2):
-        assert torch.equal(seen[rank]["local_resumed"]["whole"], seen[rank]["local_resumed"]["resumed"])
-
-
-@pytest.mark.slow
 def test_each_option_reaches_ddp(seen: Seen) -> None:
     """Against the attributes of the wrapped net, and against what it then does."""
     plain = {
@@ -261,17 +213,3 @@ def test_an_error_is_raised_before_any_process_group() -> None:
     store = distributed.HashStore()
     with pytest.raises(ConfigError, match="nccl is for GPUs"):
         ddp.make_strategy(strategy_keys(process_group_backend="nccl"), 2, store, kind="cpu")
-
-
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_powersgd_of_a_gradient_without_rank(rank: int) -> None:
-    """A matrix of zeros, or of one row over and over, has fewer independent columns than the factors have."""
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    hook = ddp.comm_hook({"comm_hook": "powersgd", "powersgd_rank": rank, "powersgd_start_step": 2})
-    assert hook is not None
-    state = hook[0]
-    assert isinstance(state, powerSGD_hook.PowerSGDState)
-    for matrix in (torch.zeros(1, 8, rank), torch.ones(1, 8, rank)):
-        powerSGD_hook._orthogonalize(matrix, state.orthogonalization_epsilon)
-        assert matrix.isfinite().all(), (rank, matrix)

@@ -37,12 +37,6 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "fp16": ({"comm_hook": "fp16"}, 1),
     "bf16": ({"comm_hook": "bf16"}, 1),
     "bf16_accumulated": ({"comm_hook": "bf16"}, 2),
-    "powersgd": ({"comm_hook": "powersgd", "powersgd_start_step": 3, "bucket_cap_mb": SMALL_MB}, 1),
-    "powersgd_rank2": ({"comm_hook": "powersgd", "powersgd_start_step": 3, "powersgd_rank": 2}, 1),
-    "local_every_1": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": 1}, 1),
-    "local_accumulated": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": 1}, 2),
-    "local_every_2": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 2, "local_sgd_every": 2}, 1),
-    "local_every_9": ({"comm_hook": "post_local_sgd", "local_sgd_start_step": 1, "local_sgd_every": 9}, 1),
     "small_buckets": ({"bucket_cap_mb": SMALL_MB}, 1),
     "static_graph": ({"static_graph": True, "find_unused_parameters": True}, 1),
     "find_unused": ({"find_unused_parameters": True}, 1),
@@ -155,40 +149,6 @@ def train(name: str, rank: int, store: FileStore) -> dict[str, Any]:
     }
 
 
-class Saving(L.Callback):
-    """Write a checkpoint after the first epoch, which ends between two averages of the weights."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.current_epoch == 0:
-            trainer.save_checkpoint(self.path)
-
-
-def resumed(rank: int, store: FileStore, folder: Path) -> dict[str, Any]:
-    """Return the weights after two epochs of post-local SGD with momentum: of one uninterrupted run, and of a run that
-    was resumed after the first epoch."""
-    found = {}
-    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=PORT)
-    for name, checkpoint in (("whole", None), ("resumed", folder / "first.ckpt")):
-        torch.manual_seed(0)
-        model = Small()
-        del model.unused
-        model.configure_optimizers = lambda model=model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        changed = {"comm_hook": "post_local_sgd", "local_sgd_start_step": 0, "local_sgd_every": 4}
-        trainer = L.Trainer(
-            accelerator="cpu", devices=2, plugins=[DetectedEnvironment(world_info)], max_epochs=2, logger=False,
-            strategy=ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu"),
-            callbacks=[] if checkpoint else [Saving(folder / "first.ckpt")], enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
-        )  # fmt: skip
-        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
-        trainer.fit(model, DataLoader(images(rank), batch_size=4), ckpt_path=checkpoint)
-        found[name] = torch.cat([parameter.detach().flatten() for parameter in model.net.parameters()])
-    return found
-
-
 def bare(rank: int, accumulate: int) -> dict[str, Any]:
     """Train in the same way with DistributedDataParallel alone, without sending buffers."""
     torch.manual_seed(0)
@@ -220,7 +180,6 @@ def main() -> None:
             store = FileStore(str(folder / "second_store"), 2)
         seen[name] = train(name, rank, store)
     seen["bare"], seen["bare_accumulated"] = bare(rank, 1), bare(rank, 2)
-    seen["local_resumed"] = resumed(rank, store, folder)
     torch.save(seen, folder / f"rank{rank}.pt")
     distributed.barrier()
     sys.stdout.flush()

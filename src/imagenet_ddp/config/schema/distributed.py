@@ -31,21 +31,10 @@ class StrategyConfig:
     init_sync: Annotated[bool, "ddp: broadcast rank 0's weights at the start."] = True
     comm_hook: Annotated[
         str | None,
-        choice("fp16", "bf16", "powersgd", "post_local_sgd"),
+        choice("fp16", "bf16"),
         Example("bf16"),
-        "ddp: compress gradients, or average the weights instead (post_local_sgd); null: neither.",
+        "ddp: send gradients in 16 bits, which halves the bytes; null: as they are.",
     ] = None
-    powersgd_rank: Annotated[int, integer(1), "powersgd: rank of the two factors of each gradient matrix."] = 1
-    # at least 2, because DistributedDataParallel rebuilds its buckets after the first step, and the hook stores them
-    powersgd_start_step: Annotated[
-        int, integer(2), "powersgd: number of optimizer steps without compression at the start."
-    ] = 1000
-    local_sgd_start_step: Annotated[
-        int, integer(0), "post_local_sgd: number of optimizer steps at the start that average gradients."
-    ] = 1000
-    local_sgd_every: Annotated[
-        int, integer(1), "post_local_sgd: number of optimizer steps between two averages of the weights."
-    ] = 8
     first_device_batch: Annotated[
         int | None,
         integer(0),

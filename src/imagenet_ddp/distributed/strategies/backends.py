@@ -6,7 +6,6 @@ This module imports torch but not Lightning, because the command calls it before
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import distributed
 
 
@@ -39,10 +38,5 @@ def validate(strategy: Mapping[str, Any], kind: str) -> list[str]:
         return [
             f"{key}={name}{by_default} needs a torch that was built with {name.upper()}, but this torch was not "
             f"(torch.distributed.is_{name}_available() is False). Hint: {hint}"
-        ]
-    if strategy["comm_hook"] == "powersgd" and kind == "cpu" and torch.cuda.is_available():
-        return [
-            "strategy.comm_hook=powersgd works on CPUs only if no CUDA device is visible, because torch's hook always "
-            "waits for a visible CUDA device. Hint: put CUDA_VISIBLE_DEVICES= before the command to hide all of them."
         ]
     return []

@@ -5,21 +5,19 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch import distributed, nn
-from torch.distributed import GradBucket, PrefixStore, Store
+from torch.distributed import PrefixStore, Store
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.distributed.strategies import backends
-from imagenet_ddp.distributed.strategies.local_sgd import LocalSGD
 from imagenet_ddp.distributed.strategies.process_group import init_process_group
 from imagenet_ddp.errors import ConfigError
 
 DDP_DEFAULT_BUCKET_CAP_MB = 25.0  # torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB
+COMM_HOOKS: dict[str, Callable] = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}  # by strategy.comm_hook
 KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
 
 
@@ -32,10 +30,6 @@ class StoreDDPStrategy(DDPStrategy):
     def __init__(self, store: Store, options: Mapping[str, Any]):
         super().__init__(process_group_backend=options["process_group_backend"])
         self._store, self._options = store, options
-        # averages weights instead of gradients; at each validation and checkpoint, all ranks have the same weights
-        self._local_sgd: LocalSGD | None = None
-        if options["comm_hook"] == "post_local_sgd":
-            self._local_sgd = LocalSGD(options["local_sgd_start_step"], options["local_sgd_every"])
 
     def setup_distributed(self) -> None:
         """Create the process group. Lightning keeps a process group that exists already."""
@@ -56,42 +50,13 @@ class StoreDDPStrategy(DDPStrategy):
         self._ddp_kwargs = ddp_arguments(self._options, self.model)
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
-        if (hook := comm_hook(self._options)) is not None:
-            self.model.register_comm_hook(*hook)
+        if (hook := self._options["comm_hook"]) is not None:
+            self.model.register_comm_hook(None, COMM_HOOKS[hook])
         if self._options["init_sync"] and self._ddp_kwargs.get("broadcast_buffers") is False:
             _send_buffers(self.model)  # in this case, DistributedDataParallel does not broadcast the buffers
 
-    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        if self._local_sgd is None:
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
-        assert self.lightning_module is not None
-        assert isinstance(self.model, DistributedDataParallel)
-        steps = self.lightning_module.trainer.global_step
-        self._local_sgd.before_step(self.model, steps)
-        result = super().optimizer_step(optimizer, closure, model, **kwargs)
-        self._local_sgd.after_step(self.model, steps + 1)
-        return result
-
-    def _average(self) -> None:
-        if self._local_sgd is not None:
-            assert self.model is not None
-            self._local_sgd.average(self.model, self.optimizers)
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return the state of the net for a checkpoint.
-
-        Lightning calls this on all ranks, before it reads the state of the optimizers.
-        """
-        self._average()
-        return super().lightning_module_state_dict()
-
-    def on_train_end(self) -> None:
-        self._average()
-        super().on_train_end()
-
     def on_validation_start(self) -> None:
         """Broadcast rank 0's batch-norm statistics once per validation, because checkpoints contain those of rank 0."""
-        self._average()
         if isinstance(self.model, DistributedDataParallel):
             _send_buffers(self.model)
 
@@ -158,62 +123,13 @@ def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module) -> dict[str, An
     return arguments
 
 
-def comm_hook(strategy: Mapping[str, Any]) -> tuple[object, Callable] | None:
-    """Return (state, hook) for register_comm_hook, according to strategy.comm_hook.
-
-    Return None if no hook is set, and for post_local_sgd.
-    """
-    match strategy["comm_hook"]:
-        case "fp16":
-            return None, fp16_compress_hook
-        case "bf16":
-            return None, bf16_compress_hook
-        case "powersgd":
-            rank, start = strategy["powersgd_rank"], strategy["powersgd_start_step"]
-            state = PowerSGDState(
-                None,
-                matrix_approximation_rank=rank,
-                start_powerSGD_iter=start,
-                # without this value, a gradient of zeros or of lower rank is divided by the norm of a zero column
-                orthogonalization_epsilon=1e-8,  # type: ignore[arg-type]
-            )
-            return state, powersgd_in_order
-    return None
-
-
-def powersgd_in_order(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Call powerSGD_hook for one bucket after the other.
-
-    Each bucket needs three all-reduces, each of which starts when the previous one has ended. NCCL starts the
-    all-reduces in program order. Gloo's threads start them in an order that differs between ranks, and two buckets at
-    the same time crash the process with "Received data size doesn't match expected size".
-    """
-    compresses = state.iter >= state.start_powerSGD_iter
-    future = powerSGD_hook(state, bucket)
-    if compresses and distributed.get_backend() != "nccl":
-        future.wait()
-    return future
-
-
 def notes(strategy: Mapping[str, Any], world_size: int, kind: str) -> list[str]:
     """Return log lines about settings that change speed or results."""
     hook = strategy["comm_hook"]
     if world_size == 1:
         return [f"strategy.comm_hook={hook} has no effect, because one process sends no gradients."] if hook else []
     lines = []
-    if hook == "powersgd":
-        lines.append(
-            f"Gradients are sent uncompressed for {strategy['powersgd_start_step']} steps, then with PowerSGD of rank "
-            f"{strategy['powersgd_rank']} (strategy.comm_hook=powersgd). Checkpoints do not contain the state of "
-            "PowerSGD, so a resumed run starts with uncompressed gradients again."
-        )
-    elif hook == "post_local_sgd":
-        lines.append(
-            f"Gradients are averaged for {strategy['local_sgd_start_step']} steps. After that, each process uses only "
-            f"its own gradients, and weights are averaged every {strategy['local_sgd_every']} steps and before each "
-            "validation and checkpoint (strategy.comm_hook=post_local_sgd)."
-        )
-    elif hook:
+    if hook:
         lines.append(f"Gradients are sent as {hook}, with half the bytes of fp32 (strategy.comm_hook={hook}).")
     if strategy["process_group_backend"] == "gloo" and kind == "cuda":
         lines.append("Process group: gloo sends the gradients of GPUs through the CPUs. nccl is faster.")
