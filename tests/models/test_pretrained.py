@@ -27,6 +27,10 @@ def net() -> torch.nn.Module:
     return create_model(NAME, 6, seed=1)
 
 
+def _beside_backbone(name: str) -> str:
+    return f"head.{name}" if name.startswith("fc.") else f"backbone.{name}"
+
+
 def forms(net: torch.nn.Module) -> dict[str, Any]:
     """As each program stores the same weights."""
     state = net.state_dict()
@@ -43,6 +47,9 @@ def forms(net: torch.nn.Module) -> dict[str, Any]:
         "lightning.ckpt": {
             "state_dict": {f"net.{name}": value for name, value in state.items()} | {"loss.x": torch.ones(1)}
         },
+        "mmpretrain.pth": {"state_dict": {_beside_backbone(name): value for name, value in state.items()}},
+        "wrapped_mmpretrain.pth": {f"module.{_beside_backbone(name)}": value for name, value in state.items()},
+        "other_head.pth": {name.replace("fc.", "classifier.1."): value for name, value in state.items()},
         "model.safetensors": {name: value.contiguous() for name, value in state.items()},
     }
 
@@ -80,6 +87,22 @@ def test_the_head_is_replaced_where_the_classes_differ(
     assert torch.equal(other.get_parameter("fc.weight"), before) == is_new
     assert torch.equal(other.get_parameter("conv1.0.weight"), net.get_parameter("conv1.0.weight"))
     assert ("fc is new" in sentence) == is_new != head_fits
+
+
+@pytest.mark.parametrize(("rename", "reason"), [
+    (lambda name: _beside_backbone(name), "fc is new (another number of classes)"),
+    (lambda name: None if name.startswith("fc.") else f"backbone.{name}", "fc is new (not in the file)"),
+    # two layers that might be the head: neither is taken
+    (lambda name: name.replace("fc.", "head."), "fc is new (not in the file)"),
+])  # fmt: skip
+def test_the_reason_for_a_new_head_is_true(net: torch.nn.Module, tmp_path: Path, rename: Any, reason: str):
+    stored = {rename(name): value for name, value in net.state_dict().items() if rename(name)}
+    if "head.weight" in stored:
+        stored |= {"projector.weight": torch.ones(9, 1024), "projector.bias": torch.ones(9)}
+    torch.save(stored, tmp_path / "x.pth")
+    weights = read_weights("model.weights", str(tmp_path / "x.pth"), "torchvision", NAME)
+    sentence, head_fits = load_weights_into(create_model(NAME, 8, seed=2), weights, "fc", list("abcdefgh"))
+    assert reason in sentence and not head_fits
 
 
 def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path):

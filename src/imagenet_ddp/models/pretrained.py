@@ -55,11 +55,12 @@ def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classe
     the head was loaded).
 
     head: name of the net's last layer. The layer keeps its random values if the weights have another number of classes,
-    or other class names. Raises ConfigError if any other tensor is missing or has another shape, or if any value is NaN
-    or inf.
+    other class names, or no such layer. Raises ConfigError if any other tensor is missing or has another shape, or if
+    any value is NaN or inf.
     """
     own = net.state_dict()
     found = _without_prefixes(weights.tensors, own)
+    _rename_head(own, found, head)
     _resize_positions(own, found)
     stored_classes = weights.contents.get("classes")
     other_classes = stored_classes is not None and list(stored_classes) != list(classes)
@@ -86,10 +87,12 @@ def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classe
             f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint."
         )
     net.load_state_dict(loaded, strict=False)
-    unused = [name for name in found if name not in own]
+    beside = found.keys() & weights.tensors.keys() if found.keys() != weights.tensors.keys() else set()  # a loss's
+    unused = [name for name in found if name not in own and name not in beside]
     parts = [f"Started from {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
     if not head_fits:
-        why = "other classes" if other_classes else "another number of classes"
+        has_head = any(is_in_head(name, head) for name in found)
+        why = "other classes" if other_classes else "another number of classes" if has_head else "not in the file"
         parts.append(f"{head or 'the last layer'} is new ({why})")
     if unused:
         parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
@@ -164,14 +167,35 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under the net's own names. A prefix that most of them share is removed, and tensors without
-    that prefix are dropped."""
-    prefix = next((each for each in PREFIXES if _share(tensors, each) > 0.5), None)
-    if prefix is None or any(name in own for name in tensors):
-        return dict(tensors)
-    return _without_prefixes(
-        {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}, own
-    )
+    """Return the tensors with as many of the net's own names as possible, by removing prefixes that most of them share.
+    Tensors without the prefix, such as a head beside a backbone, keep their names."""
+    found = best = dict(tensors)
+    while prefix := next((each for each in PREFIXES if _share(found, each) > 0.5), None):
+        rest = {name: value for name, value in found.items() if not name.startswith(prefix)}
+        found = rest | {name.removeprefix(prefix): value for name, value in found.items() if name not in rest}
+        best = max(best, found, key=lambda names: len(names.keys() & own.keys()))
+    return best
+
+
+def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str | None) -> None:
+    """Give the last layer the net's own name, in place, if the file calls it otherwise (mmpretrain: head.fc). It is the
+    only unused layer that has the same parameters with the same numbers of inputs."""
+    wanted = {name.rpartition(".")[2]: tensor for name, tensor in own.items() if is_in_head(name, head)}
+    if "weight" not in wanted or any(is_in_head(name, head) and name in own for name in found):
+        return
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in found.items():
+        if name not in own:
+            layer, _, part = name.rpartition(".")
+            layers.setdefault(layer, {})[part] = tensor
+    fitting = [
+        layer
+        for layer, parts in layers.items()
+        if parts.keys() == wanted.keys() and parts["weight"].shape[1:] == wanted["weight"].shape[1:]
+    ]
+    if len(fitting) == 1:
+        for part in wanted:
+            found[f"{head}.{part}"] = found.pop(f"{fitting[0]}.{part}" if fitting[0] else part)
 
 
 def _share(tensors: Mapping[str, Tensor], prefix: str) -> float:
