@@ -22,6 +22,7 @@ from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_ma
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.pack import pack
+from imagenet_ddp.system import cpu_cores
 
 MIB = 2**20
 TINY = (*small_run("model.name=mobilenet_v3_small"), "data.batch_size=2", "trainer.devices=1")
@@ -102,7 +103,6 @@ def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Mac
 
 def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
-    monkeypatch.setattr(check_machine, "_cpu_quota", lambda: None)
     assert only(machine("data.num_workers=2", "trainer.devices=2"), "cores").ok
     check = only(machine("data.num_workers=3", "trainer.devices=2"), "cores")
     assert not check.ok and check.hint == "set data.num_workers=2"
@@ -112,10 +112,12 @@ def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: p
 
 def test_a_container_with_fewer_cores_than_it_sees(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
-    monkeypatch.setattr(check_machine, "_cpu_quota", lambda: 2.0)
+    for module in (check_machine, cpu_cores):
+        monkeypatch.setattr(module, "cpu_quota", lambda: 2.5)
     check = only(machine("cluster.num_threads=auto"), "cores")
-    assert not check.ok and "16 cores, of which this container may use 2" in check.what
-    assert check.hint == "set cluster.num_threads=2"
+    assert check.ok and "16 cores, of which this container may use 2.5, for 1 process with 2 threads" in check.what
+    check = only(machine("cluster.num_threads=3"), "cores")
+    assert not check.ok and check.hint == "set cluster.num_threads=2"
 
 
 Usage = namedtuple("Usage", "total used free")

@@ -9,7 +9,7 @@ from pathlib import Path
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.precision import cpu_has_bf16
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
-from imagenet_ddp.system.cpu_cores import cores_per_process, num_cores
+from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.text import MIB, count_noun
 
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
@@ -64,9 +64,8 @@ def _unseen(present: list[tuple[str, str]]) -> str:
 
 def _cores(machine: Machine) -> list[Check]:
     local = machine.num_local
-    cores = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own cores
-    quota = _cpu_quota()
-    usable = min(cores, quota or cores)
+    usable = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own cores
+    cores, quota = max(num_visible_cores(), usable), cpu_quota()
     workers, threads = machine.plan.num_workers.value, machine.plan.num_threads.value
     container = f", of which this container may use {quota:g}" if quota and quota < cores else ""
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
@@ -74,9 +73,9 @@ def _cores(machine: Machine) -> list[Check]:
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
     hints = []
     if local * workers > max(usable, local):
-        hints.append(f"data.num_workers={max(int(usable) // local - (machine.kind != 'cpu'), 0)}")
+        hints.append(f"data.num_workers={max(usable // local - (machine.kind != 'cpu'), 0)}")
     if local * threads > max(usable, local):
-        hints.append(f"cluster.num_threads={max(int(usable) // local, 1)}")
+        hints.append(f"cluster.num_threads={max(usable // local, 1)}")
     if hints:
         hint = f"set {' '.join(hints)}"
         return [Check("cores", False, f"{what}, more than can run at the same time", hint, numbers=numbers)]
@@ -99,15 +98,6 @@ def _plan(machine: Machine) -> list[Check]:
     words = [batch if plan.batch.reason == "as set" else f"{batch} ({plan.batch.reason})"]
     words += [f"{what} ({reason})" for what, reason in chosen if reason != "as set"]
     return passed("; ".join(words), **plan.choices())
-
-
-def _cpu_quota() -> float | None:
-    """Return the number of cores that the container's cgroup allows (docker run --cpus); None if there is no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return None
 
 
 def _shared_memory(machine: Machine) -> list[Check]:

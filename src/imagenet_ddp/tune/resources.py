@@ -17,6 +17,7 @@ from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.cpu_cores import num_cores
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: M
         hint = f"Hint: set trainer.devices={num_devices(devices)}, and choose the GPUs with CUDA_VISIBLE_DEVICES."
         raise ConfigError(f"trainer.devices must be a number with tune.num_at_once={num}, got {shown(devices)}. {hint}")
     gpus = _blocks(names, num, num_devices(devices) or max(1, len(names) // num))
-    # the cores of this process; trials share a core if there are fewer cores than trials
+    # the cores of this process, no more than its container's quota; trials share a core if there are too few
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return [
         Slot(environ={"CUDA_VISIBLE_DEVICES": ",".join(own)} if own else {}, cores=tuple(own_cores))
-        for own, own_cores in zip(gpus, _blocks(cores, num, max(1, len(cores) // num)), strict=True)
+        for own, own_cores in zip(gpus, _blocks(cores, num, max(1, num_cores() // num)), strict=True)
     ]
 
 
