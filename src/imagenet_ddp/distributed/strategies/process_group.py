@@ -15,8 +15,12 @@ def init_process_group(
     """Join the process group.
 
     store: a store with keys that no other process group uses. backend: None means nccl on GPUs and gloo on CPUs.
-    timeout_s: longest wait in seconds in one collective.
+    timeout_s: longest wait in seconds in one collective, and for the other ranks when the group is created.
     """
+    # A store that is passed in keeps its own time limit, that of the rendezvous, and NCCL waits for its unique ID
+    # there. The limit belongs to the connection, which a prefix shares, so this group gets its own connection.
+    store = store.clone()
+    store.set_timeout(timedelta(seconds=timeout_s))
     backend = backend or default_backend(device.type)
     on_gpu = device.type == "cuda"
     if on_gpu:
