@@ -22,10 +22,6 @@ def monitoring(monitor: str | None, name: str = "EarlyStopping") -> dict[str, An
     return {"m": {"_target_": f"lightning.pytorch.callbacks.{name}", "monitor": monitor}}
 
 
-def saving_last(**arguments: Any) -> dict[str, Any]:
-    return {"l": {"_target_": "lightning.pytorch.callbacks.ModelCheckpoint", "save_last": "link", **arguments}}
-
-
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
@@ -52,8 +48,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"callbacks": monitoring(None, "ModelCheckpoint")},
         {"callbacks": monitoring("mine"), "allow_targets": ["mypkg"]},
         {"callbacks": monitoring("lr-SGD") | RATES, "logger": CSV},
-        {"callbacks": saving() | saving_last(dirpath="elsewhere")},
-        {"callbacks": saving_last()},
         {"sweep": {"job": 3}},
         {"sweep": {"job": "list"}},
     ],
@@ -101,10 +95,6 @@ def test_well(typed: dict[str, Any]):
         (
             {"callbacks": saving() | {"d": saving()["c"]}},
             "callbacks must have one ResumeCheckpoint, got c and d. Hint: set ++callbacks.d._target_=lightning",
-        ),
-        (
-            {"callbacks": saving() | saving_last()},
-            "callbacks.l.save_last must be false, got link: callbacks.c writes last.ckpt. Hint: set ++callb",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import (
     Checkpoint,
     EarlyStopping,
     GradientAccumulationScheduler,
+    ModelCheckpoint,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.trainer.states import TrainerFn
@@ -18,6 +19,7 @@ from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, log_interval, validates_next
 from imagenet_ddp.callbacks.resume_position import continue_at, describe
 from imagenet_ddp.callbacks.scores import BestScore
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint
 
@@ -187,3 +189,33 @@ class ResumeCheckpoint(Checkpoint):
         same = self.best.restore(state["monitor"], state["best_top1"], state["best_epoch"], state["best_step"])
         self._improved = same and state["improved"]
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
+
+
+def require_other_files(callbacks: Mapping[str, L.Callback], folder: Path) -> None:
+    """Raise ConfigError if a ModelCheckpoint would write to a file that ResumeCheckpoint writes.
+
+    callbacks: name of the entry in `callbacks` -> callback. folder: the run's checkpoints, where other commands look.
+    """
+    ours = next((each for each in callbacks.values() if isinstance(each, ResumeCheckpoint)), None)
+    if ours is None:
+        return
+    files = {
+        (directory / f"{name}.ckpt").resolve()
+        for directory in (folder, ours.dirpath or folder)
+        for name in ("best", "last", "previous")
+    }
+    found = []
+    for key, own in callbacks.items():
+        if isinstance(own, ModelCheckpoint):
+            for is_written, name, option in (
+                (own.filename, own.filename, f"filename={key}_{Path(own.filename or '').name}"),
+                (own.save_last, own.CHECKPOINT_NAME_LAST, "save_last=false"),
+            ):
+                path = Path(own.dirpath or folder, f"{name}{own.FILE_EXTENSION}").resolve()
+                if is_written and path in files:
+                    found.append(
+                        f"callbacks.{key} must write to other files than the checkpoints of the run, got {path.name}. "
+                        f"Hint: set ++callbacks.{key}.{option}."
+                    )
+    if found:
+        raise ConfigError(found)

@@ -9,7 +9,7 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.augmentation_note import AugmentationNote
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.chance_note import ChanceNote
-from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint, require_other_files
 from imagenet_ddp.callbacks.empty_hooks import skip_empty_hooks
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.history import History
@@ -45,6 +45,7 @@ def make_callbacks(
     own = make_entries(
         config, "callbacks", dirpath=str(run_dir / "checkpoints"), run_dir=str(run_dir), val_log_every_n_steps=steps
     )
+    require_other_files(dict(zip(given(config["callbacks"]), own, strict=True)), run_dir / "checkpoints")
     for callback in own:
         if isinstance(callback, ResumeCheckpoint):
             callback.contents |= contents

@@ -115,12 +115,6 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
             f"Hint: set ++callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint to keep the best "
             "checkpoint by another metric."
         )
-    for key, name in _known_classes(callbacks) if keys else ():
-        if name == "ModelCheckpoint" and callbacks[key].get("save_last") and not callbacks[key].get("dirpath"):
-            found.append(
-                f"callbacks.{key}.save_last must be false, got {shown(callbacks[key]['save_last'])}: "
-                f"callbacks.{keys[0]} writes last.ckpt. Hint: set ++callbacks.{key}.save_last=false."
-            )
     return found
 
 
