@@ -54,6 +54,9 @@ MEET = "cluster.address=tcp://10.0.0.1:23456"
         ("--nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=10.0.0.1 --master_port=23456",
          f"train trainer.devices=8 trainer.num_nodes=2 cluster.node_rank=0 {MEET}"),
         ("-e --resume x.ckpt DIR", "evaluate data=imagenet data.root=DIR checkpoint=x.ckpt"),
+        ("-a resnet18 --pretrained --evaluate DIR",
+         "evaluate data=imagenet data.root=DIR model.name=resnet18 checkpoint=FILE"),
+        ("model.weights=DEFAULT --test-only pets", "evaluate data=imagefolder data.root=pets checkpoint=FILE"),
         ("-e pets", "evaluate data=imagefolder data.root=pets checkpoint=FILE"),
         ("gpu0_bsz=8 acc_grad=2", "train strategy=balanced_dp strategy.first_device_batch=4 "
                                    "trainer.accumulate_grad_batches=2"),

@@ -52,6 +52,11 @@ def translate(verb: str, argv: Sequence[str], environ: Mapping[str, str]) -> Tra
         verb = "evaluate"
     for word in words:
         fill_in(word, verb, said, typed, len(words) > 1)
+    if "checkpoint" in declared(verb):
+        for word in words:
+            if any(key_of(option) == "model.weights" for option in word.options):
+                word.options, word.note = [], f"leave it out, because {verb} reads the weights from checkpoint=FILE"
+        kept = [option for option in kept if key_of(option) != "model.weights"]
     # data= comes before data.root, and the options of the rendezvous come last
     order = {"dummy": 0, "folder": 1}
     own = [option for word in sorted(words, key=lambda word: order.get(word.role, 2)) for option in word.options]

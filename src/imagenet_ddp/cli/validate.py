@@ -84,6 +84,11 @@ def validate(
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
     found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
+    if "checkpoint" in declared and "model.weights" in map(keys.key_of, typed) and plain["model"]["weights"]:
+        found.append(
+            f"model.weights must be null beside checkpoint=, whose weights are used, got {plain['model']['weights']}. "
+            "Hint: leave model.weights out."
+        )
     found += refused_targets(plain, plain["allow_targets"] or [])
     return found, launch_info
 
