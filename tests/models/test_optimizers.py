@@ -219,7 +219,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
     images, target = torch.randn(32, 3, 2, 2), torch.arange(32) % 3
-    made = make_optimizer(optim(name=name, betas=None), net, lr=0.01, head="3")
+    made = make_optimizer(optim(name=name, betas=None), net, lr=0.01, heads=("3",))
     first = nn.functional.cross_entropy(net(images), target)
     for _ in range(30):
         made.zero_grad()
@@ -244,7 +244,7 @@ def test_arguments_go_before_keys():
 def test_the_groups_do_not_depend_on_the_number_of_devices(global_batch_size: int):
     keys = optim(lr=0.3, lr_head=0.3, reference_batch=256)
     net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    assert len(make_optimizer(keys, net, scaled_lr(keys, global_batch_size), head="1").param_groups) == 1
+    assert len(make_optimizer(keys, net, scaled_lr(keys, global_batch_size), heads=("1",)).param_groups) == 1
 
 
 def test_what_an_optimizer_refuses_is_a_config_error():

@@ -7,14 +7,15 @@ import torchvision
 
 from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.parameter_groups import block_depths, head_name, is_in_head, parameter_groups
+from imagenet_ddp.models.head import head_names, is_in_head
+from imagenet_ddp.models.parameter_groups import block_depths, parameter_groups
 
 NAMES = {"resnet18": 64, "vit_b_16": 224, "convnext_tiny": 64, "swin_t": 64, "mobilenet_v2": 64, "vgg11": 64,
          "squeezenet1_1": 64, "densenet121": 64, "efficientnet_b0": 64, "shufflenet_v2_x0_5": 64}  # fmt: skip
 HEADS = {"resnet18": "fc", "vit_b_16": "heads.head", "convnext_tiny": "classifier.2", "squeezenet1_1": "classifier.1"}
 
 
-def groups(net: torch.nn.Module, scaled_lr: float, head: str | None, **keys: Any) -> list[dict[str, Any]]:
+def groups(net: torch.nn.Module, scaled_lr: float, head: tuple[str, ...], **keys: Any) -> list[dict[str, Any]]:
     return parameter_groups(net, {**asdict(OptimConfig()), **keys}, scaled_lr, head)
 
 
@@ -26,8 +27,8 @@ def meta(name: str, num_classes: int = 7) -> torch.nn.Module:
 @pytest.mark.parametrize("name", [*NAMES])
 def test_the_head_is_found_and_every_parameter_is_in_one_group(name: str):
     net = meta(name)
-    head = head_name(net, 7)
-    assert head is not None and head == HEADS.get(name, head)
+    head = head_names(net, 7)
+    assert len(head) == 1 and head[0] == HEADS.get(name, head[0])
     made = groups(net, 0.3, head, lr=0.1, lr_head=0.4, layer_decay=0.5, no_decay_on=["norm", "bias", "embedding"])
     found = [parameter for group in made for parameter in group["params"]]
     assert len(found) == len({id(parameter) for parameter in found}) == len(list(net.parameters()))
@@ -66,11 +67,11 @@ def test_what_has_no_weight_decay_is_what_torchvisions_references_leave_out(name
             others = last.endswith("bias") or last in ("class_token", "pos_embedding")
             if isinstance(module, norms) or (others and len(kinds) > 1):
                 expected.add(key)
-    made = groups(net, 0.1, "fc", weight_decay=0.05, no_decay_on=kinds)
+    made = groups(net, 0.1, ("fc",), weight_decay=0.05, no_decay_on=kinds)
     names = {id(parameter): key for key, parameter in net.named_parameters()}
     found = {names[id(p)] for group in made if group.get("weight_decay") == 0 for p in group["params"]}
     assert found == expected
-    [plain] = groups(net, 0.1, "fc", weight_decay=0.05)
+    [plain] = groups(net, 0.1, ("fc",), weight_decay=0.05)
     assert "weight_decay" not in plain  # the optimizer's own
 
 
@@ -78,5 +79,5 @@ def test_frozen_parameters_are_left_out():
     net = meta("resnet18")
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name.startswith("fc."))
-    [group] = groups(net, 0.1, "fc", lr_head=0.2)
+    [group] = groups(net, 0.1, ("fc",), lr_head=0.2)
     assert [tuple(parameter.shape) for parameter in group["params"]] == [(7, 512), (7,)]

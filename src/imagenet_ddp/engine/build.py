@@ -36,11 +36,11 @@ from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size
+from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
-from imagenet_ddp.models.parameter_groups import head_name
 from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
@@ -98,7 +98,7 @@ def make_module(
     for key in ("train_size", "progressive_start"):
         if num_train_images is not None and data[key] and not model["_target_"]:
             require_image_size(net, model["name"], f"data.{key}", data[key])
-    arguments = {"lr": plan.learning_rate.value, "fused": plan.fused.value, "head": head_name(net, num_classes)}
+    arguments = {"lr": plan.learning_rate.value, "fused": plan.fused.value, "heads": head_names(net, num_classes)}
     module = ImageClassifier(
         net,
         num_classes,

@@ -56,15 +56,15 @@ def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[
 
 
 def make_optimizer(
-    optim: Mapping[str, Any], net: nn.Module, lr: float, fused: bool = False, head: str | None = None
+    optim: Mapping[str, Any], net: nn.Module, lr: float, fused: bool = False, heads: tuple[str, ...] = ()
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a net. Raises ConfigError if the optimizer does not accept the optim.*
     keys.
 
-    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the decision of choose_fused. head: name of
-    the net's last layer, for optim.lr_head and optim.layer_decay.
+    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the decision of choose_fused. heads: names of
+    the net's last layers, for optim.lr_head and optim.layer_decay.
     """
-    groups, name, arguments = parameter_groups(net, optim, lr, head), optim["name"], dict(optim["args"])
+    groups, name, arguments = parameter_groups(net, optim, lr, heads), optim["name"], dict(optim["args"])
     if optim["_target_"]:
         return make("optim._target_", optim["_target_"], arguments, params=groups, lr=lr)
     kind: Any

@@ -6,39 +6,27 @@ from typing import Any
 
 from torch import nn
 
+from imagenet_ddp.models.head import is_in_head
+
 # A member of a list (layer1.0, features.3, stages.2.blocks.1), or a module of several layers with a number in its name.
 _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.]+\.))(?:\.\d+|\.blocks\.\d+)?(?=\.)")
 
 
-def head_name(net: nn.Module, num_classes: int) -> str | None:
-    """Return the name of the layer that computes the logits, which is the last linear or convolutional layer with one
-    output per class. Returns None if there is no such layer."""
-    found = None
-    for name, module in net.named_modules():
-        is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
-        if is_linear or (isinstance(module, nn.Conv2d) and module.out_channels == num_classes):
-            found = name
-    return found
-
-
-def is_in_head(name: str, head: str | None) -> bool:
-    """Return whether a parameter belongs to the layer that computes the logits."""
-    return head is not None and name.startswith(f"{head}.")
-
-
-def parameter_groups(net: nn.Module, optim: Mapping[str, Any], lr: float, head: str | None) -> list[dict[str, Any]]:
+def parameter_groups(
+    net: nn.Module, optim: Mapping[str, Any], lr: float, heads: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """Return the trained parameters in groups of equal learning rate and weight decay, in the net's order.
 
     optim: the resolved optim.* keys. lr: optim.lr after scaling; optim.lr_head is scaled by the same factor.
-    optim.layer_decay is the factor on the learning rate from each block to the block before it. head: name of the layer
-    that computes the logits.
+    optim.layer_decay is the factor on the learning rate from each block to the block before it. heads: names of the
+    layers that compute the logits.
     """
     no_decay = _without_decay(net, optim["no_decay_on"])
     named = [(name, parameter) for name, parameter in net.named_parameters() if parameter.requires_grad]
-    depths, num_blocks = block_depths([name for name, _ in net.named_parameters() if not is_in_head(name, head)])
+    depths, num_blocks = block_depths([name for name, _ in net.named_parameters() if not is_in_head(name, heads)])
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in named:
-        if is_in_head(name, head):
+        if is_in_head(name, heads):
             factor = 1.0 if optim["lr_head"] is None else optim["lr_head"] / optim["lr"]
         else:
             factor = (optim["layer_decay"] or 1.0) ** (num_blocks - depths[name])

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm, timm_name
+from imagenet_ddp.models.head import is_in_head, start_head
 from imagenet_ddp.models.known_names import is_file
-from imagenet_ddp.models.parameter_groups import is_in_head
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.paths import expand_home
@@ -50,24 +50,27 @@ def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
     return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
 
 
-def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classes: Sequence[str]) -> tuple[str, bool]:
-    """Load all weights, except those of a head that does not fit. Return (a sentence about the loaded weights, whether
+def load_weights_into(
+    net: nn.Module, weights: Weights, heads: tuple[str, ...], classes: Sequence[str]
+) -> tuple[str, bool]:
+    """Load all weights, except those of heads that do not fit. Return (a sentence about the loaded weights, whether
     the head was loaded).
 
-    head: name of the net's last layer. The layer keeps its random values if the weights have another number of classes,
-    other class names, or no such layer. Raises ConfigError if any other tensor is missing or has another shape, or if
-    any value is NaN or inf.
+    heads: names of the net's last layers. They start anew if the weights have another number of classes, other class
+    names, or no such layers. Raises ConfigError if any other tensor is missing or has another shape, or if any value is
+    NaN or inf.
     """
     own = net.state_dict()
     found = _without_prefixes(weights.tensors, own)
-    _rename_head(own, found, head)
+    if len(heads) == 1:
+        _rename_head(own, found, heads[0])
     _resize_positions(own, found)
     stored_classes = weights.contents.get("classes")
     other_classes = stored_classes is not None and list(stored_classes) != list(classes)
     head_fits = not other_classes
     loaded, wrong = {}, []
     for name, tensor in own.items():
-        if is_in_head(name, head):
+        if is_in_head(name, heads):
             head_fits &= name in found and found[name].shape == tensor.shape
         elif name in found and found[name].shape == tensor.shape:
             loaded[name] = found[name]
@@ -80,7 +83,7 @@ def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classe
             "data.image_size to the values with which these weights were trained."
         )
     if head_fits:
-        loaded |= {name: found[name] for name in own if is_in_head(name, head)}
+        loaded |= {name: found[name] for name in own if is_in_head(name, heads)}
     if broken := nonfinite_names(net, loaded):
         raise ConfigError(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
@@ -90,10 +93,11 @@ def load_weights_into(net: nn.Module, weights: Weights, head: str | None, classe
     beside = found.keys() & weights.tensors.keys() if found.keys() != weights.tensors.keys() else set()  # a loss's
     unused = [name for name in found if name not in own and name not in beside]
     parts = [f"Started from {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
-    if not head_fits:
-        has_head = any(is_in_head(name, head) for name in found)
+    if not head_fits and heads:
+        start_head(net, heads)
+        has_head = any(is_in_head(name, heads) for name in found)
         why = "other classes" if other_classes else "another number of classes" if has_head else "not in the file"
-        parts.append(f"{head or 'the last layer'} is new ({why})")
+        parts.append(f"{' and '.join(heads)} {'is' if len(heads) == 1 else 'are'} new ({why})")
     if unused:
         parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
     return "; ".join(parts) + ".", head_fits
@@ -177,11 +181,11 @@ def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) 
     return best
 
 
-def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str | None) -> None:
+def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str) -> None:
     """Give the last layer the net's own name, in place, if the file calls it otherwise (mmpretrain: head.fc). It is the
     only unused layer that has the same parameters with the same numbers of inputs."""
-    wanted = {name.rpartition(".")[2]: tensor for name, tensor in own.items() if is_in_head(name, head)}
-    if "weight" not in wanted or any(is_in_head(name, head) and name in own for name in found):
+    wanted = {name.rpartition(".")[2]: tensor for name, tensor in own.items() if is_in_head(name, (head,))}
+    if "weight" not in wanted or any(is_in_head(name, (head,)) and name in own for name in found):
         return
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in found.items():

@@ -14,7 +14,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model, own_statistics, require_image_size
-from imagenet_ddp.models.parameter_groups import head_name
+from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
 
@@ -82,7 +82,7 @@ def make_teacher(
     for key in ("train_size", "progressive_start"):  # also sees these sizes
         if config["data"][key]:
             require_image_size(net, model["name"], f"data.{key}", config["data"][key], whose="teacher")
-    sentence, head_fits = load_weights_into(net, weights, head_name(net, num_classes), classes)
+    sentence, head_fits = load_weights_into(net, weights, head_names(net, num_classes), classes)
     if not head_fits:
         raise ConfigError(
             f"teacher.weights must have the {num_classes} classes of the training data, but {weights.origin} has other "

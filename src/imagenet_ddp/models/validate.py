@@ -124,10 +124,12 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             f"model.unfreeze_epoch={model['unfreeze_epoch']} needs frozen layers, but model.freeze is null. "
             "Hint: set model.freeze=backbone."
         )
-    if model["freeze"] and not model["weights"]:
-        found.append(
-            "model.freeze=backbone needs pretrained layers, but model.weights is null. Hint: set model.weights=DEFAULT."
-        )
+    for key, value in (("freeze", "backbone"), ("batch_norm", "frozen")):
+        if model[key] == value and not model["weights"]:
+            found.append(
+                f"model.{key}={value} needs pretrained layers, but model.weights is null. Hint: set "
+                f"model.weights=DEFAULT, or model.{key}={'null' if key == 'freeze' else 'train'}."
+            )
     if config["loss"]["class_weights"] == "balanced" and config.get("data", {}).get("sampling") == "balanced":
         found.append(
             "loss.class_weights=balanced and data.sampling=balanced both compensate for rare classes, so together they "

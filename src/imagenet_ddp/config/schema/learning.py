@@ -28,6 +28,12 @@ class ModelConfig:
     unfreeze_epoch: Annotated[
         int | None, integer(1), Example("3"), "Epoch, counted from 0, from which all layers are trained; null: never."
     ] = None
+    batch_norm: Annotated[
+        str,
+        choice("train", "frozen"),
+        "train: batch norm uses and updates the statistics of each batch; frozen: it uses and keeps those of "
+        "model.weights, and only its weights and biases learn.",
+    ] = "train"
     drop_path: Annotated[
         float | None,
         number(0, below=1),

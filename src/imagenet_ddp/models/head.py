@@ -1,0 +1,54 @@
+"""Find the layers of a net that compute the logits, and start them anew."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+def head_names(net: nn.Module, num_classes: int) -> tuple[str, ...]:
+    """Return the names of the layers that compute the logits. Most nets have one, a net with a distillation token has
+    two, and a net whose last layer has another number of outputs has none.
+
+    A head is the last linear or convolutional layer with one output per class, in each of the classifiers that timm's
+    get_classifier() returns, or in the whole net for other nets.
+    """
+    names = {module: name for name, module in net.named_modules()}
+    heads = (_last_layer(part, num_classes) for part in _classifiers(net))
+    return tuple(names[head] for head in heads if head is not None)
+
+
+def _classifiers(net: nn.Module) -> Iterator[nn.Module]:
+    get_classifier = getattr(net, "get_classifier", None)
+    found = get_classifier() if callable(get_classifier) else net
+    for part in found if isinstance(found, tuple | nn.ModuleList) else (found,):
+        if isinstance(part, nn.Module):  # a net without a classifier returns None
+            yield part
+
+
+def _last_layer(part: nn.Module, num_classes: int) -> nn.Module | None:
+    found = None
+    for module in part.modules():
+        is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
+        if is_linear or (isinstance(module, nn.Conv2d) and module.out_channels == num_classes):
+            found = module
+    return found
+
+
+def is_in_head(name: str, heads: tuple[str, ...]) -> bool:
+    """Return whether a parameter belongs to a layer that computes the logits."""
+    return name.startswith(tuple(f"{head}." for head in heads))
+
+
+@torch.no_grad()
+def start_head(net: nn.Module, heads: tuple[str, ...]) -> None:
+    """Make the logits of new heads nearly equal, so that the first loss is ln(classes) and its gradients do not destroy
+    trained layers: the initial values of some nets are so large that the loss starts at twice this value.
+
+    The weights become a thousandth of their random values, not 0, because zeros would never learn in front of a ReLU,
+    which SqueezeNet has after its last layer.
+    """
+    for name in heads:
+        head = net.get_submodule(name)
+        for key, parameter in head.named_parameters():
+            parameter.mul_(0.0 if key == "bias" else 1e-3)
