@@ -16,7 +16,8 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.base import Images, Names, Source
-from imagenet_ddp.data.sources.folder.images import FileImages, split_validation
+from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.folder.split import split_validation
 from imagenet_ddp.data.sources.folder.walk import list_images
 from imagenet_ddp.data.sources.registry import check_classes, open_source
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
@@ -139,7 +140,7 @@ def uneven(tmp_path: Path) -> FileImages:
 
 
 def test_a_share_of_each_class_is_split_off(uneven: FileImages):
-    train, val = split_validation(uneven, 0.2, seed=0)
+    train, val, _ = split_validation(uneven, 0.2, seed=0)
     assert Counter(val.targets.tolist()) == {0: 8, 1: 1, 2: 1}
     assert Counter(train.targets.tolist()) == {0: 32, 1: 6, 2: 1, 3: 1}
     assert not set(names(train)) & set(names(val))
@@ -149,7 +150,7 @@ def test_a_share_of_each_class_is_split_off(uneven: FileImages):
 
 
 def test_a_large_share_leaves_a_training_image_in_each_class(uneven: FileImages):
-    train, _ = split_validation(uneven, 0.99, seed=0)
+    train, *_ = split_validation(uneven, 0.99, seed=0)
     assert set(train.targets.tolist()) == {0, 1, 2, 3}
 
 
@@ -162,12 +163,12 @@ def test_the_split_hangs_on_the_seed_alone(uneven: FileImages):
 @pytest.mark.parametrize(("fraction", "num_folds"), [(0.2, 5), (0.3, 3), (0.5, 2), (0.45, 2)])
 def test_the_folds_hold_out_each_image_once(uneven: FileImages, fraction: float, num_folds: int):
     splits = [split_validation(uneven, fraction, 0, fold) for fold in range(num_folds)]
-    assert sorted(name for _, val in splits for name in names(val)) == sorted(names(uneven))
-    for train, val in splits:
+    assert sorted(name for _, val, _ in splits for name in names(val)) == sorted(names(uneven))
+    for train, val, _ in splits:
         assert sorted(names(train) + names(val)) == sorted(names(uneven))
     assert names(splits[0][1]) == names(split_validation(uneven, fraction, 0)[1])
     if fraction == 0.2:  # of 40, 7, 2 and 1 images
-        counts = [Counter(val.targets.tolist()) for _, val in splits]
+        counts = [Counter(val.targets.tolist()) for _, val, _ in splits]
         assert counts[0] == {0: 8, 1: 1, 2: 1}
         assert [count[0] for count in counts] == [8] * 5
         assert sorted(count[1] for count in counts[1:]) == [1, 1, 2, 2]

@@ -165,6 +165,21 @@ def test_all_that_can_be_wrong(
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", ["imagefolder", "table"])
+def test_copies_on_one_side_of_an_automatic_split(kind: str, done: Callable[..., int], pets: Path, tmp_path: Path):
+    for path in list((pets / "train").rglob("*.jpg")):
+        shutil.copyfile(path, path.with_name(f"again{path.name}"))
+    options = [f"data.root={pets}", "data.val_dir=none"]
+    if kind == "table":
+        rows = [(str(path), path.parent.name) for path in (pets / "train").rglob("*.jpg")]
+        (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
+        options = [f"data.root={tmp_path / 't.csv'}"]
+    assert done("prepare=check", f"data={kind}", *options, "data.val_fraction=0.3", "out=report") == 0
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["findings"] == [] and report["num_duplicates"] == 29
+    assert {name: split["num_images"] for name, split in report["splits"].items()} == {"train": 42, "val": 16}
+
+
 def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
         done("prepare=check", "data=imagefolder", "data.root=gone")
@@ -238,9 +253,9 @@ def test_every_odd_file(shared_data: Path, done: Callable[..., int], tmp_path: P
     options = ["prepare=check", "data=imagefolder", "data.root=odd", "data.val_fraction=0.1", "out=report"]
     assert done(*options, "prepare.memory_mib=1024") == 1
     report = json.loads((tmp_path / "report" / "report.json").read_text())
-    train = report["splits"]["train"]
+    num_read = sum(split["num_read"] for split in report["splits"].values())
     bad = {Path(path).name for path in bad_images(tmp_path / "report")}
-    assert train["num_read"] + len(bad) + sum(train["left_out"].values()) == len(names) == 101
+    assert num_read + len(bad) + sum(report["splits"]["train"]["left_out"].values()) == len(names) == 101
     assert {"broken_data_stream.png", "claims_65500x65500.jpg", "huge_20000x20000_bomb.png", "zero_bytes.JPEG",
             "truncated_half.JPEG", "git_lfs_pointer.JPEG"} <= bad  # fmt: skip
     assert not bad & {"cmyk_made.JPEG", "png_named_JPEG.JPEG", "bitrot_20_bytes.JPEG", "big_6000x4000.jpg"}

@@ -11,8 +11,9 @@ from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
+from imagenet_ddp.data.sources.folder.images import FileImages, digest
 from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders
+from imagenet_ddp.data.sources.folder.split import split_validation
 from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.packed.local import open_packed
 from imagenet_ddp.data.sources.packed.streamed import open_streamed
@@ -81,8 +82,8 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
         whole = list_images(train_dir, classes, reading)
-        train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        return Source(classes, train, val, notes=_notes(whole), digest=digest(whole))
+        train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
+        return Source(classes, train, val, notes=_notes(whole), digest=digits)
     in_val = class_folders(val_dir)
     if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))

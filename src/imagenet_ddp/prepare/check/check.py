@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from imagenet_ddp.data import inspect
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.registry import open_source
@@ -102,24 +104,24 @@ def _why_bad(result: Result, limits: Limits) -> str | None:
 def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Images]:
     """Open train and val separately if they are folders, because their classes may differ here. Open other sources as
     training does."""
-    if data["_target_"] or data["name"] not in data_validate.OF_FOLDERS:
+    found: dict[str, tuple[Images, list[str]]] = {}
+    if data["_target_"] or data["name"] not in data_validate.OF_FOLDERS or data["val_fraction"] is not None:
         source = open_source(data, seed, os.environ)
-        found = {name: images for name, images in (("train", source.train), ("val", source.val)) if images is not None}
-        for name, images in found.items():
-            report.splits[name] = SplitReport(_count_classes(images, source.classes))
-        return found
-    found = {}
-    for name in ("train", "val"):
-        folder = Path(data["root"]) / data[f"{name}_dir"]
-        if (name == "val" and data["val_fraction"] is not None) or not folder.is_dir():
-            continue
-        classes = class_folders(folder)
-        images = list_images(folder, classes, Reading(data["decoder"], data["exif_orientation"]))
-        report.splits[name] = SplitReport(_count_classes(images, classes), dict(images.left_out))
-        if images.left_out:
-            report.notes.append(f"{name}: {describe_left_out(images.left_out)}")
-        found[name] = images
-    return found
+        both = (("train", source.train), ("val", source.val))
+        found = {name: (images, source.classes) for name, images in both if images is not None}
+    else:
+        for name in ("train", "val"):
+            folder = Path(data["root"]) / data[f"{name}_dir"]
+            if folder.is_dir():
+                classes = class_folders(folder)
+                reading = Reading(data["decoder"], data["exif_orientation"])
+                found[name] = list_images(folder, classes, reading), classes
+    for name, (images, classes) in found.items():
+        left_out = images.left_out if isinstance(images, FileImages) else Counter[str]()
+        report.splits[name] = SplitReport(_count_classes(images, classes), dict(left_out))
+        if left_out:
+            report.notes.append(f"{name}: {describe_left_out(left_out)}")
+    return {name: images for name, (images, _) in found.items()}
 
 
 def _count_classes(images: Images, classes: list[str]) -> dict[str, int]:

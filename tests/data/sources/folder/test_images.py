@@ -1,6 +1,5 @@
 import os
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder import images as folder_images
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
+from imagenet_ddp.data.sources.folder.images import FileImages, digest
 from imagenet_ddp.data.sources.folder.walk import list_images
 
 
@@ -70,30 +69,3 @@ def test_other_targets_go_along():
     images = many(2_000)
     images.targets = 1 - images.targets
     assert pickle.loads(pickle.dumps(images)).targets[:3].tolist() == [1, 1, 1]
-
-
-def test_a_split_depends_on_the_names_alone():
-    """Sorted anew, nothing changes sides; with a tenth more images none that was trained on is validated with, but for
-    the places by which the share grows."""
-    names = [f"{i % 3}/{i}.jpg" for i in range(660)]
-
-    def val(order: np.ndarray, seed: int = 0) -> set[str]:
-        images = FileImages(Path("/data"), Names.of(names[i] for i in order), order % 3)
-        part = split_validation(images, 0.1, seed)[1]
-        return {part.path(index).removeprefix("/data/") for index in range(len(part))}
-
-    before = val(np.arange(600))
-    assert len(before) == 60
-    assert val(np.arange(600)[::-1]) == before
-    assert len(val(np.arange(600), seed=1) & before) < 20
-    grown = val(np.arange(660))
-    assert len(grown) == 66
-    assert len(grown - before - set(names[600:])) <= 6
-
-
-def test_splitting_off_many_is_quick():
-    images = many(200_000)
-    begin = time.monotonic()
-    train, val = split_validation(images, 0.1, 0)
-    assert (len(train), len(val)) == (180_000, 20_000)
-    assert time.monotonic() - begin < 5  # a path at a time took 4 µs × 200,000 and more

@@ -1,7 +1,6 @@
 """Read image files below a folder, by position."""
 
 import hashlib
-import itertools
 import os
 import stat
 from collections import Counter
@@ -75,35 +74,3 @@ def digest(*splits: FileImages | None) -> str:
         if images.weights is not None:
             found.update(images.weights.data)
     return found.hexdigest()[:8]
-
-
-def _hashes(names: Names, seed: int) -> np.ndarray:
-    """Return a hash of each name that depends on the seed, uint64 (N,)."""
-    text, ends, key = names.text.tobytes(), names.ends.tolist(), seed.to_bytes(16, "little", signed=True)
-    parts = (text[begin:end] for begin, end in itertools.pairwise([0, *ends]))
-    return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8, key=key).digest() for part in parts), np.uint64)
-
-
-def split_validation(images: FileImages, fraction: float, seed: int, fold: int = 0) -> tuple[FileImages, FileImages]:
-    """Split the images into (train, val). val gets the same share of each class, and each split gets at least one image
-    of every class that has two or more.
-
-    fold: 0 to round(1 / fraction) - 1. Together, the folds hold out each image once. The folds after the first divide
-    the images of each class that the first fold leaves, and may hold out no image of a small class.
-
-    The choice depends on the names of the images, not on their order. Sorting or extending the list does not move
-    training images into the validation set, except for the few by which the share grows.
-    """
-    ranks = _hashes(images.names, seed)
-    val = np.zeros(len(images), dtype=bool)
-    for target in np.unique(images.targets):
-        members = np.flatnonzero(images.targets == target)
-        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
-        members = members[np.argsort(ranks[members], kind="stable")]
-        if fold:
-            others = round(1 / fraction) - 1
-            # each class starts at a different image, so that the remainders do not all go to the same fold
-            val[members[count:][(fold - 1 + target) % others :: others]] = True
-        else:
-            val[members[:count]] = True
-    return images.subset(np.flatnonzero(~val)), images.subset(np.flatnonzero(val))

@@ -7,7 +7,8 @@ import numpy as np
 
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.base import Names, Source
-from imagenet_ddp.data.sources.folder.images import FileImages, digest, split_validation
+from imagenet_ddp.data.sources.folder.images import FileImages, digest
+from imagenet_ddp.data.sources.folder.split import split_validation
 from imagenet_ddp.data.sources.table.table import Table, read_table
 from imagenet_ddp.system.text import count_noun, shorten_list
 
@@ -20,8 +21,7 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], v
     if data["val_fraction"] is not None:
         classes = sorted(set(table.labels))
         whole = _images(table, range(len(table.paths)), classes, reading)
-        train, val = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        digits = digest(whole)
+        train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
     else:
         train_rows = [] if verb == "evaluate" else table.rows_of("train", verb)
         val_rows = table.rows_of("val", verb)
