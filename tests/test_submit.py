@@ -95,9 +95,9 @@ def test_a_custom_config(tmp_path: Path) -> None:
          ["options of other programs, and their equivalents here:\n  --epochs 3: trainer.max_epochs=3.\n"
           "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
         (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
-        (("submit.extra=--mail-type=END",),
-         ["submit.extra=--mail-type=END cannot be read by Hydra's grammar. "
-          "Hint: put quotes around the value: `'submit.extra=\"--mail-type=END\"'`"]),
+        (("submit.extra=--mail-type=(END",),
+         ["'submit.extra=--mail-type=(END' cannot be read by Hydra's grammar. "
+          "Hint: put quotes around the value: `'submit.extra=\"--mail-type=(END\"'`"]),
         (("submit.extra=exclusive",), ["submit.extra must be options of sbatch, without quotes or null"]),
         (("submit.array_parallelism=2",), ["submit.array_parallelism must be used with -m"]),
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),

@@ -187,7 +187,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "trainer.max_epochs=-5",  # wrong value of Lightning's
         "optim=adamm",  # unknown option of a group
         "data=imagefolder",
-        "data.root=/gone/ä",  # cannot be read, so there is none
+        "data.root=/gone/[ä",  # cannot be read, so there is none
         "model.name=resnet19",
         "schedule=cosine",  # a value for a group
         "trainer.devices=0,3",  # a bare list
@@ -199,7 +199,7 @@ def test_mistakes_of_every_kind_come_in_one_list():
         "data.image_size must be an integer ≥ 8, got abc. Hint: set data.image_size=224 ",
         "trainer.max_epochs must be an integer ≥ -1 or null, got -5.",
         "got adamm. Hint: set optim=adam.",
-        "Hint: put quotes around the value: `'data.root=\"/gone/ä\"'`",
+        "Hint: put quotes around the value: `'data.root=\"/gone/[ä\"'`",
         "model.name must be a classifier of torchvision.models",
         "schedule must be a group of keys, got cosine. Hint: set schedule.name=cosine.",
         "Hint: type `'trainer.devices=[0,3]'` to use all of them together, or add -m",
@@ -278,10 +278,8 @@ def test_one_mistake(line: str, said: str):
 @pytest.mark.parametrize(
     ("path", "quoted"),
     [
-        ("/gone/a=b", "`'data.root=\"/gone/a=b\"'`"),
         ("/gone/[a]", "`'data.root=\"/gone/[a]\"'`"),
         ("/gone/it's", "`'data.root=\"/gone/it'\"'\"'s\"'`"),
-        ("/gone/图", "`'data.root=\"/gone/图\"'`"),
         ("/gone/a (1)", "`'data.root=\"/gone/a (1)\"'`"),
     ],
 )

@@ -23,8 +23,8 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from imagenet_ddp.cli import text_values
 from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
-from imagenet_ddp.config import keys
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError
@@ -41,7 +41,7 @@ def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
     """
     found = []
     for group, _, name in (line.partition("=") for line in lines):
-        if group in RECIPE_GROUPS and (file := _file_of(group, name, folders)):
+        if group in RECIPE_GROUPS and (file := _file_of(group, name.strip("'"), folders)):
             found += [f"{key}={json.dumps(value)}" for key, value in leaves(_content(file), f"{group}.").items()]
     return found
 
@@ -79,11 +79,15 @@ class Composer:
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
         with config_loader(verb, config_dir) as self.loader:
             pass
-        self.config_name = config_name
+        self.verb, self.config_name = verb, config_name
         self.parser = OverridesParser.create(config_loader=self.loader)
-        self.explain = Explainer(keys.declared(verb), self.loader, self._parsed)
+        self.explain = Explainer(verb, self.loader, self._parsed)
 
     # -- reading
+
+    def quoted(self, words: Sequence[str]) -> list[str]:
+        """Return the words of a command line, with quotes around text that Hydra would read as something else."""
+        return [text_values.quote(word, self.verb, self._parsed) for word in words]
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
         """Return (options, mistakes)."""

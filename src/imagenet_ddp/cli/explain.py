@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hydra.errors import MissingConfigException
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.cli.suggest import closest, removed, unknown
 from imagenet_ddp.config import trainer_options
-from imagenet_ddp.config.keys import Key
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.detect import name_of, options_for
 from imagenet_ddp.data.sources.table import table
@@ -25,6 +25,7 @@ from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import first_line
 
+SWEPT = ("train", "submit")  # commands that accept -m
 BUILT_IN_CALLBACKS = ("checkpoint", "progress", "history", "early_stopping")  # conf/callbacks
 
 
@@ -32,8 +33,8 @@ class Explainer:
     """Write messages about the options of one command. parse: reads a line by Hydra's grammar, returns None if it is
     invalid."""
 
-    def __init__(self, keys: Mapping[str, Key], loader: ConfigLoader, parse: Callable[[str], Override | None]):
-        self.keys = keys
+    def __init__(self, verb: str, loader: ConfigLoader, parse: Callable[[str], Override | None]):
+        self.verb, self.keys = verb, declared(verb)
         self.loader = loader
         self.parse = parse
 
@@ -49,19 +50,24 @@ class Explainer:
             words = self.keys[bare].words
             return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
         value = str(expand_home(value)) if value.startswith("~") else value  # the shell does not expand ~ here
-        proposal = f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-        quoted = f"put quotes around the value: `{shlex.quote(proposal)}`"
-        hint = quoted if self.parse(proposal) else "`--help` shows examples."
+        quoted = f"put quotes around the value: `{_as_text(key, value)}`"
+        hint = quoted if self.parse(shlex.split(_as_text(key, value))[0]) else "`--help` shows examples."
         return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}"
 
     def sweep_without_m(self, line: str, override: Override) -> str:
         """Explain that an option has several values although -m is not set."""
         key, _, value = line.partition("=")
-        hint = "add -m to run one job per value"
-        is_list = key in self.keys and (typing.get_origin(self.keys[key].type) is list or key == "trainer.devices")
+        kind, hints = self.keys[key].type if key in self.keys else None, []
+        if kind is str and self.keys[key].allowed is None:
+            hints.append(f"type `{_as_text(key, value)}` if this is one text")
+        is_list = typing.get_origin(kind) is list or key == "trainer.devices"
         if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
-            hint = f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together, or {hint}"
-        return f"{line} has several values, but -m is not set. Hint: {hint}."
+            hints.append(f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together")
+        if self.verb in SWEPT:
+            hints.append("add -m to run one job per value")
+        hint = ", or ".join(hints or [f"type one value for {override.key_or_group}"])
+        problem = "-m is not set" if self.verb in SWEPT else f"{self.verb} takes one"
+        return f"{line} has several values, but {problem}. Hint: {hint}."
 
     def refused_choice(self, override: Override, options: list[str], error: Exception) -> str:
         """Explain a choice in a group (data=...) that did not compose."""
@@ -119,6 +125,9 @@ class Explainer:
         if override.is_add() and "exists already" in str(error):
             return f"{line}: {key} exists already. Hint: type {line.lstrip('+')} without +."
         if declared := self.keys.get(key):
+            if declared.type is str and isinstance(value, dict | list):
+                typed = _as_text(key, line.partition("=")[2])
+                return f"{key} must be {declared.words}, got {shown(value)}. Hint: put quotes around it: `{typed}`"
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
             return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
         if key.startswith("hydra."):
@@ -181,6 +190,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _as_text(key: str, value: str) -> str:
+    """Return what to type in a shell for a value whose characters Hydra must not interpret."""
+    return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
 
 
 def _default(options: list[str]) -> str:

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import hydra_flags
 from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.cli.explain import first_sentence, line_of
+from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
 from imagenet_ddp.cli.translate import Translation, translate
 from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.cli.whole_line import quoted
@@ -35,8 +35,8 @@ class Request:
     """A command line without any mistake detectable before torch is imported."""
 
     verb: str
-    argv: list[str]  # for Hydra: as typed, without --local-rank
-    typed: list[str]  # the key=value options
+    argv: list[str]  # for Hydra: as typed, without --local-rank, text values quoted where Hydra would change them
+    typed: list[str]  # the key=value options of argv
     configs: list[DictConfig]  # one per job, without the hydra node, interpolations unresolved
     jobs: list[list[str]]  # the options of each job
     names: list[str]  # with -m: the options that distinguish each job
@@ -79,9 +79,12 @@ def command_line(
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     require_current_folder()
     composer = Composer(verb, args.config_name or verb, args.config_dir)
+    argv, args.overrides = composer.quoted(argv), composer.quoted(args.overrides)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
     multirun = args.multirun or any(o.input_line.upper() == "HYDRA.MODE=MULTIRUN" for o in overrides if o.input_line)
+    if multirun and verb not in SWEPT:
+        found.append(f"-m starts several jobs, but {verb} runs one. Hint: leave -m out.")
     jobs, names, more = composer.jobs(overrides) if multirun else ([overrides], [""], [])
     found += more
 

@@ -28,6 +28,7 @@ class Key:
     default: Any
     meaning: str
     example: str  # a value for hints; an explanation may follow it
+    nullable: bool = False
 
     @property
     def is_group(self) -> bool:
@@ -41,7 +42,7 @@ class Key:
         if typing.get_args(self.type) == (float,):
             return "a list of numbers such as [0.5,0.5,0.5]"
         words = _TYPE_WORDS.get(typing.get_origin(self.type) or self.type, "a group of keys")
-        return words + (" or null" if self.default is None else "")
+        return words + (" or null" if self.nullable else "")
 
     @property
     def hint(self) -> str:
@@ -55,7 +56,7 @@ def declared(command: str) -> Mapping[str, Key]:
     """Return every key path of a command, groups included, and the Trainer's keys."""
     trainer = {f"trainer.{name}": key for name, key in trainer_options.ACCEPTED.items()}
     return {
-        **_declared(commands.COMMANDS[command], ""),
+        **of_class(commands.COMMANDS[command], ""),
         **{path: Key(path, None, key.allowed, None, key.meaning, key.example) for path, key in trainer.items()},
     }
 
@@ -87,7 +88,8 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
     return found
 
 
-def _declared(config: type, prefix: str) -> dict[str, Key]:
+def of_class(config: type, prefix: str) -> dict[str, Key]:
+    """Return the key paths that a dataclass declares, groups included."""
     found = {}
     hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
@@ -103,7 +105,7 @@ def _declared(config: type, prefix: str) -> dict[str, Key]:
         default_text = "VALUE" if default == MISSING else shown(default)
         example = next((extra.text for extra in extras if isinstance(extra, Example)), default_text)
         meaning = next((extra for extra in extras if isinstance(extra, str)), "")
-        found[path] = Key(path, declared_type, allowed, default, meaning, example)
+        found[path] = Key(path, declared_type, allowed, default, meaning, example, nullable)
         if is_dataclass(declared_type):
-            found |= _declared(typing.cast(type, declared_type), f"{path}.")
+            found |= of_class(typing.cast(type, declared_type), f"{path}.")
     return found

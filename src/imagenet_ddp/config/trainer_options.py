@@ -4,6 +4,7 @@ A test compares both tables with `inspect.signature(lightning.pytorch.Trainer)` 
 which contains the defaults. Does not import lightning.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -33,6 +34,14 @@ _GPUS = kind(
 )
 
 
+def _names_devices(value: Any) -> bool:
+    """Accept a number of devices, or different GPU numbers with a comma: "0" could mean no device or GPU 0."""
+    if not isinstance(value, str) or not re.fullmatch(r"-1|[1-9][0-9]*|[0-9]+(,[0-9]+)+|[0-9]+,", value):
+        return False
+    numbers = value.strip(",").split(",")
+    return len({int(number) for number in numbers}) == len(numbers)
+
+
 class TrainerKey(NamedTuple):
     allowed: Kind
     example: str  # for hints
@@ -48,9 +57,9 @@ ACCEPTED: dict[str, TrainerKey] = {
             | integer(1)
             | kind("-1 (all GPUs)", choice(-1).accepts)
             | _GPUS
-            | matching(r"-1|[1-9]\d*|\d+(,\d+)*,?", 'text such as "0,3"')
+            | kind('text such as "0,3"', _names_devices)
         ),
-        "auto, trainer.devices=2 for two processes, or 'trainer.devices=[0,3]' for GPUs 0 and 3",
+        "1 for one device, 'trainer.devices=[0]' for GPU 0, or auto",
         "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
     ),
     "num_nodes": TrainerKey(

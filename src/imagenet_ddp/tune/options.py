@@ -73,7 +73,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if added := _search_for_optimizer(request):
         argv = [*(token for token in argv if not token.startswith("search=")), added]
         request = parse.command_line("tune", argv, environ, compose_only=True)
-    study = _study_folder(request)
+    study, argv = _study_folder(request), request.argv
     stored = _stored(study) if study else None
     argv = [token for token in argv if not (_belongs(token, "tune.resume") or _belongs(token, "hydra.run.dir"))]
     if stored is None:
