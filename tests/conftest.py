@@ -33,7 +33,7 @@ SMALL_DRAWN = (
     "data=imagefolder", "data.image_size=32", "data.val_resize=32", "data.batch_size=4", "data.num_workers=0",
     "model.name=mobilenet_v2", f"+model.args={{width_mult:0.25,inverted_residual_setting:{_BLOCKS}}}",
     "trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.precision=32-true",
-    "optim.lr=0.01", "optim.reference_batch=null", "schedule.warmup_epochs=0", "cluster.num_threads=1",
+    "optim.lr=0.01", "optim.scaling=none", "schedule.warmup_epochs=0", "cluster.num_threads=1",
 )  # fmt: skip
 # The same without the pictures, which take a third of the CPU time of a forked run.
 SMALL = (*SMALL_DRAWN, "callbacks.batch_sheet=null", "callbacks.history.curves=false")

@@ -79,7 +79,7 @@ def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedP
 def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, tmp_path: Path, ranks: int) -> None:
     """29 and 11 images: no number of ranks here divides them, nor does the batch."""
     options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "hydra.run.dir=r", *probe(tmp_path / "seen")]
-    options += ["optim.reference_batch=4", "schedule.warmup_epochs=auto"]
+    options += ["optim.reference_batch=4", "optim.scaling=linear", "schedule.warmup_epochs=auto"]
     result = succeeded(run("train", *options, PYTHONPATH=PROBES))
     assert {
         1: "Warm-up: none, because the learning rate is not scaled up (schedule.warmup_epochs=auto).\n",

@@ -18,6 +18,7 @@ from scripts.doc_pages import LINES, PROGRAMS
 SAMPLES = {
     "-a": "resnet50", "--weights": "DEFAULT|x.ckpt", "--model-kwargs": "replace_stride_with_dilation=null",
     "--drop": "0.1", "--drop-path": "0.1", "--lr": "0.2", "--lr-base": "0.1", "--lr-base-size": "256",
+    "--lr-base-scale": "sqrt",
     "--momentum": "0.9", "--wd": "1e-4", "--opt": "|".join([*VALUES["optimiser"], "nadam"]),
     "--opt-betas": "0.9 0.95", "--opt-eps": "1e-8", "--opt-kwargs": "dampening=0.1 foreach=false",
     "--layer-decay": "0.75", "--epochs": "90",

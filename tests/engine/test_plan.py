@@ -82,7 +82,7 @@ def test_one_process_drives_all_devices_with_dp(folder: list[str]):
         ((), 1, {0: 1, 29.9: 1, 30: 0.1, 60: 0.01}),  # one GPU: torchvision's schedule to the letter
         ((), 8, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
         (("schedule.warmup_epochs=0",), 8, {0: 1, 30: 0.1}),
-        (("optim.reference_batch=null",), 8, {0: 1, 30: 0.1}),
+        (("optim.scaling=none",), 8, {0: 1, 30: 0.1}),
     ],
 )
 def test_the_imagenet_recipe_warms_up_large_batches_only(
@@ -125,27 +125,27 @@ def test_a_resumed_run_keeps_its_update(
 
 
 @pytest.mark.parametrize(
-    ("reference", "typed", "keep", "world_size", "sentence"),
+    ("key", "typed", "keep", "world_size", "sentence"),
     [
-        ("64", (), True, 3,
+        ("reference_batch=64", (), True, 3,
          "The batch changed from 128 to 96 images per step (128 images cannot be split evenly among these devices), "
          "and the learning rate changes with it from 0.2 to 0.15."),
-        ("null", (), True, 3,
+        ("scaling=none", (), True, 3,
          "The batch changed from 128 to 96 images per step (128 images cannot be split evenly among these devices), "
-         "and the learning rate stays 0.1 (optim.reference_batch=null)."),
-        ("64", (), False, 2,
+         "and the learning rate stays 0.1 (optim.scaling=none)."),
+        ("reference_batch=64", (), False, 2,
          "The batch changed from 128 to 64 images per step (as set), and the learning rate "
          "changes with it from 0.2 to 0.1."),
-        ("64", ("strategy.static_graph=true",), True, 2,
+        ("reference_batch=64", ("strategy.static_graph=true",), True, 2,
          "The batch changed from 128 to 64 images per step (128 images cannot be split evenly among these devices "
          "without accumulation), and the learning rate changes with it from 0.2 to 0.1."),
     ],
 )  # fmt: skip
 def test_an_update_that_changes_is_reported(
-    reference: str, typed: tuple[str, ...], keep: bool, world_size: int, sentence: str, folder: list[str]
+    key: str, typed: tuple[str, ...], keep: bool, world_size: int, sentence: str, folder: list[str]
 ) -> None:
     world = WorldInfo(world_size=world_size, local_world_size=world_size)
-    options = [*folder, *typed, "data.batch_size=32", "optim.lr=0.1", f"optim.reference_batch={reference}"]
+    options = [*folder, *typed, "data.batch_size=32", "optim.lr=0.1", f"optim.{key}"]
     plan = plan_of(*options, world_info=world, update_before=128, keep_update=keep)
     assert startup_report.batch_lines(plan)[1:] == [sentence]
 
@@ -162,7 +162,7 @@ def test_an_update_that_changes_is_reported(
     ],
 )
 def test_a_warmup_longer_than_the_run(typed: tuple[str, ...], share: str | None, folder: list[str]) -> None:
-    plan = plan_of(*folder, "optim.lr=0.1", "optim.reference_batch=null", "trainer.max_epochs=1", *typed)
+    plan = plan_of(*folder, "optim.lr=0.1", "optim.scaling=none", "trainer.max_epochs=1", *typed)
     assert startup_report.long_warmup_lines(plan) == ([] if share is None else [
         "The warm-up (2 epochs) is longer than the run (1 epoch), so the learning rate reaches only "
         f"{share}. Hint: set schedule.warmup_epochs=auto."

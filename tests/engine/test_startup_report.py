@@ -27,9 +27,9 @@ def folder(tree: Path) -> list[str]:
          "Learning rate of the last layer, the only one that is trained: 0.1 per 32 images × 64/32 = 0.2.", []),
         (("model.freeze=backbone", "optim.lr_head=0.5"),
          "Learning rate of the last layer, the only one that is trained: 0.5 per 32 images × 64/32 = 1.", []),
-        (("model.freeze=backbone", "optim.lr_head=0.5", "optim.reference_batch=null"),
-         "Learning rate of the last layer, the only one that is trained: 0.5, not scaled (optim.reference_batch is "
-         "null).", []),
+        (("model.freeze=backbone", "optim.lr_head=0.5", "optim.scaling=none"),
+         "Learning rate of the last layer, the only one that is trained: 0.5, not scaled (optim.scaling="
+         "none).", []),
         (("model.freeze=backbone", "model.unfreeze_epoch=2", "optim.lr_head=0.5"),
          "Learning rate: 0.1 per 32 images × 64/32 = 0.2.",
          ["Learning rate of the last layer: 5 times that of the others."]),

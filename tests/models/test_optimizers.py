@@ -2,20 +2,23 @@ import copy
 import math
 from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from helpers.plans import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from imagenet_ddp.config import keys
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.known_names import OPTIMIZERS, TIMM_OPTIMIZERS
-from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr
+from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr, scaling_rule
 from imagenet_ddp.models.optimizers import FUSED, TORCH, make_optimizer, num_states, place_state
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
@@ -106,23 +109,37 @@ def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, s
 
 
 @pytest.mark.parametrize(
-    ("reference_batch", "global_batch_size", "expected"),
-    [(None, 4096, 0.1), (256, 256, 0.1), (256, 1024, 0.4), (256, 32, 0.0125)],
+    ("scaling", "global_batch_size", "expected"),
+    [("none", 4096, 0.1), ("linear", 256, 0.1), ("linear", 1024, 0.4), ("linear", 32, 0.0125), ("sqrt", 1024, 0.2)],
 )
-def test_the_learning_rate_follows_the_global_batch(
-    reference_batch: int | None, global_batch_size: int, expected: float
-):
-    assert scaled_lr(optim(lr=0.1, reference_batch=reference_batch), global_batch_size) == pytest.approx(expected)
+def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_size: int, expected: float):
+    assert scaled_lr(optim(lr=0.1, scaling=scaling), global_batch_size) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS, *TIMM_OPTIMIZERS])
+def test_the_rule_of_scaling_is_timms(name: str):
+    """train.py of timm: sqrt if the name has ada or lamb, else linear."""
+    is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adan", "lamb")
+    assert scaling_rule(optim(name=name)) == ("sqrt" if is_sqrt else "linear")
+    assert scaling_rule(optim(name=name, scaling="none")) == "none"
+    assert scaling_rule(optim(_target_="torch.optim.Adamax")) == "sqrt"
+
+
+@pytest.mark.parametrize("file", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_file_that_sets_a_rate_sets_the_batch_it_is_for(file: Path):
+    """Else the recipe's own batch stays, and the rate is scaled from it. With the file of every recipe."""
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert {"name", "lr", "reference_batch", "weight_decay"} <= values.keys()
+    plan = plan_of(f"optim={file.stem}", "recipe=imagenet", f"data.batch_size={values['reference_batch']}")
+    assert plan.learning_rate.value == values["lr"]
 
 
 @pytest.mark.parametrize("max_epochs", [None, -1, 0, 1, 2, 30, 50, 90])
-@pytest.mark.parametrize("reference_batch", [None, 256])
+@pytest.mark.parametrize("scaling", ["none", "linear", "sqrt"])
 @pytest.mark.parametrize("global_batch_size", [32, 256, 257, 2048, 65536])
-def test_only_a_rate_that_is_scaled_up_is_warmed_up(
-    global_batch_size: int, reference_batch: int | None, max_epochs: int | None
-):
+def test_only_a_rate_that_is_scaled_up_is_warmed_up(global_batch_size: int, scaling: str, max_epochs: int | None):
     """schedule.warmup_epochs=auto: from 0 to the whole rate in 5 epochs, or in the first tenth of a short training."""
-    keys = optim(reference_batch=reference_batch)
+    keys = optim(scaling=scaling)
     epochs, reason = choose_warmup_epochs(asdict(ScheduleConfig()), keys, global_batch_size, max_epochs)
     if scaled_lr(keys, global_batch_size) <= keys["lr"]:
         assert (epochs, reason) == (0, "the learning rate is not scaled up")
@@ -333,3 +350,67 @@ def test_state_is_resumed_in_another_memory_format(
         place_state(optimizer)
         losses.append(train(resumed, optimizer))
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def _trained(made: torch.optim.Optimizer, net: nn.Module) -> dict[str, torch.Tensor]:
+    """Take two steps, and return the weights."""
+    torch.manual_seed(1)
+    for _ in range(2):
+        made.zero_grad()
+        net(torch.randn(4, 3, 8, 8)).square().sum().backward()
+        made.step()
+    return {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+
+
+class Small(nn.Module):
+    """A net with a convolution, a depthwise one, a norm, a position embedding and a last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.depthwise = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.norm, self.head = nn.GroupNorm(2, 8), nn.Linear(8, 5)
+        self.pos_embed = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.depthwise(self.conv(images)) + self.pos_embed).mean((2, 3)))
+
+
+def test_muon_leaves_vectors_embeddings_and_the_last_layer_to_adamw_at_a_rate_of_its_own():
+    net, plain = Small(), Small()
+    keys = optim(name="muon", lr=0.02, lr_adamw=0.003, momentum=0.95, weight_decay=0.01)
+    made = make_optimizer(keys, net, 0.04, heads=("head",))  # scaled by 2, as is the rate of AdamW
+    expected = torch.optim.AdamW(plain.parameters(), 0.006, betas=(0.9, 0.95), eps=1e-7, weight_decay=0.01)
+    assert {round(group["lr"], 6) for group in made.param_groups} == {0.04, 0.006}
+    before = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    made.zero_grad()
+    for each, optimizer in ((net, made), (plain, expected)):
+        torch.manual_seed(1)
+        each(torch.randn(4, 3, 8, 8)).square().sum().backward()
+        optimizer.step()
+    others = dict(plain.named_parameters())
+    for name, parameter in net.named_parameters():
+        is_equal = torch.allclose(parameter, others[name], atol=1e-6)
+        assert is_equal == (name != "conv.weight"), name
+    # the update of a kernel, as a matrix of one row per output channel, is orthogonal: equal singular values
+    change = (net.conv.weight - before["conv.weight"] * (1 - 0.04 * 0.01)).detach().flatten(1)
+    values = torch.linalg.svdvals(change)
+    assert values.min() > 0.5 * values.max()
+
+
+@pytest.mark.parametrize("name", ["lars", "lamb"])
+def test_norms_and_biases_have_neither_decay_nor_trust_ratio(name: str):
+    """In timm, the trust ratio is for groups with weight decay; here, also if the weight decay is 0."""
+    from timm.optim import create_optimizer_v2
+
+    net, other = Small(), Small()
+    made = make_optimizer(optim(name=name, weight_decay=0.01), net, 0.1)
+    params = [
+        {"params": [p for p in other.parameters() if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in other.parameters() if p.dim() > 1]},
+    ]
+    theirs = create_optimizer_v2(params, name, lr=0.1, weight_decay=0.01, momentum=0.9)
+    torch.testing.assert_close(_trained(made, net), _trained(theirs, other))
+    for group in make_optimizer(optim(name=name, weight_decay=0.0), Small(), 0.1).param_groups:
+        assert group["always_adapt"] == (group["params"][0].dim() > 1)
+    assert len(make_optimizer(optim(name=name, no_decay_on=[]), Small(), 0.1).param_groups) == 1

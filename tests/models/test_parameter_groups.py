@@ -8,7 +8,7 @@ import torchvision
 from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names, is_in_head
-from imagenet_ddp.models.parameter_groups import block_depths, parameter_groups
+from imagenet_ddp.models.parameter_groups import block_depths, layer_numbers, parameter_groups
 
 NAMES = {"resnet18": 64, "vit_b_16": 224, "convnext_tiny": 64, "swin_t": 64, "mobilenet_v2": 64, "vgg11": 64,
          "squeezenet1_1": 64, "densenet121": 64, "efficientnet_b0": 64, "shufflenet_v2_x0_5": 64}  # fmt: skip
@@ -52,12 +52,50 @@ def test_the_blocks_of_a_resnet():
     assert depths["layer2.0.downsample.0.weight"] == 3
 
 
+def of_timm(name: str) -> torch.nn.Module:
+    with torch.device("meta"):
+        return pytest.importorskip("timm").create_model(name, num_classes=7)
+
+
+OF_TIMM = ("convnext_atto", "cait_xxs24_224", "xcit_nano_12_p16_224", "deit3_small_patch16_224", "swin_s3_tiny_224",
+           "beit_base_patch16_224", "vit_medium_patch16_reg4_gap_256", "swinv2_tiny_window8_256", "levit_128s",
+           "maxvit_tiny_tf_224", "mixer_s16_224", "resnet18", "regnety_002", "efficientnet_lite0",
+           "vit_tiny_patch16_224", "poolformer_s12", "edgenext_xx_small", "ghostnet_100", "volo_d1_224")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_TIMM)
+def test_weight_decay_and_layers_are_timms(name: str):
+    net = of_timm(name)
+    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+
+    names = {id(parameter): key for key, parameter in net.named_parameters()}
+    patterns = getattr(net, "no_weight_decay", set)()
+    theirs = param_groups_weight_decay(net, 0.05, no_weight_decay_list=patterns)
+    made = groups(net, 0.1, (), weight_decay=0.05, no_decay_on=["norm", "bias"])
+    without = [
+        {names[id(p)] for group in some if group.get("weight_decay") == 0 for p in group["params"]}
+        for some in (made, theirs)
+    ]
+    assert without[0] == without[1]
+    if hasattr(net, "group_matcher"):
+        scaled = param_groups_layer_decay(net, 0.05, layer_decay=0.7)
+        expected = {names[id(p)]: group["lr_scale"] for group in scaled for p in group["params"]}
+        found = {names[id(p)]: group["lr"] for group in groups(net, 1.0, (), lr=1.0, layer_decay=0.7)
+                 for p in group["params"]}  # fmt: skip
+        assert found == pytest.approx(expected)
+
+
+def test_the_stages_of_convnext_end_where_timms_do():
+    assert layer_numbers(of_timm("convnext_atto"), ("head.fc",))[1] == 13
+
+
 @pytest.mark.parametrize("kinds", [["norm"], ["norm", "bias", "embedding"]], ids=",".join)
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "convnext_tiny"])
 def test_what_has_no_weight_decay_is_what_torchvisions_references_leave_out(name: str, kinds: list[str]):
     """references/classification/utils.py, set_weight_decay, with 0 for norms, as in its newer recipe, or for norms,
     biases and embeddings."""
     net = meta(name)
+    # unlike torchvision, LayerScale counts as a norm, as in the recipe of ConvNeXt's authors
     norms = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.LayerNorm, torchvision.models.convnext.LayerNorm2d)
     expected = set()
     for prefix, module in net.named_modules():
@@ -65,7 +103,7 @@ def test_what_has_no_weight_decay_is_what_torchvisions_references_leave_out(name
             last = key.rpartition(".")[2]
             # torchvision leaves out only those named bias, timm in_proj_bias too
             others = last.endswith("bias") or last in ("class_token", "pos_embedding")
-            if isinstance(module, norms) or (others and len(kinds) > 1):
+            if isinstance(module, norms) or last == "layer_scale" or (others and len(kinds) > 1):
                 expected.add(key)
     made = groups(net, 0.1, ("fc",), weight_decay=0.05, no_decay_on=kinds)
     names = {id(parameter): key for key, parameter in net.named_parameters()}

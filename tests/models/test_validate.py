@@ -86,7 +86,7 @@ def test_well(typed: dict[str, Any]):
         ({"optim__lr": float("inf")}, "got inf."),
         ({"optim__momentum": 1.5}, "optim.momentum must be a number ≥ 0 and < 1"),
         ({"optim__weight_decay": -1.0}, "optim.weight_decay must be "),
-        ({"optim__reference_batch": 0}, "optim.reference_batch must be an integer ≥ 1 or null"),
+        ({"optim__reference_batch": 0}, "optim.reference_batch must be an integer ≥ 1"),
         ({"optim__nesterov": True, "optim__momentum": 0.0}, "optim.nesterov=true needs a momentum > 0"),
         (
             {"schedule__name": "cosin"},

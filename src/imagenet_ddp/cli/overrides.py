@@ -32,7 +32,9 @@ def merge_overrides(
     paths to copy from composed. A batch size found by trainer.batch_finder is kept unless another one is typed, because
     no option reproduces it.
     """
-    merged = copy.deepcopy(composed)
+    merged, optim = copy.deepcopy(composed), stored.get("optim", {})
+    if optim and "scaling" not in optim:  # of a version that scaled linearly, or not at all
+        stored = {**stored, "optim": {**optim, "scaling": "linear" if optim.get("reference_batch") else "none"}}
     with open_dict(merged):
         _lay_over(merged, stored)
         for override in OverridesParser.create().parse_overrides(list(typed)):

@@ -12,7 +12,8 @@ from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
-from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_words
+from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_rule, scaling_words
+from imagenet_ddp.models.parameter_groups import no_decay_kinds
 from imagenet_ddp.system.text import count_noun, percent
 
 
@@ -59,8 +60,8 @@ def batch_lines(plan: Plan) -> list[str]:
     if (before := plan.update_before) in (None, plan.global_batch_size):
         return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
     lr, _ = _learning_rate(plan)
-    was = lr * before / plan.global_batch_size if config["optim"]["reference_batch"] else lr
-    effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g} (optim.reference_batch=null)"
+    was = lr * (scaled_lr(config["optim"], before) / scaled_lr(config["optim"], plan.global_batch_size))
+    effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g} (optim.scaling=none)"
     return [
         *lines,
         f"The batch changed from {before} to {plan.global_batch_size} images per step ({plan.batch.reason}), and the"
@@ -72,7 +73,7 @@ def learning_rate_line(plan: Plan) -> str:
     """Return the line on the learning rate after warm-up."""
     value, reason = _learning_rate(plan)
     of = " of the last layer, the only one that is trained" if _is_frozen(plan.config) else ""
-    if plan.config["optim"]["reference_batch"]:
+    if scaling_rule(plan.config["optim"]) != "none":
         return f"Learning rate{of}: {reason} = {value:g}."
     return f"Learning rate{of}: {value:g}, {reason}."
 
@@ -139,8 +140,10 @@ def _optimizer_words(optim: Mapping[str, Any]) -> str:
     if optim["_target_"]:
         return optim["_target_"]
     momentum = f" momentum {optim['momentum']:g}" if optim["name"] in ("sgd", "rmsprop", "lars", "muon") else ""
-    none_on = f" (none on {', '.join(optim['no_decay_on'])})" if optim["no_decay_on"] else ""
-    return f"{optim['name']}{momentum} weight decay {optim['weight_decay']:g}{none_on}"
+    none_on = f" (none on {', '.join(kinds)})" if (kinds := no_decay_kinds(optim)) else ""
+    share = optim["lr_adamw"] / optim["lr"]
+    adamw = f" (vectors and last layer: adamw at {share:g} times the rate)" if optim["name"] == "muon" else ""
+    return f"{optim['name']}{adamw}{momentum} weight decay {optim['weight_decay']:g}{none_on}"
 
 
 def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:

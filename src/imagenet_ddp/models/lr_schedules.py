@@ -9,10 +9,19 @@ ONE_CYCLE_START = 1 / 25  # share of the highest rate, as in torch.optim.lr_sche
 
 
 def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
-    """Return optim.lr scaled linearly from optim.reference_batch images to the global batch size (Goyal et al. 2017,
-    arXiv:1706.02677), or unchanged if optim.reference_batch is None."""
-    reference = optim["reference_batch"]
-    return optim["lr"] * global_batch_size / reference if reference else optim["lr"]
+    """Return optim.lr scaled from optim.reference_batch images to the global batch size, by the rule of
+    scaling_rule."""
+    exponent = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[scaling_rule(optim)]
+    return optim["lr"] * (global_batch_size / optim["reference_batch"]) ** exponent
+
+
+def scaling_rule(optim: Mapping[str, Any]) -> str:
+    """Return linear (Goyal et al. 2017, arXiv:1706.02677), sqrt or none: optim.scaling, or timm's choice for the
+    optimizer."""
+    if optim["scaling"] != "auto":
+        return optim["scaling"]
+    name = str(optim["_target_"] or optim["name"]).rpartition(".")[2].lower()
+    return "sqrt" if "ada" in name or "lamb" in name else "linear"
 
 
 def choose_warmup_epochs(
@@ -28,7 +37,7 @@ def choose_warmup_epochs(
         return float(schedule["warmup_epochs"]), "as set"
     if schedule["name"] == "one_cycle":
         return 0.0, "one_cycle includes a warm-up"
-    scale = global_batch_size / (optim["reference_batch"] or global_batch_size)
+    scale = scaled_lr(optim, global_batch_size) / optim["lr"]
     if scale <= 1:
         return 0.0, "the learning rate is not scaled up"
     reason = f"the learning rate is scaled up by a factor of {scale:.4g}"
@@ -99,10 +108,11 @@ def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> 
 
 def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
     """Return a phrase that explains the value of scaled_lr."""
-    reference = optim["reference_batch"]
-    if not reference:
-        return "not scaled (optim.reference_batch is null)"
-    return f"{optim['lr']:g} per {reference} images × {global_batch_size}/{reference}"
+    reference, rule = optim["reference_batch"], scaling_rule(optim)
+    if rule == "none":
+        return "not scaled (optim.scaling=none)"
+    ratio = f"{global_batch_size}/{reference}"
+    return f"{optim['lr']:g} per {reference} images × {f'√({ratio})' if rule == 'sqrt' else ratio}"
 
 
 def first_averaged_epoch(averaging: Mapping[str, Any], max_epochs: int | None) -> int:

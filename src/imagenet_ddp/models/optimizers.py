@@ -74,6 +74,8 @@ def make_optimizer(
     else:
         kind = functools.partial(_timm_optimizer, name)
         keys = ("betas", "eps", "momentum") if name in MOMENTUM else ("betas", "eps")
+    if name == "muon":  # for weights that timm does not give to Muon, such as those of depthwise convolutions
+        arguments.setdefault("fallback_lr_scale", optim["lr_adamw"] / optim["lr"])
     defaults: dict[str, Any] = {key: optim[key] for key in keys if optim[key] is not None}
     defaults |= {"lr": lr, "weight_decay": optim["weight_decay"]}
     if "betas" in defaults:

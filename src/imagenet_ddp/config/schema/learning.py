@@ -86,6 +86,11 @@ class OptimConfig:
         Example("0.1"),
         "Learning rate of the last layer, scaled like optim.lr; null: optim.lr.",
     ] = None
+    lr_adamw: Annotated[
+        float,
+        number(above=0),
+        "muon: learning rate of AdamW, which trains the last layer, embeddings and vectors; scaled like optim.lr.",
+    ] = 1e-3
     layer_decay: Annotated[
         float | None,
         number(above=0, most=1),
@@ -93,10 +98,17 @@ class OptimConfig:
         "Ratio of the learning rate of each block to that of the next block; null: 1.",
     ] = None
     reference_batch: Annotated[
-        int | None,
+        int,
         integer(1),
-        "Global batch size for which lr is given; lr is scaled linearly to the real one; null: no scaling.",
-    ] = None
+        Example("256 (optim.scaling=none: no scaling)"),
+        "Global batch size for which lr is given; lr is scaled to the real one by the rule optim.scaling.",
+    ] = 256
+    scaling: Annotated[
+        str,
+        choice("auto", "linear", "sqrt", "none"),
+        "How lr grows with the batch; sqrt: with its square root; none: not at all; auto, as in timm: sqrt for lamb "
+        "and names with ada (adamw, nadam), else linear.",
+    ] = "auto"
     momentum: Annotated[float, number(0, below=1), "sgd, rmsprop, lars, muon: momentum."] = 0.9
     betas: Annotated[
         list[float] | None,
@@ -112,11 +124,12 @@ class OptimConfig:
     ] = None
     weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
     no_decay_on: Annotated[
-        list[str],
+        list[str] | None,
         list_of(choice("norm", "bias", "embedding"), "a list of norm, bias and embedding", least=0),
         Example("[norm,bias]"),
-        "Parameters without weight decay: norm, bias, embedding (class token and positions).",
-    ] = field(default_factory=list)
+        "Parameters without weight decay: norm (and LayerScale), bias, embedding (tokens and positions); null: norm "
+        "and bias for lars and lamb, which also take no trust ratio, else none.",
+    ] = None
     nesterov: Annotated[bool, "sgd: Nesterov momentum."] = False
 
 

@@ -71,7 +71,9 @@ def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
     classes, batch = summary.get("num_classes"), numbers.get("global_batch_size")
     versions = _mapping(summary, "versions")
     rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
-    rate = f"{rate} per {reference} images" if reference else rate  # the curve shows the scaled rate
+    rate = (
+        f"{rate} per {reference} images" if reference and options.get("optim.scaling") != "none" else rate
+    )  # the curve shows the scaled rate
     hardware, devices = summary.get("hardware"), summary.get("num_devices")
     rows = {
         "State": run.state if run.state != "finished" else "",
