@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from imagenet_ddp.data.augment import PadCrop
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.decoding.image import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
@@ -191,3 +192,17 @@ def test_sizes_grow_by_32_pixels_between_two_epochs():
     assert [Sizes(192, 160, 2, 4).at(epoch) for epoch in range(6)] == [160, 160, 160, 192, 192, 192]
     assert [Sizes(192, 128, 0, 4).at(epoch) for epoch in range(6)] == [128, 128, 160, 192, 192, 192]
     assert [Sizes(224).at(epoch) for epoch in (0, 99)] == [224, 224]
+
+
+@pytest.mark.parametrize("shape", [(1, 20_000_000), (20_000_000, 1), (3, 300_000), (1, 17)])
+def test_an_extreme_aspect_ratio_is_cropped_before_it_is_resized(shape: tuple[int, int]):
+    """Resized as it is, a row of 20,000,000 pixels would take 78 GB."""
+    pixels = np.broadcast_to(np.uint8([10, 20, 30]), (*shape, 3))
+    for transform in (
+        EvalTransform(32, 36, (0.5,) * 3, (0.5,) * 3),
+        PadCrop(Sizes(32), 4, 0.5, (10, 20, 30)),
+        TrainTransform(Sizes(32), (0.08, 1.0), 0.5),
+    ):
+        out = empty(32, 32, 3)
+        transform.into(out, Pixels(pixels), random.Random(0))
+        assert (out == torch.tensor([10, 20, 30]).view(3, 1, 1)).all()

@@ -17,6 +17,9 @@ from imagenet_ddp.data.decoding.image import Picture, Pixels
 
 _TRIES = 10  # attempts to draw a crop that fits, as in torchvision's RandomResizedCrop
 _ASPECT = (3 / 4, 4 / 3)  # smallest and largest ratio of width to height of a crop, as in RandomResizedCrop
+# Longest side of an image that is resized, in short sides; the rest is cut off. A row of 20,000,000 pixels would
+# otherwise become 256 × 5,120,000,000 pixels.
+LONGEST = 16
 SIZE_STEP = 32  # pixels by which progressive sizes grow, because a ResNet halves the size five times
 
 
@@ -56,12 +59,24 @@ def resize_into(out: Tensor, pixels: np.ndarray, interpolation: str = "bilinear"
 
 def resize_short_side(picture: Picture, side: int, interpolation: str) -> Tensor:
     """Return the picture as uint8 (3, h, w) with a short side of `side` pixels. The long side is rounded down, as in
-    torchvision's Resize."""
-    pixels = picture.region(0, 0, picture.height, picture.width)
-    short = min(picture.height, picture.width)
-    resized = empty(*(int(side * length / short) for length in (picture.height, picture.width)), 3)
-    resize_into(resized, pixels, interpolation)
+    torchvision's Resize. Of an image longer than LONGEST short sides, only the centre is used."""
+    box, short = centre_box(picture.height, picture.width), min(picture.height, picture.width)
+    resized = empty(int(side * box.height / short), int(side * box.width / short), 3)
+    resize_into(resized, picture.region(*box), interpolation)
     return resized
+
+
+def centre_box(height: int, width: int) -> Box:
+    """Return the part of an image that is resized: the whole, or the centre of one longer than LONGEST short sides."""
+    most = LONGEST * min(height, width)
+    tall, wide = min(height, most), min(width, most)
+    return Box((height - tall) // 2, (width - wide) // 2, tall, wide)
+
+
+def whole(image: Tensor) -> Tensor:
+    """Prepare an image, uint8 (3, H, W), for a model that resizes it itself."""
+    top, left, tall, wide = centre_box(*image.shape[1:])
+    return image[:, top : top + tall, left : left + wide].contiguous()
 
 
 def empty(*shape: int) -> Tensor:

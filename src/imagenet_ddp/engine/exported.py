@@ -11,7 +11,7 @@ from torch import Tensor
 
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.loading.image_files import FileReader
-from imagenet_ddp.data.transforms import EvalTransform, normalise
+from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import KEY
@@ -83,6 +83,6 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
 
     reading = Reading(decoder, metadata["exif_orientation"])
     is_inside = preprocessing == "inside"
-    reader = FileReader(reading, torch.Tensor.contiguous if is_inside else transform)
+    reader = FileReader(reading, whole if is_inside else transform)
     cpu = torch.device("cpu")
     return Predictor(metadata["classes"], metadata["labels"], reader, probabilities, cpu, reads_whole=is_inside)

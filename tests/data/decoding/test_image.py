@@ -200,9 +200,9 @@ def test_a_broken_jpeg_is_refused_whichever_part_is_asked_for(odd: Path):
 
 
 def test_sixteen_bit_grey_is_scaled_not_clipped(odd: Path):
-    for name in ("grey_16bit_made.png", "grey_16bit_tRNS.png"):
+    for name, scale in (("grey_16bit_made.png", 257), ("grey_16bit_tRNS.png", 1)):  # the second has values up to 255
         with Image.open(odd / name) as image:
-            expected = np.asarray(image).astype(float) / 257
+            expected = np.asarray(image).astype(float) / scale
         found = decode((odd / name).read_bytes(), name).numpy()
         assert np.abs(found - expected).max() <= 0.5, name
     assert found.min() < found.max()

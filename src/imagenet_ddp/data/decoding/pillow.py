@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from imagenet_ddp.data.decoding.pixel_types import assumptions, is_deep_colour, to_rgb
 from imagenet_ddp.system.text import first_line
 
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
@@ -36,11 +37,12 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise Image.DecompressionBombError
+            is_deep = is_deep_colour(image)
             image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
             if exif_orientation:
                 with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
                     image = ImageOps.exif_transpose(image)
-            return _pillow_rgb(image)
+            return to_rgb(image, is_deep=is_deep)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
 
@@ -54,13 +56,9 @@ def _reason(error: Exception) -> str:
     return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 
-def _pillow_rgb(image: Image.Image) -> np.ndarray:
-    """Convert to uint8 (H, W, 3), RGB. Sixteen-bit grey is scaled here, because Pillow's own conversion would clip it
-    to white."""
-    if image.mode.startswith("I;16") or image.mode == "I":
-        grey = np.asarray(image).astype(np.int64)
-        grey = (grey.clip(0, 65535) + 128) // 257
-        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")  # otherwise Pillow warns and drops the palette's alpha channel
-    return np.array(image.convert("RGB"))
+def assumed(data: bytes) -> list[str]:
+    """Return what decode_pillow assumes about a readable image (pixel_types.assumptions)."""
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        return assumptions(Image.open(io.BytesIO(data)))
+    return []

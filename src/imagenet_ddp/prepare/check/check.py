@@ -84,6 +84,10 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
                     report.bad.append((images[result.split].path(result.index), reason))
                 else:
                     report.splits[result.split].num_read += 1
+                    for what in result.value.assumed:
+                        report.assumed.setdefault((result.split, what), []).append(
+                            images[result.split].path(result.index)
+                        )
                 if not result.failure:
                     contents[result.split][result.index] = result.value.content_hash
                 progress.add(1)

@@ -3,7 +3,8 @@
 import hashlib
 from typing import Any, NamedTuple
 
-from imagenet_ddp.data.decoding.image import UnreadableImage, decode
+from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, decode_whole, open_picture
+from imagenet_ddp.data.decoding.pillow import assumed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 
@@ -12,10 +13,12 @@ OUT_OF_MEMORY = "MemoryError"
 
 class Probe(NamedTuple):
     """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
-    file's bytes, or of the pixels if there is no file; 0 if they could not be read."""
+    file's bytes, or of the pixels if there is no file; 0 if they could not be read. assumed: what was assumed to decode
+    it (pixel_types.assumptions)."""
 
     reason: str | None
     content_hash: int = 0
+    assumed: tuple[str, ...] = ()
 
 
 def probe_image(images: Images, index: int) -> Probe:
@@ -25,7 +28,10 @@ def probe_image(images: Images, index: int) -> Probe:
         if isinstance(images, FileImages):
             data = images.encoded(index)
             content = _content_hash(data)
-            decode(data, images.path(index), images.reading)
+            picture = open_picture(data, images.path(index), images.reading)
+            decode_whole(picture)
+            if not isinstance(picture, JpegPicture):
+                return Probe(None, content, tuple(assumed(data)))
         else:
             images.verify(index)
             pixels, data = images.read(index), images.encoded(index)

@@ -1,4 +1,4 @@
-"""Write the findings of prepare=check to report.json, bad_images.csv and duplicates.csv, and print a summary.
+"""Write the findings of prepare=check to report.json and the CSV files beside it, and print a summary.
 
 Does not import torch.
 """
@@ -42,6 +42,7 @@ class Report:
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)  # path, reason
+    assumed: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (split, assumption) -> paths
     duplicates: list[tuple[str, str, str]] = field(default_factory=list)  # where, path, path of the other image
     seconds: float = 0.0
 
@@ -64,6 +65,7 @@ def write_report(folder: Path, report: Report) -> None:
             for name, split in report.splits.items()
         },
         "num_bad_images": len(report.bad),
+        "num_assumed": {f"{split}: {what}": len(paths) for (split, what), paths in report.assumed.items()},
         "num_duplicates": len(report.duplicates),
         "findings": report.findings,
         "notes": report.notes,
@@ -72,6 +74,8 @@ def write_report(folder: Path, report: Report) -> None:
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
     atomic_write(folder / "bad_images.csv", csv_bytes(("path", "reason"), report.bad))
+    assumed = ((split, what, path) for (split, what), paths in report.assumed.items() for path in paths)
+    atomic_write(folder / "assumed.csv", csv_bytes(("split", "assumption", "path"), assumed))
     atomic_write(folder / "duplicates.csv", csv_bytes(("where", "path", "other"), report.duplicates))
     # file names may contain bytes that are not valid text
     atomic_write(folder / "report.json", f"{text}\n".encode(errors="backslashreplace"))
@@ -92,10 +96,12 @@ def print_report(report: Report, folder: Path) -> None:
         write("by reason: " + "; ".join(f"{count:,} {reason}" for reason, count in reasons))
     for text in report.notes:
         write(f"note: {text}")
+    for (split, what), paths in report.assumed.items():
+        write(f"note: {split}: {count_noun(len(paths), 'image')} {what}, such as {paths[0]}")
     for text in report.findings:
         write(f"found: {text}")
     write(f"compared: {COMPARED}")
-    write(f"Report: {folder}/report.json, bad_images.csv, duplicates.csv")
+    write(f"Report: {folder}/report.json, bad_images.csv, assumed.csv, duplicates.csv")
     rate = sum(split.num_images for split in report.splits.values()) / max(report.seconds, 1e-9)
     verdict = f"{count_noun(report.num_bad, 'problem')} found" if report.num_bad else "No problems found"
     write(f"{verdict}. {report.seconds:.1f} s, {rate:,.0f} images/s.")

@@ -1,0 +1,78 @@
+"""Convert each pixel type that Pillow decodes to 8-bit RGB, by one rule for every command.
+
+| pixels | rule |
+|---|---|
+| 1 to 8 bits, palette, CMYK, YCbCr | Pillow's conversion |
+| grey, integers of more than 8 bits | scaled from the range of 8, 12 or 16 bits, the smallest that holds all values |
+| grey, floating point | values up to 1 are scaled from 0..1; a largest value from 16 on: as integers |
+| grey, negative, not finite, above 65535, or floating point with a largest value between 1 and 16 | refused |
+| colour, 16 bits per channel | the upper 8 bits; refused if the values have only 12 bits, which would be black |
+| with an alpha channel | the colours are kept, the alpha channel is ignored |
+| several frames or pages | the first one |
+
+prepare=check counts the images to which one of the rules that assume something was applied (assumptions).
+"""
+
+import numpy as np
+from PIL import Image
+
+RANGES = (255, 4095, 65535)  # largest value of 8, 12 and 16 bits
+LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bits are below it
+WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin with I
+
+
+class UnknownRange(ValueError):
+    """Raised for pixels whose range cannot be told from their values."""
+
+
+def to_rgb(image: Image.Image, *, is_deep: bool) -> np.ndarray:
+    """Convert a loaded image to uint8 (H, W, 3), RGB. is_deep: see is_deep_colour. Raises UnknownRange."""
+    if image.mode.startswith(WIDE):
+        values = np.asarray(image)
+        grey = np.rint(values.astype(np.float32) * (255 / _largest(values))).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")  # otherwise Pillow warns and drops the palette's alpha channel
+    pixels = np.array(image.convert("RGB"))
+    if is_deep and pixels.size and pixels.max() < LEAST_OF_12_BITS:
+        raise UnknownRange(
+            "its colours have 16 bits per channel but use at most 12 of them, so it would be black; store 8 bits, or "
+            "the whole range of 16 bits"
+        )
+    return pixels
+
+
+def _largest(values: np.ndarray) -> int:
+    """Return the value that means white."""
+    least, most = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
+    is_float = values.dtype.kind == "f"
+    if not np.isfinite(least + most) or least < 0 or most > RANGES[-1] or (is_float and 1 < most < 16):
+        raise UnknownRange(
+            f"its pixels are {'floating-point numbers' if is_float else 'integers'} from {least:g} to {most:g}, and "
+            f"which of them is white is unknown; store {'0 to 1, ' if is_float else ''}0 to 255 or 0 to 65535"
+        )
+    return 1 if is_float and most <= 1 else next(largest for largest in RANGES if most <= largest)
+
+
+def is_deep_colour(image: Image.Image) -> bool:
+    """Return whether a colour image that is not loaded yet has 16 bits per channel, of which Pillow keeps eight."""
+    return not image.mode.startswith(WIDE) and any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+
+
+def assumptions(image: Image.Image) -> list[str]:
+    """Return what was assumed to convert a readable image, in words that are the same for all such images."""
+    found = []
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":  # an MPO holds previews of the same photograph
+        found.append("have several frames or pages, of which the first is used")
+        image.seek(0)
+    if image.mode.startswith(WIDE):
+        values = np.asarray(image)
+        kind = "floating-point" if values.dtype.kind == "f" else f"{8 * values.dtype.itemsize}-bit"
+        largest = _largest(values)
+        if (kind, largest) != ("16-bit", RANGES[-1]):
+            found.append(f"store {kind} grey, which is read as 0 to {largest} because of its largest value")
+    elif image.has_transparency_data:
+        alpha = image.convert("RGBA").getchannel("A").getextrema()[0]
+        if alpha < 255:
+            found.append("have transparent pixels, whose hidden colours are used")
+    return found

@@ -1,0 +1,104 @@
+"""The rule for each pixel type, on a ramp from black to white."""
+
+import csv
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run, write_images
+from PIL import Image
+
+from imagenet_ddp.data.decoding.image import UnreadableImage, decode
+from imagenet_ddp.data.decoding.pillow import assumed
+
+RAMP = np.tile(np.linspace(0, 1, 64), (8, 1))
+
+
+def saved(image: Image.Image, kind: str = "TIFF") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def ramp(scale: float, dtype: str) -> bytes:
+    return saved(Image.fromarray((RAMP * scale).astype(dtype)))
+
+
+def rgb_16_bit_png(largest: int) -> bytes:
+    import zlib
+
+    values = np.repeat((RAMP * largest).astype(">u2")[:, :, None], 3, axis=2)
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 64, 8, 16, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("data", [
+    ramp(1, "f4"), ramp(255, "f4"), ramp(4095, "f4"), ramp(65535, "f4"), ramp(255, "i4"), ramp(4095, "i4"),
+    ramp(65535, "i4"), ramp(255, "u2"), ramp(4095, "u2"), ramp(65535, "u2"), ramp(255, "u1"), rgb_16_bit_png(65535),
+    saved(Image.fromarray((RAMP * 4095).astype("u2")), "PNG"), saved(Image.fromarray((RAMP * 4095).astype(">u2"))),
+    saved(Image.fromarray((RAMP * 65535).astype("i4")), "PPM"),
+])  # fmt: skip
+def test_a_ramp_stays_a_ramp(data: bytes):
+    found = decode(data, "ramp").permute(1, 2, 0).numpy()
+    assert found.dtype == np.uint8
+    assert np.abs(found - 255 * RAMP[:, :, None]).max() <= 1
+
+
+@pytest.mark.parametrize("data", [
+    saved(Image.fromarray((RAMP - 0.5).astype("f4"))), ramp(1.2, "f4"), ramp(70000, "f4"), ramp(1e6, "i4"),
+    saved(Image.fromarray((RAMP * 100 - 50).astype("i4"))), saved(Image.fromarray(np.full((4, 4), np.nan, "f4"))),
+    saved(Image.fromarray(np.full((4, 4), np.inf, "f4"))), rgb_16_bit_png(4095),
+])  # fmt: skip
+def test_values_without_a_known_white_are_unreadable(data: bytes):
+    with pytest.raises(UnreadableImage, match=r"; store .*(0 to 255|8 bits)"):
+        decode(data, "ramp")
+
+
+def test_black_is_black_in_every_type():
+    for dtype in ("u1", "u2", "i4", "f4"):
+        assert not decode(ramp(0, dtype), "black").any()
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    (ramp(1, "f4"), "floating-point grey, which is read as 0 to 1 "),
+    (ramp(4095, "u2"), "16-bit grey, which is read as 0 to 4095 "),
+    (ramp(255, "i4"), "32-bit grey, which is read as 0 to 255 "),
+    (saved(Image.new("RGBA", (4, 4), (1, 2, 3, 0)), "PNG"), "transparent"),
+    (saved(Image.new("LA", (4, 4), (1, 9)), "PNG"), "transparent"),
+    (saved(Image.new("RGBA", (4, 4), (1, 2, 3, 255)), "PNG"), ""),
+    (ramp(65535, "u2"), ""), (ramp(255, "u1"), ""),
+])  # fmt: skip
+def test_what_was_assumed(data: bytes, words: str):
+    assert words in " ".join(assumed(data)) and bool(assumed(data)) == bool(words)
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "GIF", "PNG", "WEBP"])
+def test_the_first_frame_is_read_and_the_others_are_told(kind: str):
+    file = io.BytesIO()
+    frames = [Image.new("RGB", (16, 16), (10 * number, 200, 30)) for number in range(3)]
+    frames[0].save(
+        file, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {})
+    )
+    assert abs(decode(file.getvalue(), kind)[:, 0, 0].float().numpy() - [0, 200, 30]).max() <= 2
+    assert assumed(file.getvalue()) == ["have several frames or pages, of which the first is used"]
+
+
+@pytest.mark.slow
+def test_check_counts_and_names_them(run: Run, tmp_path: Path):
+    write_images(tmp_path / "data" / "train", {"cat": 3, "dog": 3})
+    write_images(tmp_path / "data" / "val", {"cat": 1, "dog": 1}, seed=1)
+    (tmp_path / "data" / "train" / "cat" / "a.tif").write_bytes(ramp(4095, "u2"))
+    (tmp_path / "data" / "train" / "dog" / "b.tif").write_bytes(saved(Image.fromarray((RAMP - 0.5).astype("f4"))))
+    done = run("prepare", "prepare=check", "data=imagefolder", "data.root=data", "out=report")
+    assert done.returncode == 1
+    assert "note: train: 1 image store 16-bit grey, which is read as 0 to 4095" in " ".join(done.stdout.split())
+    assert "b.tif: its pixels are floating-point numbers from -0.5 to 0.5" in " ".join(done.stdout.split())
+    with (tmp_path / "report" / "assumed.csv").open(newline="") as file:
+        assert [Path(row["path"]).name for row in csv.DictReader(file)] == ["a.tif"]
