@@ -32,23 +32,15 @@ class LoggerPictures(L.Callback):
     def __init__(self, run_dir: Path, hyperparams: Mapping[str, Any]):
         self.run_dir = run_dir
         self.hyperparams = hyperparams
-        self._senders: list[Background] = []
-        self._unsent: dict[str, Any] = {}
         self._has_batch = False
         self._is_validated = False
         self._target: list[Tensor] = []  # targets of this rank's images in the last validation
         self._predicted: list[Tensor] = []
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._senders = [logger for logger in trainer.loggers if isinstance(logger, Background)]
-
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             for logger in trainer.loggers:
                 logger.log_hyperparams(dict(self.hyperparams))
-            for logger in self._senders:
-                for metrics, step in self._unsent.get(logger.entry, ()):
-                    logger.log_metrics(metrics, step)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -108,14 +100,6 @@ class LoggerPictures(L.Callback):
         )
         for logger in trainer.loggers:
             logger.after_save_checkpoint(as_lightnings)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the metrics that have not been sent yet. A killed process would lose them, and a resumed run does not
-        train those steps again."""
-        return {logger.entry: list(logger.unsent) for logger in self._senders if logger.unsent}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._unsent = state_dict
 
     def _log(self, trainer: L.Trainer, name: str) -> None:
         """Log this file of the run folder, if it exists and was not written by an earlier part of the run."""

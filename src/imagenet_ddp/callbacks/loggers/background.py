@@ -1,15 +1,12 @@
 """Send log messages in a background thread, so that a slow or dead server delays neither a step nor the end of a
 run."""
 
-import contextlib
 import json
 import queue
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +27,8 @@ class Background(Logger):
     """Mixin for a Lightning logger whose service can only append. Calls wait in a queue, and one thread sends them.
 
     The first call that fails switches the logger off, with a single warning. `logger_NAME.json` in the run folder
-    stores the run's id at the service and the last step sent for each metric, so a resumed run continues the same run
-    at the service and sends each step only once. If the process was killed while it was sending a message, only the
-    service knows whether the message has arrived; a subclass that can ask it defines _last_steps().
+    stores the run's id at the service, so a resumed run continues the same run there. After a kill, the steps that are
+    trained again are also sent again.
 
     A subclass calls prepare() before the __init__ of Lightning's logger, and begins or continues its run in _open().
     """
@@ -48,11 +44,11 @@ class Background(Logger):
         """
         self.entry, self.server = entry, server
         self._file = Path(run_dir) / f"logger_{entry}.json"
-        self.stored: dict[str, Any] = {"steps": {}}
+        self.stored: dict[str, Any] = {}
         if self._file.is_file():
-            self.stored |= json.loads(self._file.read_text(encoding="utf-8"))
+            self.stored = json.loads(self._file.read_text(encoding="utf-8"))
+        self._is_resumed = bool(self.stored)
         self._waiting: queue.Queue[tuple[Callable[[], Any], Future]] = queue.Queue(MAX_WAITING)
-        self.unsent: deque[tuple[dict[str, Any], int | None]] = deque(maxlen=MAX_WAITING)  # stored in checkpoints
         self._is_open = False
         self._failure: str | None = None
         self._num_lost = 0
@@ -60,12 +56,12 @@ class Background(Logger):
 
     def connect(self) -> None:
         """Begin or continue the run at the service. If this fails or takes longer than START_S, raises ConfigError. A
-        run that has sent metrics to the service before continues without the logger instead."""
+        run that the service has accepted before continues without the logger instead."""
         try:
-            self._put(self._begin).result(START_S if self.server else None)
+            self._put(self._open).result(START_S if self.server else None)
         except Exception as error:
             reason = f"there was no answer in {START_S:.0f} s" if isinstance(error, TimeoutError) else first_line(error)
-            if self.stored["steps"]:  # a requeued run has no user to fix this; its checkpoints keep the unsent metrics
+            if self._is_resumed:  # a requeued run has no user to fix this
                 self._failure = reason.rstrip(".")
                 self._say_off()
                 return
@@ -75,22 +71,11 @@ class Background(Logger):
                 f"Hint: {self.hint}set logger=none."
             ) from error
         self._is_open = True
-        self._store()
-
-    def _begin(self) -> None:
-        self._open()
-        if sending := self.stored.pop("sending", None):
-            with contextlib.suppress(Exception):  # a message that is sent twice is better than no logger
-                last = self._last_steps()
-                self.stored["steps"] |= {key: step for key, step in sending.items() if last.get(key, -1) >= step}
+        atomic_write(self._file, json.dumps(self.stored))
 
     def _open(self) -> None:
         """Begin or continue the run, and set stored["id"]."""
         raise NotImplementedError
-
-    def _last_steps(self) -> Mapping[str, int]:
-        """Return the last step of each metric at the service; {} if the service cannot be asked."""
-        return {}
 
     def _close(self, status: str) -> None:
         """End the run at the service. status: Lightning's, success or failed."""
@@ -107,30 +92,14 @@ class Background(Logger):
         return DummyLogger().experiment
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        log, metrics = super().log_metrics, dict(metrics)
-
-        def log_new() -> None:
-            steps = self.stored["steps"]
-            new = {key: value for key, value in metrics.items() if step is None or steps.get(key, -1) < step}
-            if new:
-                if step is not None:
-                    self.stored["sending"] = dict.fromkeys(new, step)
-                    self._store()
-                log(new, step)
-                steps.update(self.stored.pop("sending", {}))
-                self._store()
-            self.unsent.popleft()
-
-        # Stored as plain floats, because a checkpoint that contains a W&B image or a NumPy scalar cannot be read again.
-        self.unsent.append(({key: float(value) for key, value in metrics.items() if isinstance(value, Real)}, step))
-        self._put(log_new)
+        log, copy = super().log_metrics, dict(metrics)
+        self._put(lambda: log(copy, step))
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Send the hyper-parameters, but only those of a new run, because a service may not allow changes."""
         log = super().log_hyperparams
-        if not self.stored.get("has_hyperparams"):
+        if not self._is_resumed:
             self._put(lambda: log(params, *args, **kwargs))
-            self.stored["has_hyperparams"] = True
 
     def log_picture(self, name: str, path: Path, step: int) -> None:
         """Send a PNG file."""
@@ -204,9 +173,6 @@ class Background(Logger):
             f"logger.{self.entry} is switched off, and the training continues without it: {self._failure}.",
             stacklevel=3,
         )
-
-    def _store(self) -> None:
-        atomic_write(self._file, json.dumps(self.stored))
 
 
 def connect(loggers: Iterable[Logger]) -> None:

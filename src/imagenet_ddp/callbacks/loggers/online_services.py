@@ -38,7 +38,7 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
             arguments = {"artifact_location": (folder / "mlartifacts").as_uri(), **arguments}
         self.prepare(run_dir, entry, uri if "://" in uri and not uri.startswith(("sqlite:", "file:")) else None)
         if self.stored.get("uri") != uri:  # the stored run belongs to another server
-            self.stored = {"steps": {}, "uri": uri}
+            self.stored, self._is_resumed = {"uri": uri}, False
         name = f"{group}/{folder.name}" if group else folder.name
         arguments = {"run_name": name, "run_id": self.stored.get("id"), **arguments}
         if group is not None:
@@ -53,10 +53,6 @@ class MLFlowLogger(Background, loggers.MLFlowLogger):
             self.stored["id"] = self.run_id
             if not is_new:
                 self.experiment.update_run(self.run_id, status="RUNNING")
-
-    @override
-    def _last_steps(self) -> dict[str, int]:
-        return {each.key: each.step for each in self.experiment.get_run(self.run_id).data.to_proto().metrics}
 
     @override
     def _send_picture(self, name: str, path: Path, step: int) -> None:
