@@ -27,7 +27,8 @@ from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_ce
 REPEATS = 7
 NUM_IMAGES = 64
 ROWS: list[dict[str, Any]] = [
-    *({"policy": policy} for policy in ("randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")),
+    *({"policy": policy} for policy in ("randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment",
+                               "rand-m9-mstd0.5-inc1")),
     {"color_jitter": 0.3}, {"grayscale": 1.0}, {"blur": 1.0}, {"erasing": 1.0}, {"cutout": 16},
 ]  # fmt: skip
 

@@ -229,7 +229,7 @@ LINES = [
         "data=shapes data.val_fraction=0.1", "data.val_fold=1", "data.fold=3", "data.val_resize=10",
         "data.progressive_start=32",
         "data.progressive_start=512 data.progressive_epochs=[1,2]", "loader=dali", "loader.device=gpu",
-        "data.policy_ops=2", "data.policy=autoaugment data.policy_magnitude=3",
+        "data.policy_ops=2", "data.policy=rand-m9-x1", "data.policy=autoaugment data.policy_magnitude=3",
         "data.policy=augmix data.policy_magnitude=20", "data.augment=pad_crop data.image_size=64 data.pad=64",
         "data.cutout=300", "data=imagefolder data.root=flat_val",
         "data=imagefolder data.root=empty_class", "data=imagefolder data.root=other_val",

@@ -18,12 +18,13 @@ from imagenet_ddp.data.augment import (
     mean_colour,
 )
 from imagenet_ddp.data.decoding.image import Pixels
-from imagenet_ddp.data.transforms import IMAGENET_MEAN, EvalTransform, Sizes, TrainTransform, empty
+from imagenet_ddp.data.transforms import IMAGENET_MEAN, IMAGENET_STD, EvalTransform, Sizes, TrainTransform, empty
 
 FILL = (120, 110, 100)
 BILINEAR = v2.InterpolationMode.BILINEAR
 EACH: list[dict[str, Any]] = [
     *({"policy": policy} for policy in ("randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")),
+    {"policy": "rand-m9-mstd0.5-inc1"},
     {"color_jitter": 0.4}, {"grayscale": 1.0}, {"blur": 1.0}, {"erasing": 1.0}, {"cutout": 12},
 ]  # fmt: skip
 
@@ -88,6 +89,39 @@ def test_erasing_is_torchvisions_with_the_mean_colour():
         assert np.array_equal(found, expected)
         erased += int((found == FILL).all(axis=2).any())
     assert 4 < erased < 16
+
+
+@pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "rand-m6-mstd0.5-inc1", "rand-m5-n3-p0.8", "rand-m7-t3a"])
+def test_a_policy_of_timm_changes_as_many_images_as_much_as_timm_does(policy: str):
+    """The draws differ, so the shares and means over 3,000 images are compared."""
+    auto_augment = pytest.importorskip("timm.data.auto_augment")
+    theirs = auto_augment.rand_augment_transform(policy, {"img_mean": FILL, "interpolation": Image.Resampling.BICUBIC})
+    ours = Augmentation(FILL, policy=policy, interpolation="bicubic")
+    pixels, changes = photo(), []
+    state = random.getstate(), np.random.get_state()
+    random.seed(0)
+    np.random.seed(0)
+    for number in range(3000):
+        found = applied(ours, pixels, number), np.asarray(theirs(Image.fromarray(pixels)))
+        changes.append([np.abs(each.astype(int) - pixels).mean() for each in found])
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    mine, timms = np.array(changes).T
+    bound = 4 * (mine.std() ** 2 / 3000 + timms.std() ** 2 / 3000) ** 0.5  # four standard errors
+    assert abs(mine.mean() - timms.mean()) < bound
+    assert abs((mine == 0).mean() - (timms == 0).mean()) < 0.04
+
+
+def test_erasing_with_noise_is_normal_in_each_pixel():
+    """Clipped to the levels of a pixel, which a thousandth to a hundredth of the noise exceeds on each side."""
+    mean, std = (0.5, 0.4, 0.6), (0.1, 0.2, 0.15)
+    pixels = np.full((64, 64, 3), 7, np.uint8)
+    found = np.stack([applied(Augmentation(FILL, erasing=0.5, noise=(mean, std)), pixels, seed) for seed in range(60)])
+    erased = (found != 7).any(axis=3)
+    assert 15 < erased.any(axis=(1, 2)).sum() < 45
+    noise = found[erased] / 255
+    assert np.allclose(noise.mean(axis=0), mean, atol=0.01) and np.allclose(noise.std(axis=0), std, atol=0.01)
+    assert np.abs(np.corrcoef(noise.T) - np.eye(3)).max() < 0.05, "each channel has its own"
 
 
 def test_three_augment_is_grey_solarised_or_blurred():
@@ -189,6 +223,10 @@ def test_the_keys_make_the_transform():
         assert isinstance(transform, AugmentedTransform)
         assert isinstance(transform.base, EvalTransform)
         assert transform.augmentation == Augmentation(mean_colour(IMAGENET_MEAN), **options)
+    transform = make_train_transform({**data, "erasing": 0.5, "erasing_fill": "noise", "interpolation": "bicubic"})
+    assert isinstance(transform, AugmentedTransform)
+    assert transform.augmentation.interpolation == "bicubic"
+    assert transform.augmentation.noise == (IMAGENET_MEAN, IMAGENET_STD)
 
 
 def test_bicubic_is_pillows():

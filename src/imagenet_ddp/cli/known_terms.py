@@ -68,12 +68,11 @@ def options(term: Term, value: str) -> list[str]:
         values = value.strip("[]()").replace(",", " ").split()
         values = [",".join(values)] if "[{}]" in here else values
     found = [word.strip("'").replace("{}", each) for each in values for word in here.split()]
-    if term.role == "timm_policy" and found:  # rand-m9-n3-mstd0.5-inc1
-        parts = {kind: int(number) for kind, number in re.findall(r"-([mnw])(\d+)(?=-|$)", value)}
-        is_rand = value.startswith("rand")  # timm's magnitudes end at 10, torchvision's at 30
-        magnitude = min(3 * parts.get("m", 10), 30) if is_rand else parts.get("m")
-        numbers = {"policy_magnitude": magnitude, "policy_ops": parts.get("n" if is_rand else "w")}
-        found += [f"data.{key}={number}" for key, number in numbers.items() if number is not None]
+    if term.role == "timm_policy" and value.startswith("rand"):
+        found = [f"data.policy={value if value != 'rand' else 'rand-m10'}"]
+    elif term.role == "timm_policy" and found:  # augmix-m5-w4-d2
+        names = {"m": "policy_magnitude", "w": "policy_ops"}
+        found += [f"data.{names[kind]}={number}" for kind, number in re.findall(r"-([mw])(\d+)(?=-|$)", value)]
     return found
 
 

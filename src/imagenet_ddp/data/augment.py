@@ -2,7 +2,7 @@
 
 All operations run on uint8 pixels at the output size. Policies, colours and blur use Pillow, which is faster at that
 size than tensor operations. Each image draws its random numbers from the generator that is passed in. torchvision draws
-from torch's global generator, whose state is therefore restored afterwards.
+from torch's global generator, and timm from those of Python and NumPy, whose states are therefore restored afterwards.
 """
 
 import random
@@ -39,7 +39,9 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
         base = TrainTransform(Sizes.from_options(data), (low, high), data["flip"], interpolation)
     elif data["augment"] == "pad_crop":
         base = PadCrop(Sizes.from_options(data), data["pad"], data["flip"], fill, interpolation)
-    augmentation = Augmentation(fill, **{field.name: data[field.name] for field in fields(Augmentation)[1:]})
+    noise = mean_and_std(data) if data["erasing_fill"] == "noise" else None
+    given = {field.name: data[field.name] for field in fields(Augmentation) if field.name in data}
+    augmentation = Augmentation(fill, noise=noise, **given)
     return AugmentedTransform(base, augmentation) if augmentation else base
 
 
@@ -78,8 +80,11 @@ class PadCrop:
 @dataclass(frozen=True)
 class Augmentation:
     """Augmentation of a cropped image, applied in the order of the fields. bool() is False if it changes nothing.
-    config.schema.data.DataConfig describes all fields except `fill`, the level of each channel, 0 to 255, for areas
-    without pixels."""
+    config.schema.data.DataConfig describes the other fields.
+
+    fill: the level of each channel, 0 to 255, for areas without pixels. noise: (mean, std) of each channel, for pixels
+    in 0..1, of the noise in an erased rectangle; None: the rectangle is filled with `fill`.
+    """
 
     fill: tuple[int, ...]
     policy: str = "none"
@@ -91,6 +96,8 @@ class Augmentation:
     blur: float = 0.0
     erasing: float = 0.0
     cutout: int = 0
+    interpolation: str = "bilinear"  # of timm's policies
+    noise: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __bool__(self) -> bool:
         return self._of_pillow or self.erasing > 0 or self.cutout > 0
@@ -119,6 +126,8 @@ class Augmentation:
     def _changed(self, image: Image.Image, generator: random.Random) -> Image.Image:
         if self.policy == "three_augment":
             image = three_augment(image, generator)
+        elif self.policy.startswith("rand-"):
+            image = self._timm(image, generator)
         elif self.policy != "none":
             image = self._torchvision_policy(image)
         if self.color_jitter:
@@ -128,6 +137,16 @@ class Augmentation:
         if self.blur and generator.random() < self.blur:
             image = blurred(image, generator)
         return image
+
+    def _timm(self, image: Image.Image, generator: random.Random) -> Image.Image:
+        states = random.getstate(), np.random.get_state()
+        try:
+            random.seed(generator.getrandbits(64))
+            np.random.seed(generator.getrandbits(32))
+            return self._timm_policy(image)
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
 
     def _cut_out(self, pixels: Tensor, generator: random.Random) -> None:
         """Erase a square centred on a random pixel. Near an edge, part of the square may be outside the image, as in
@@ -157,6 +176,13 @@ class Augmentation:
         raise AssertionError(self.policy)
 
     @cached_property
+    def _timm_policy(self) -> Callable[[Image.Image], Image.Image]:
+        from timm.data.auto_augment import rand_augment_transform
+
+        kind = Image.Resampling.BICUBIC if self.interpolation == "bicubic" else Image.Resampling.BILINEAR
+        return rand_augment_transform(self.policy, {"img_mean": self.fill, "interpolation": kind})
+
+    @cached_property
     def _jitter(self) -> Callable[[Image.Image], Image.Image]:
         from torchvision.transforms import v2
 
@@ -166,8 +192,19 @@ class Augmentation:
     def _erase(self) -> Callable[[Tensor], Tensor]:
         from torchvision.transforms import v2
 
-        value: Any = [float(level) for level in self.fill]
-        return v2.RandomErasing(self.erasing, value=value, inplace=True)
+        class ErasingWithNoise(v2.RandomErasing):
+            def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+                params = super().make_params(flat_inputs)
+                if params["v"] is not None:  # normal noise; None: no rectangle fitted
+                    params["v"] = (params["v"] * std + mean).round_().clamp_(0, 255)
+                return params
+
+        if self.noise is None:
+            value: Any = [float(level) for level in self.fill]
+            return v2.RandomErasing(self.erasing, value=value, inplace=True)
+        mean, std = (255 * torch.tensor(levels).view(3, 1, 1) for levels in self.noise)
+        value = "random"  # standard normal
+        return ErasingWithNoise(self.erasing, value=value, inplace=True)
 
 
 @dataclass(frozen=True)

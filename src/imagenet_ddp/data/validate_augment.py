@@ -3,9 +3,11 @@ torch."""
 
 import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from imagenet_ddp.config.validators import integer
+from imagenet_ddp.system.text import install
 
 
 def validate_augment(data: Mapping[str, Any]) -> list[str]:
@@ -15,6 +17,11 @@ def validate_augment(data: Mapping[str, Any]) -> list[str]:
         for key in ("policy_ops", "policy_magnitude")
         if data[key] is not None and data["policy"] not in ("randaugment", "augmix")
     ]
+    if str(data["policy"]).startswith("rand-") and find_spec("timm") is None:
+        found.append(
+            f"data.policy={data['policy']} needs the package timm, which is not installed. Hint: run "
+            f"`{install('timm')}`, or set data.policy=randaugment."
+        )
     magnitude = data["policy_magnitude"]
     if data["policy"] == "augmix" and integer(0, 30).accepts(magnitude) and not 1 <= magnitude <= 10:
         found.append(

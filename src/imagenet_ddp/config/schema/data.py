@@ -5,8 +5,10 @@ from typing import Annotated, Any
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, number
+from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, matching, number
 
+# config of timm's rand_augment_transform
+TIMM_POLICY = r"rand(-(m\d+|n[1-9]\d*|p(0?\.\d+|[01])|mstd\d+(\.\d+)?|mmax\d+|inc[01]|t(weights|3aw?)))+"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of each channel, of pixels in 0..1
 _CROP_SCALE = kind(
     "two shares of the image's area, 0 < least ≤ most ≤ 1",
@@ -88,8 +90,10 @@ class DataConfig:
     flip: Annotated[float, number(0, 1), "Probability of a horizontal flip."] = 0.5
     policy: Annotated[
         str,
-        choice("none", "randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment"),
-        "Random augmentation of each training image, by torchvision; three_augment: grey, solarised or blurred.",
+        choice("none", "randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")
+        | matching(TIMM_POLICY, "timm's form of RandAugment such as rand-m9-mstd0.5-inc1"),
+        "Random augmentation of each training image, by torchvision; rand-m9-mstd0.5-inc1: by timm (extra timm); "
+        "three_augment: grey, solarised or blurred.",
     ] = "none"
     policy_ops: Annotated[
         int | None,
@@ -109,9 +113,12 @@ class DataConfig:
     ] = 0.0
     grayscale: Annotated[float, number(0, 1), Example("0.2"), "Probability that an image is converted to grey."] = 0.0
     blur: Annotated[float, number(0, 1), Example("0.1"), "Probability of a Gaussian blur of 0.1 to 2 pixels."] = 0.0
-    erasing: Annotated[
-        float, number(0, 1), Example("0.25"), "Probability that a rectangle is filled with the mean colour."
-    ] = 0.0
+    erasing: Annotated[float, number(0, 1), Example("0.25"), "Probability that a rectangle of the image is erased."] = (
+        0.0
+    )
+    erasing_fill: Annotated[
+        str, choice("mean", "noise"), "Filling of an erased rectangle: the mean colour, or normal noise in each pixel."
+    ] = "mean"
     cutout: Annotated[
         int, integer(0), Example("0"), "Side in pixels of a square filled with the mean colour; 0: no square."
     ] = 0
