@@ -163,6 +163,7 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
         ({"val_fold": 3, "val_fraction": 0.3}, "data.val_fold must be an integer from 0 to 2, got 3"),
         ({"val_fold": 1, "val_fraction": 0.9}, "data.val_fold must be an integer from 0 to 0, got 1"),
         ({"fold": 3}, "data.fold is for stl10's official folds"),
+        ({"images_dir": "x"}, "data.images_dir is for data=table, but data.name is"),
         ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
     ],
 )

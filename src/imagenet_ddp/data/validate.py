@@ -69,6 +69,10 @@ def validate(
             f"data.fold is for stl10's official folds, but data.name is {data['name']}. "
             "Hint: set data.fold=null, or set data=stl10."
         )
+    if data["images_dir"] is not None and data["name"] != "table":
+        found.append(
+            f"data.images_dir is for data=table, but data.name is {data['name']}. Hint: set data.images_dir=null."
+        )
     is_named = data["name"] == "stl10" or bool(data["root"])
     if elsewhere and is_named and not str(data["root"]).startswith("~"):
         pass  # the job on the other machine checks it

@@ -34,6 +34,9 @@ class DataConfig:
     root: Annotated[
         str | None, "Folder with train/<class>/ and val/<class>/; table: path of the file; null: the source's default."
     ] = None
+    images_dir: Annotated[
+        str | None, Example("FOLDER"), "table: folder to which its paths are relative; null: the table's own folder."
+    ] = None
     train_dir: Annotated[str, "Folder of training images, below root or absolute."] = "train"
     val_dir: Annotated[str, "Folder of validation images, below root or absolute."] = "val"
     val_fraction: Annotated[

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, decode_whole
+from imagenet_ddp.data.sources import class_names
 from imagenet_ddp.errors import ConfigError
 
 
@@ -69,6 +70,8 @@ class Source:
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
+        if self.train is not None and (note := class_names.lookalikes(self.classes)):
+            self.notes.append(note)
         for images in (self.train, self.val):
             if images is not None and not isinstance(images, Images):
                 raise ConfigError(

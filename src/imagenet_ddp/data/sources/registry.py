@@ -11,6 +11,7 @@ from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.class_names import one_form
 from imagenet_ddp.data.sources.folder.images import FileImages, digest
 from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders
 from imagenet_ddp.data.sources.folder.split import split_validation
@@ -78,14 +79,15 @@ def _notes(*splits: FileImages | None) -> list[str]:
 
 def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
     train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
-    classes = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
+    found = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
+    classes = sorted(set(map(one_form, found)))
     reading = Reading(data["decoder"], data["exif_orientation"])
     if data["val_fraction"] is not None:
         whole = list_images(train_dir, classes, reading)
         train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
         return Source(classes, train, val, notes=_notes(whole), digest=digits)
     in_val = class_folders(val_dir)
-    if not set(in_val) <= set(classes):  # a class of the training images has disappeared since the checks
+    if not set(map(one_form, in_val)) <= set(classes):  # a folder has disappeared since the checks
         raise ConfigError(class_differences(classes, in_val))
     train = list_images(train_dir, classes, reading) if need_train else None
     val = list_images(val_dir, classes, reading)
@@ -95,13 +97,13 @@ def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:
     """Return the positions of the source's classes among the classes of a checkpoint. origin: name of the checkpoint in
     messages. Raises ConfigError for classes that the checkpoint does not have."""
-    known = {name: position for position, name in enumerate(classes)}
+    known = {one_form(name): position for position, name in enumerate(classes)}
     if set(classes) == class_labels().keys():  # ImageNetV2's folders are 0 to 999, in the order of the WordNet ids
         known |= {str(number): known[wordnet_id] for number, wordnet_id in enumerate(class_labels())}
-    unknown = [name for name in source.classes if name not in known]
+    unknown = [name for name in source.classes if one_form(name) not in known]
     if unknown:
         raise ConfigError(
             f"the data's classes must be among the {len(classes)} classes of {origin}, but {len(unknown)} are not: "
             f"{shorten_list(unknown)}. Hint: set data.root=FOLDER to data that has only classes of {origin}."
         )
-    return np.array([known[name] for name in source.classes], dtype=np.int64)
+    return np.array([known[one_form(name)] for name in source.classes], dtype=np.int64)

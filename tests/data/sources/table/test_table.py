@@ -32,6 +32,43 @@ def test_a_good_table(tmp_path: Path):
     assert table.note == f"{tmp_path}/t.csv: 3 rows. Columns read: path, label, split, weight."
 
 
+@pytest.mark.parametrize("word", ["nan", "NaN", " None ", "NULL", "N/A", "na", "", "<NA>", "#N/A"])
+def test_a_cell_that_says_no_value_is_no_class(tmp_path: Path, word: str):
+    (mistake,) = found(tmp_path, f"path,label\na.jpg,0.0\nb.jpg,{word}\nc.jpg,1.0\nd.jpg,{word}\n", val_fraction=0.5)
+    assert f"in 2 rows: row 3 ({word.strip() or 'empty'}), row 5 (" in mistake and "Hint: correct those rows" in mistake
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["0.0", "1.0", "0", "10.00"], ["0", "1", "0", "10"]),
+        (["1.0", "1.5"], ["1.0", "1.5"]),
+        (["1.0", "b"], ["1.0", "b"]),
+        (["007", "1"], ["007", "1"]),
+        (["Caf\u00e9", "Cafe\u0301"], ["Caf\u00e9", "Caf\u00e9"]),
+    ],
+)
+def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: list[str]):
+    rows = "".join(f"{name}.jpg,{label}\n" for name, label in zip("abcd", labels, strict=False))
+    assert found(tmp_path, f"path,label\n{rows}", val_fraction=0.5) == []
+    assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).labels == names
+
+
+def test_the_images_may_be_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        (tmp_path / "my photos").mkdir(exist_ok=True)
+        (tmp_path / "my photos" / f"{name}.jpg").touch()
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "t.csv").write_text(GOOD)
+    (mistake,) = validate(keys("lists/t.csv"), {})
+    assert "does not in 3 rows" in mistake and "set 'data.images_dir=my photos' to the folder" in mistake
+    assert validate(keys("lists/t.csv", images_dir="my photos"), {}) == []
+    assert read_table(keys("lists/t.csv", images_dir="my photos"), {}).folder == Path("my photos")
+    (mistake,) = validate(keys("lists/t.csv", images_dir="gone"), {})
+    assert mistake.startswith("data.images_dir must be the folder of the images, but gone (")
+
+
 def test_the_note_names_what_is_not_read(tmp_path: Path):
     assert found(tmp_path, "path,label,weights,url\na.jpg,cat,1,x\n", val_fraction=0.5) == []
     assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).note.endswith(
@@ -48,7 +85,7 @@ def test_the_note_names_what_is_not_read(tmp_path: Path):
         (GOOD + "\x1b[31md.jpg,cat,val,1\ne\x7f.jpg,cat,val,1\n", "is not in 2 rows: row 5 (\\x1b), row 6 (\\x7f)."),
         (GOOD + "d.jpg,cat,\x1b[31mtest,1\n", "must be train or val, but is not in 1 row: row 5 (\\x1b[31mtest)."),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
-        ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "label must not be empty, but is in 2 rows: row 2, row 3."),
+        ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "no value in 2 rows: row 2 (empty), row 3 (empty)."),
         (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
         (GOOD + "d.jpg,cat,val,0\n", "weight must be a number > 0, but is not in 1 row: row 5 (0)."),
         (GOOD + "d.jpg,cat,val,-1\ne.jpg,cat,val,\n", "but is not in 2 rows: row 5 (-1), row 6 (empty)."),

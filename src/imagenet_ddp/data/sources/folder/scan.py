@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from imagenet_ddp.data.sources.class_names import one_form
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path
 from imagenet_ddp.system.text import shorten_list
@@ -27,6 +28,7 @@ def class_folders(folder: Path) -> list[str]:
 
 def class_differences(train: list[str], val: list[str]) -> list[str]:
     """Return a message about the classes that only one of the two splits has, or an empty list if there are none."""
+    train, val = (list(dict.fromkeys(map(one_form, names))) for names in (train, val))
     only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
     if not only_train and not only_val:
         return []

@@ -8,9 +8,10 @@ import numpy as np
 
 from imagenet_ddp.data.decoding.image import DEFAULT, Reading
 from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.class_names import one_form
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.folder.scan import files_beside, list_folder
+from imagenet_ddp.data.sources.folder.scan import class_folders, files_beside, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
@@ -41,20 +42,30 @@ def describe_left_out(left_out: Counter[str]) -> str:
 
 
 def list_images(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:
-    """List the images below folder/<class> for each class, at any depth, sorted within each class. A class without a
-    folder has no images. Prints a line of progress every SAY_EVERY_S seconds. Raises PermissionError, and ConfigError
-    for other disk errors."""
+    """List the images below folder/<class> for each class, at any depth, sorted within each class.
+
+    A class without a folder has no images; folders whose names differ only in Unicode form are one class. Prints a line
+    of progress every SAY_EVERY_S seconds. Raises PermissionError, and ConfigError for other disk errors.
+    """
     paths: list[str] = []
     counts: list[int] = []
     last_s = time.monotonic()
 
-    def list_class(name: str) -> tuple[list[str], Counter[str]]:
-        return list_folder(folder / name) if (folder / name).is_dir() else ([], Counter())
+    def list_class(names: list[str]) -> tuple[list[str], Counter[str]]:
+        images, more = list[str](), Counter[str]()
+        for name in names:
+            found, others = list_folder(folder / name)
+            images += [f"{name}/{image}" for image in found]
+            more += others
+        return images, more
 
     try:
         left_out = files_beside(folder) if folder.is_dir() else Counter[str]()
-        for name, (images, more) in zip(classes, map_concurrently(list_class, classes), strict=True):
-            paths += [f"{name}/{image}" for image in images]
+        stored: dict[str, list[str]] = {}
+        for name in class_folders(folder) if folder.is_dir() else []:
+            stored.setdefault(one_form(name), []).append(name)
+        for images, more in map_concurrently(list_class, [stored.get(one_form(name), []) for name in classes]):
+            paths += images
             counts.append(len(images))
             left_out += more
             if (now := time.monotonic()) - last_s >= SAY_EVERY_S:

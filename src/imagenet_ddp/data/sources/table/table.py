@@ -4,11 +4,13 @@ torch."""
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.data.sources import class_names
 from imagenet_ddp.data.sources.table.cells import Cells, read_cells
 from imagenet_ddp.data.sources.table.files import find_missing
 from imagenet_ddp.errors import ConfigError
@@ -29,16 +31,13 @@ class Table:
     column."""
 
     file: Path
+    folder: Path  # of the images
     numbers: Sequence[int]  # row numbers, as shown in messages
-    paths: list[str]  # relative to the folder of the file, or absolute
+    paths: list[str]  # relative to the folder, or absolute
     labels: list[str]
     splits: list[str] | None
     weights: list[float] | None
     note: str  # sentences for the start of the log
-
-    @property
-    def folder(self) -> Path:
-        return self.file.parent
 
     def rows_of(self, split: str, verb: str = "train") -> list[int]:
         """Return the positions of the rows in a split. Without a `split` column, all rows are training images, or
@@ -60,19 +59,36 @@ def validate(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "t
     if verb == "evaluate" and data["val_fraction"] is None:
         rows = table.rows_of("val", verb)
     missing = [] if verb == "check" else find_missing(str(table.folder), [table.paths[row] for row in rows])
-    where = describe_path(table.folder)
+    where, first = describe_path(table.folder), [table.paths[rows[position]] for position in missing[:3]]
     return _rows(
         f"{table.file}: path must name an existing file, relative to {where} or absolute, but does not",
         [(table.numbers[rows[position]], table.paths[rows[position]]) for position in missing],
-        "correct those rows (a folder or a pipe is not a file), or put the table into the folder to which its paths "
-        "are relative",
+        f"correct those rows (a folder or a pipe is not a file), or set {_images_dir_hint(table, first)} to the "
+        "folder to which the paths are relative",
     )
+
+
+def _images_dir_hint(table: Table, paths: Sequence[str]) -> str:
+    """Return data.images_dir= with a folder nearby that has these images, or else with FOLDER."""
+    try:
+        near = [Path(), table.file.parent, table.file.parent.parent]
+        inside = [path for folder in near[:2] for path in sorted(folder.iterdir())[:200] if path.is_dir()]
+        found = next((folder for folder in near + inside if all((folder / path).is_file() for path in paths)), None)
+    except OSError:
+        found = None
+    return shlex.quote(f"data.images_dir={found}") if found and paths else "data.images_dir=FOLDER"
 
 
 def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> Table:
     """Read data.root. Raises ConfigError with all mistakes except files that do not exist."""
     names = _names(data["args"])
     path = _file(data["root"], environ)
+    folder = Path(data["images_dir"]) if data.get("images_dir") else path.parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"data.images_dir must be the folder of the images, but {describe_path(folder)} is not a folder. Hint: set "
+            "data.images_dir=FOLDER, or leave it out if the paths are relative to the table's folder."
+        )
     try:
         cells = read_cells(path, names)
     except PermissionError as error:
@@ -85,14 +101,14 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
     if found := _missing_columns(path, cells, names):
         raise ConfigError(found)
     columns = {purpose: [cell.strip() for cell in cells.columns[purpose]] for purpose in cells.columns}
-    columns["path"] = cells.columns["path"]
+    columns["path"], columns["label"] = cells.columns["path"], class_names.of_cells(columns["label"])
     if "split" in columns:
         columns["split"] = [cell.lower() for cell in columns["split"]]
     weights = list(map(_number, columns["weight"])) if "weight" in columns else None
-    found = _wrong_rows(path, cells, columns)
+    found = _wrong_rows(path, folder, cells, columns)
     ignored = f" Columns ignored: {shorten_list(cells.ignored)}." if cells.ignored else ""
     note = f"{path}: {count_noun(len(cells.numbers), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
-    table = Table(path, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
+    table = Table(path, folder, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
     found += _wrong_splits(table, data["val_fraction"], verb)
     if found:
         raise ConfigError(found)
@@ -151,7 +167,7 @@ def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list
     ]
 
 
-def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> list[str]:
+def _wrong_rows(path: Path, folder: Path, cells: Cells, columns: Mapping[str, list[str]]) -> list[str]:
     ragged = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
     found = _rows(
         f"{path}: the number of cells must be that of the header ({len(cells.header)}), but is not",
@@ -164,13 +180,19 @@ def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> l
         ]
 
     def check(purpose: str, is_wrong: Callable[[str], bool], rule: str, hint: str) -> list[str]:
-        shows = purpose not in NEEDED
+        shows = purpose != "path"
         rows = zip(cells.numbers, columns[purpose], strict=True)
         wrong = [(number, (cell or "empty") * shows) for number, cell in rows if is_wrong(cell)]
         return _rows(f"{path}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
 
+    found += check("path", lambda cell: not cell, "must not be empty, but is", "remove them")
+    found += check(
+        "label",
+        class_names.is_missing,
+        "must name a class, but the cell is empty or says that there is no value",
+        "remove them. A class that is really called so needs a longer name, such as no_defect",
+    )
     for purpose in NEEDED:
-        found += check(purpose, lambda cell: not cell, "must not be empty, but is", "remove them")
         rows = zip(cells.numbers, columns[purpose], strict=True)
         found += _rows(
             f"{path}: {purpose} must be a single line without control characters, but is not",
@@ -184,15 +206,15 @@ def _wrong_rows(path: Path, cells: Cells, columns: Mapping[str, list[str]]) -> l
         # must be neither 0 nor infinite as float32
         is_wrong = lambda cell: not 1e-30 < _number(cell) < 1e30  # noqa: E731
         found += check("weight", is_wrong, "must be a number > 0, but is not", "remove the column")
-    return found + _repeated(path, cells.numbers, columns)
+    return found + _repeated(path, folder, cells.numbers, columns)
 
 
-def _repeated(path: Path, numbers: Sequence[int], columns: Mapping[str, list[str]]) -> list[str]:
+def _repeated(path: Path, images_dir: Path, numbers: Sequence[int], columns: Mapping[str, list[str]]) -> list[str]:
     """Return messages about images that occur in several rows. An image in both splits is a leak; otherwise it has more
     than one label or weight."""
     first: dict[str, int] = {}
     leaks, others = [], []
-    folder, splits = f"{path.parent.absolute()}/", columns.get("split")
+    folder, splits = f"{images_dir.absolute()}/", columns.get("split")
     for row, name in enumerate(columns["path"]):
         if not name:
             continue
