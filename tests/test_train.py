@@ -4,12 +4,16 @@ import csv
 import fcntl
 import json
 import os
+import pty
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 from pathlib import Path
 
@@ -428,7 +432,8 @@ def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-unty
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("number", "whom"), [(signal.SIGINT, "group"), (signal.SIGTERM, "parent"), (signal.SIGTERM, "everyone")]
+    ("number", "whom"),
+    [(signal.SIGINT, "group"), (signal.SIGTERM, "parent"), (signal.SIGTERM, "everyone"), (signal.SIGHUP, "group")],
 )
 def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str) -> None:
     """Ctrl-C reaches the whole foreground group; service managers signal the parent, or every process there is."""
@@ -449,6 +454,37 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
     assert "Traceback" not in err
     wait_for(lambda: not alive(pids), 10)
     assert torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a new session takes its first terminal")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path, ranks: int) -> None:
+    """The command receives SIGHUP, and can no longer write to the terminal."""
+    ours, theirs = pty.openpty()
+    options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "trainer.max_epochs=50", "hydra.run.dir=r"]
+    options += probe(tmp_path / "seen", slow_s=0.05)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "imagenet_ddp.train", *options], stdin=theirs, stdout=theirs, stderr=theirs,
+        cwd=tmp_path, env=clean_environ(PYTHONPATH=PROBES), start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(theirs)
+    threading.Thread(target=drain, args=(ours, tmp_path / "terminal"), daemon=True).start()
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")) or process.poll() is not None)
+    pids = [process.pid, *descendants(process.pid)]
+    (tmp_path / "terminal").touch()
+    assert process.wait(60) == 129
+    assert torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"] > 0
+    wait_for(lambda: not alive(pids), 10)
+
+
+def drain(terminal: int, is_closed: Path) -> None:
+    """Read what is written to a terminal, and close it when the file exists."""
+    while not is_closed.exists():
+        if select.select([terminal], [], [], 0.05)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def _begin_command() -> None:
     streams that are closed (`>&-`) become /dev/null; the next opened files would otherwise take their numbers, and
     receive what other libraries and child processes print.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # else it is ignored
             signal.signal(number, lambda number, frame: os._exit(128 + number))
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

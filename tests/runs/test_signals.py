@@ -1,11 +1,13 @@
 import signal
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.runs import signals
-from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, exit_on_signal, hold_signals, raise_on_signal
+from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, Signals, exit_on_signal, hold_signals, raise_on_signal
 
 
 def test_a_held_signal_is_raised_when_the_block_ends():
@@ -43,6 +45,22 @@ def test_composing_neither_swallows_a_signal_nor_fails_of_it(monkeypatch: pytest
     with pytest.raises(SignalExit), raise_on_signal():
         composer.compose([])
     assert len(finished) == 1
+
+
+@pytest.mark.parametrize("is_nohup", [False, True])
+@pytest.mark.parametrize("install", [lambda: Signals().install(), exit_on_signal])
+def test_a_hangup_counts_unless_nohup_ignores_it(install: Callable[[], object], is_nohup: bool):
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_nohup else signal.SIG_DFL)
+        install()
+        for block in (nullcontext, raise_on_signal, hold_signals):
+            with block():
+                assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == is_nohup
+        assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_duplicate_does_not_interrupt_the_exit(monkeypatch: pytest.MonkeyPatch):

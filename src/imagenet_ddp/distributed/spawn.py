@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.system.closed_pipe import discard_closed_terminal
 from imagenet_ddp.system.process_exit import exit_at_once
 
 # Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
@@ -25,7 +26,7 @@ QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multi
 # Ranks that fail end at once. The resource tracker removes the semaphores of their data loaders, and would warn of it.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 STUCK_S = 40.0  # after cluster.timeout_s plus this time, an agent's store will not answer any more
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 class WorkersFailedError(Exception):
@@ -84,7 +85,11 @@ class Workers:
             logger.setLevel(logging.CRITICAL)
         engine = threading.Thread(target=self._engine, args=(result,), name="workers", daemon=True)
         received: list[int] = []
-        before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in FORWARDED}
+        before = {
+            number: signal.signal(number, lambda number, _: received.append(number))
+            for number in FORWARDED
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # nohup
+        }
         # runs/signals.py records a signal that arrived before these handlers were set
         owners = [getattr(handler, "__self__", None) for handler in before.values()]
         received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]
@@ -97,6 +102,8 @@ class Workers:
                     self._require_store(result)
                 if received:
                     number = received[0]
+                    if number == signal.SIGHUP:
+                        discard_closed_terminal()
                     result["stopped"] = number
                     if _forward(number):
                         received.pop(0)

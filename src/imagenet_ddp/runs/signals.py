@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from imagenet_ddp.system.closed_pipe import discard_closed_terminal
+
 # SIGUSR2 requests a stop and a later restart. SLURM sends it some time before the time limit (sbatch
-# --signal=USR2@120).
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+# --signal=USR2@120). SIGHUP, of a closed terminal, counts only if nohup has not made the process ignore it.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP)
 # SLURM signals every process of a step, and parents forward signals to their children, so one request arrives twice.
 DUPLICATE_S = 0.5
 
@@ -49,7 +51,7 @@ class Signals:
         # Python restores the default handlers while it exits, so a late SIGUSR2 would turn a finished run into a
         # failure
         atexit.register(signal.signal, signal.SIGUSR2, signal.SIG_IGN)
-        for number in STOP_SIGNALS:
+        for number in respected(STOP_SIGNALS):
             earlier = getattr(signal.getsignal(number), "__self__", None)
             if isinstance(earlier, Signals):  # this process installed it before its slow imports
                 self.received = self.received or earlier.received
@@ -59,6 +61,8 @@ class Signals:
 
     def _record(self, number: int, frame: object) -> None:
         self.received = self.received or number
+        if number == signal.SIGHUP:
+            discard_closed_terminal()
         now = time.monotonic()
         self._num_requests += not self._num_requests or now - self._last_s > DUPLICATE_S
         self._last_s = now
@@ -66,12 +70,18 @@ class Signals:
             os._exit(128 + number)
 
 
+def respected(numbers: Sequence[int]) -> list[int]:
+    """Return these signals without SIGHUP if this process ignores it, as nohup arranges for it and its children."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in numbers if number != signal.SIGHUP or not ignored]
+
+
 @contextlib.contextmanager
 def _handled_by(handler: Callable[[int, object], None], numbers: Sequence[int]) -> Iterator[None]:
     """Handle these signals with another function in the block."""
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in respected(numbers)}
     try:
-        for number in numbers:
+        for number in before:
             signal.signal(number, handler)
         yield
     finally:
@@ -81,14 +91,16 @@ def _handled_by(handler: Callable[[int, object], None], numbers: Sequence[int]) 
 
 @contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
-    """Raise SignalExit on SIGTERM and SIGINT, and at once if Signals has already recorded one of them. Use it while a
-    run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. SIGUSR2 requests a
-    restart, which is useful only after a training step, so it stays recorded until then."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    """Raise SignalExit on SIGTERM, SIGINT and SIGHUP, and at once if Signals has already recorded one of them. Use it
+    while a run has nothing to save, so that the run ends even while it waits for a disk or for other ranks. SIGUSR2
+    requests a restart, which is useful only after a training step, so it stays recorded until then."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     owners = [getattr(signal.getsignal(number), "__self__", None) for number in numbers]
     recorders = [owner for owner in owners if isinstance(owner, Signals)]
 
     def leave(number: int, frame: object = None) -> None:
+        if number == signal.SIGHUP:
+            discard_closed_terminal()
         for recorder in recorders:  # if SignalExit is swallowed (in __del__), the run still stops after its first step
             recorder.received = recorder.received or number
         raise SignalExit(number)
@@ -124,11 +136,13 @@ def exit_on_signal(message: str = "") -> None:
         if (now := time.monotonic()) - last_s < DUPLICATE_S:
             return
         last_s = now
+        if number == signal.SIGHUP:
+            discard_closed_terminal()
         if message:
             print(message, file=sys.stderr, flush=True)
         raise SignalExit(number)
 
-    for number in STOP_SIGNALS:
+    for number in respected(STOP_SIGNALS):
         signal.signal(number, leave)
     _unblock()
 

@@ -45,6 +45,17 @@ def _stdout_takes_a_line() -> bool:
     return True
 
 
+def discard_closed_terminal() -> None:
+    """Redirect standard output and error to /dev/null if their terminal has been closed, so that writing to them does
+    not fail while a run saves. Call when SIGHUP arrives."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # not a file
+            poll = select.poll()
+            poll.register(stream.fileno(), 0)
+            if poll.poll(0):
+                discard_output(stream)
+
+
 def discard_output(stream: IO[str]) -> None:
     """Redirect a stream to /dev/null, including its buffer, which Python would otherwise write again at exit."""
     with suppress(OSError, ValueError):  # the stream is not a file

@@ -27,7 +27,7 @@ from imagenet_ddp.tune.trials import Trial
 POLL_S = 0.2
 SIGNAL_WAIT_S = 5.0  # after a run was stopped from outside, wait this long for this process to be signalled too
 MAX_EPOCHS = "trainer.max_epochs"
-STOPPED = (130, 138, 140, 143)  # exit codes of a run that was stopped by a signal
+STOPPED = (129, 130, 138, 140, 143)  # exit codes of a run that was stopped by a signal
 
 
 def say(text: str, *, whole: bool = False) -> None:

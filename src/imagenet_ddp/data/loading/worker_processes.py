@@ -16,7 +16,7 @@ from typing import Any
 from imagenet_ddp.system.cpu_cores import cores_per_process
 from imagenet_ddp.system.text import count_noun
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 NOT_SENT = 100  # exit code of a worker that could not send a batch to the training process
 
 
