@@ -3,19 +3,20 @@
     options and environment                           this process is
     ------------------------------------------------  --------------------------------------------------
     cluster.rank, cluster.world_size                  that rank (one command per process)
+    a platform's number of machines above 1           a node: it starts its local workers
     RANK and WORLD_SIZE: torchrun, launch, manual     that rank
+    the variables of mpirun, jsrun, flux, ...         that rank
+    the same, one process per node, devices > 1       a node: it starts its local workers
     a SLURM step of nodes × devices tasks             the rank of its task
     a SLURM step of one task per node, devices > 1    a node: it starts its local workers
     a SLURM step of any other number of tasks         refused
-    OpenMPI (OMPI_COMM_WORLD_*)                       that rank
-    OpenMPI, one process per node, devices > 1        a node: it starts its local workers
     a SLURM batch shell, or salloc without srun       a single node; refused if the job has several nodes
     trainer.num_nodes > 1 and an address              a node: it starts its local workers
     none of these                                     a single node: it starts its local workers
 
-The first row that matches applies. However, torchrun, a SLURM step and OpenMPI assign the ranks themselves: options
-that contradict them are refused, including those of the first row. docs/launching.md explains each row, and
-tests/distributed/launchers/test_detect.py tests it. This module does not import torch.
+The first row that matches applies. However, torchrun, mpirun and a SLURM step assign the ranks themselves: options
+that contradict them are refused, including those of the first row. known_launchers.py lists the variables,
+docs/launching.md explains each row, and tests/distributed/launchers/ tests it. This module does not import torch.
 """
 
 import re
@@ -24,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import manual, ranks, scontrol, slurm, slurm_env
+from imagenet_ddp.distributed.launchers import manual, platforms, ranks, scontrol, slurm, slurm_env
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
@@ -60,9 +61,10 @@ def detect(
     by_tasks = cluster["name"] != "env"
     launcher = ranks.launcher_name(environ, by_tasks=by_tasks)
     detectors = [ranks.from_options] if launcher is None else []
+    detectors += [platforms.one_per_machine] if by_tasks else []
     detectors += [ranks.from_env_vars]
     if by_tasks:
-        detectors += [slurm.from_step, ranks.from_openmpi, slurm.refuse_batch_shell]
+        detectors += [ranks.from_process_launcher, slurm.from_step, ranks.refuse_unknown_size, slurm.refuse_batch_shell]
     detectors += [manual.one_per_node]
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     ranks.refuse_unreadable(environ)

@@ -1,16 +1,15 @@
 """Read the rank of this process from options (cluster.rank, ...), from variables (RANK, ...) that torchrun, a platform
-or a person has set, or from OpenMPI's variables. This module does not import torch."""
+or a person has set, or from those of a launcher such as mpirun. This module does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers import known_launchers, slurm_env
 from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 
 OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
-OPENMPI = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_RANK": "LOCAL_RANK", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
 NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT")
 # which Lightning reads when it is imported, whatever the launcher: lightning/fabric/utilities/rank_zero.py
 OF_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
@@ -19,7 +18,7 @@ OF_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
     """Return the name of the launcher that assigns the ranks; None if a person or a platform has set the variables.
 
-    by_tasks: also detect SLURM steps and OpenMPI.
+    by_tasks: also detect SLURM steps and the launchers of known_launchers.py.
     """
     if "TORCHELASTIC_RUN_ID" in environ:
         return "torchrun"
@@ -27,9 +26,9 @@ def launcher_name(environ: Mapping[str, str], *, by_tasks: bool) -> str | None:
 
 
 def _task_name(environ: Mapping[str, str]) -> str | None:
-    """Return the name of the SLURM step, or "OpenMPI"; None if this process is not one of several tasks."""
-    step = slurm_env.read_step(environ)
-    return step.name if step else "OpenMPI" if _openmpi_numbers(environ) else None
+    """Return the name of the launcher or SLURM step; None if this process is not one of several tasks."""
+    launcher = known_launchers.process_launcher(environ) or slurm_env.read_step(environ)
+    return launcher.name if launcher else None
 
 
 def from_options(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
@@ -68,27 +67,37 @@ def from_env_vars(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchI
     return found
 
 
-def from_openmpi(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read OMPI_COMM_WORLD_RANK and OpenMPI's other variables. Return None outside OpenMPI.
+def from_process_launcher(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Read the variables of the launcher of known_launchers.py that started this process. Return None if there is none.
 
     With one process per node and several devices, each command starts the workers of its node.
     """
-    number = _openmpi_numbers(environ)
-    if number is None:
+    row = known_launchers.process_launcher(environ)
+    if row is None:
         return None
-    here = {"MASTER_ADDR": "127.0.0.1"} if number["LOCAL_WORLD_SIZE"] == number["WORLD_SIZE"] else {}
-    environ = {**here, **environ, **{name: str(value) for name, value in number.items()}}
-    by_node = number["LOCAL_WORLD_SIZE"] == 1 and (request.devices or 1) > 1
-    found = _read(replace(request, devices=None) if by_node else request, environ, "OpenMPI")
+    number = known_launchers.process_numbers(row, environ)
+    local_size = number.get("LOCAL_WORLD_SIZE")
+    here = {"MASTER_ADDR": "127.0.0.1"} if local_size == number["WORLD_SIZE"] else {}
+    by_node = local_size == "1" and (request.devices or 1) > 1
+    try:
+        found = _read(replace(request, devices=None) if by_node else request, {**here, **environ, **number}, row.name)
+    except ConfigError as error:
+        counted = f"{row.name} started {environ[row.size]} processes ({row.size}={environ[row.size]}), but "
+        raise ConfigError([counted + mistake for mistake in error.mistakes]) from error
     return replace(found, world_info=None) if by_node else found
 
 
-def _openmpi_numbers(environ: Mapping[str, str]) -> dict[str, int] | None:
-    """Return RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; None outside OpenMPI, and for a single process."""
-    values = {name: environ.get(f"OMPI_COMM_WORLD_{openmpi}", "") for name, openmpi in OPENMPI.items()}
-    if not all(map(str.isdecimal, values.values())) or int(values["WORLD_SIZE"]) <= 1:
+def refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Raise ConfigError if PMIx has numbered this process above 0, because its variables do not say how many there are.
+    Return None otherwise."""
+    rank = environ.get("PMIX_RANK", "")
+    if not rank.isdecimal() or int(rank) == 0 or slurm_env.in_step(environ):
         return None
-    return {name: int(value) for name, value in values.items()}
+    raise ConfigError(
+        f"PMIX_RANK={rank} means that this is one of several processes, but no variable contains their number. "
+        "Hint: start the command with torchrun, or set cluster.rank=$PMIX_RANK cluster.world_size=WORLD_SIZE "
+        "trainer.num_nodes=NODES cluster.address=tcp://HOST:29500."
+    )
 
 
 def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
@@ -149,7 +158,7 @@ def _read(
     )
     if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):
         raise ConfigError(wrong)
-    manual = source not in ("torchrun", "OpenMPI")
+    manual = source in ("cluster.rank", "environment variables")
     return LaunchInfo(source, address, world_info, world_info.num_nodes, node_rank, manual=manual)
 
 

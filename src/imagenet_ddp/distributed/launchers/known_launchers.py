@@ -1,0 +1,211 @@
+"""List the launchers and platforms that start several commands, with the variables by which each command learns it.
+
+A launcher of processes starts one command per process. A platform starts one command per machine, which then starts its
+own workers. torchrun, SLURM and RANK with WORLD_SIZE have modules of their own. This module does not import torch.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ProcessLauncher:
+    """Launcher of one command per process. Of several variables for a value, the first that is set counts.
+
+    size: number of processes. source: where the variables are documented or set. nodes: number of machines, from which
+    the number of processes per machine follows if no variable contains it. unless: variable of a launcher that sets
+    more reliable ones.
+    """
+
+    name: str
+    size: str
+    rank: str
+    local_rank: tuple[str, ...]
+    local_size: tuple[str, ...]
+    source: str
+    nodes: str = ""
+    unless: str = ""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Platform that starts one command per machine.
+
+    num: number of machines, or the list of their names. node_rank: number of this machine, or its name in that list.
+    address: address of the first machine, or a list that begins with it. is_started: whether the platform starts the
+    command on every machine, not only on the first one. source: where the variables are documented or set.
+    """
+
+    name: str
+    num: str
+    node_rank: str
+    address: tuple[str, ...]
+    source: str
+    port: str = "MASTER_PORT"
+    is_started: bool = True
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Machines of a platform. node_rank, address: None if the platform does not provide the value."""
+
+    platform: Platform
+    num: int
+    node_rank: str | None
+    address: str | None
+    port: str | None
+
+
+def _named(prefix: str, *names: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    size, rank, local_rank, local_size = (prefix + name for name in names)
+    return size, rank, (local_rank,), (local_size,)
+
+
+MPI = ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE")
+PROCESS_LAUNCHERS = (
+    # an MPI's launcher may start its own helpers through srun, so its variables come before those of the SLURM step
+    ProcessLauncher("OpenMPI", *_named("OMPI_COMM_WORLD_", *MPI), source="Open MPI, mpirun(1), ENVIRONMENT VARIABLES"),
+    ProcessLauncher(
+        "MVAPICH2", *_named("MV2_COMM_WORLD_", *MPI), source="MVAPICH2, src/pm/mpirun (mpirun_rsh, mpispawn)"
+    ),
+    ProcessLauncher("jsrun", *_named("JSM_NAMESPACE_", *MPI), source="IBM Job Step Manager, jsrun; OpenPOWER's ompi"),
+    ProcessLauncher(
+        "Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", ("FLUX_TASK_LOCAL_ID",), (),
+        source="flux-core, src/shell/task.c; flux-environment(7)", nodes="FLUX_JOB_NNODES",
+    ),
+    ProcessLauncher(
+        "PALS", "PMI_SIZE", "PALS_RANKID", ("PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"),
+        ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), source="HPE Cray PALS, palsd.h and mpiexec(1)",
+    ),
+    ProcessLauncher(
+        "Intel MPI or MPICH", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"), source="MPICH's Hydra, src/pm/hydra (pmip); srun --mpi=pmi2 without it",
+        unless="SLURM_STEP_ID",
+    ),
+)  # fmt: skip
+PLATFORMS = (
+    Platform(
+        "Kubeflow", "PET_NNODES", "PET_NODE_RANK", ("PET_MASTER_ADDR", "MASTER_ADDR"), port="PET_MASTER_PORT",
+        source="kubeflow/trainer, pkg/runtime/framework/plugins/torch; kubeflow/training-operator, pytorch/envvar.go",
+    ),
+    Platform(
+        "SageMaker", "SM_HOSTS", "SM_CURRENT_HOST", ("SM_HOSTS",), source="aws/sagemaker-training-toolkit, README"
+    ),
+    Platform(
+        "SkyPilot", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK", ("SKYPILOT_NODE_IPS",),
+        source="SkyPilot, sky/skylet/constants.py; docs, running-jobs/environment-variables",
+    ),
+    Platform(
+        "Azure ML", "AZUREML_NODE_COUNT", "NODE_RANK", ("MASTER_ADDR", "AZ_BATCH_MASTER_NODE"),
+        source="Azure Batch, compute node environment variables; Azure ML, how-to-train-distributed-gpu",
+    ),
+    Platform(
+        "Vertex AI", "CLUSTER_SPEC", "CLUSTER_SPEC", ("MASTER_ADDR", "CLUSTER_SPEC"),
+        source="Vertex AI, docs/training/distributed-training",
+    ),
+    Platform(
+        "TF_CONFIG", "TF_CONFIG", "TF_CONFIG", ("MASTER_ADDR", "TF_CONFIG"),
+        source="TensorFlow, guide/distributed_training, TF_CONFIG",
+    ),
+    Platform(
+        "PBS", "PBS_NODEFILE", "PBS_NODENUM", ("PBS_NODEFILE",), source="PBS, qsub(1B) and pbsdsh(1B)", is_started=False
+    ),
+)  # fmt: skip
+# the order in which the roles of CLUSTER_SPEC and TF_CONFIG are numbered; the others do not train
+ROLES = ("chief", "master", "workerpool0", "workerpool1", "worker")
+
+
+def process_launcher(environ: Mapping[str, str]) -> ProcessLauncher | None:
+    """Return the launcher that started this process as one of several; None if there is none."""
+    own_step = set() if "MPI_LOCALNRANKS" in environ else set(environ)  # else Hydra's helpers run in the SLURM step
+    several = [row for row in PROCESS_LAUNCHERS if _count(environ, row.size) > 1 and row.unless not in own_step]
+    return next((row for row in several if row.rank in environ), several[-1] if several else None)
+
+
+def process_numbers(row: ProcessLauncher, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return WORLD_SIZE, and RANK, LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them."""
+    number = {"WORLD_SIZE": environ[row.size]}
+    for name, variables in (
+        ("RANK", (row.rank,)),
+        ("LOCAL_RANK", row.local_rank),
+        ("LOCAL_WORLD_SIZE", row.local_size),
+    ):
+        if variable := next((variable for variable in variables if variable in environ), None):
+            number[name] = environ[variable]
+    size, nodes = int(environ[row.size]), _count(environ, row.nodes)
+    if nodes and size % nodes == 0:
+        number["LOCAL_WORLD_SIZE"] = str(size // nodes)
+    return number
+
+
+def machines(environ: Mapping[str, str]) -> Machines | None:
+    """Return the machines of the platform on which this command runs; None if there is only one machine.
+
+    Raises ConfigError if the number may change during the run.
+    """
+    for row in PLATFORMS:
+        if not environ.get(row.num):
+            continue
+        hosts = _hosts(row.num, environ)
+        num = _count(environ, row.num) if hosts is None else len(hosts)
+        if ":" in environ[row.num] and hosts is None:  # an elastic PyTorchJob
+            raise ConfigError(
+                f"{row.num} must be the number of machines, got {environ[row.num]} ({row.name}). Hint: start the "
+                "command with torchrun, which reads the PET_ variables, or set trainer.num_nodes=1 to train on this "
+                "machine only."
+            )
+        if num <= 1:
+            continue
+        rank = _own_place(row.num, environ) if row.node_rank == row.num else environ.get(row.node_rank)
+        if hosts and rank in hosts:
+            rank = str(hosts.index(rank))
+        name = next((name for name in row.address if environ.get(name)), None)
+        first = (_hosts(name, environ) or [environ[name]])[0] if name else None
+        if first is not None and first.count(":") == 1:
+            first = first.partition(":")[0]  # with the port of another service
+        return Machines(row, num, rank, first, environ.get(row.port) or environ.get("MASTER_PORT"))
+    return None
+
+
+def _count(environ: Mapping[str, str], name: str) -> int:
+    value = environ.get(name, "")
+    return int(value) if value.isdecimal() else 0
+
+
+def _hosts(name: str, environ: Mapping[str, str]) -> Sequence[str] | None:
+    """Return the machines that a variable lists in any of these forms: JSON list, cluster in JSON, lines, file of
+    lines. Return None if it is not a list."""
+    text = environ[name].strip()
+    if name == "PBS_NODEFILE":
+        try:
+            return list(dict.fromkeys(Path(text).read_text().split()))
+        except OSError:
+            return []  # another machine's file
+    if text.startswith(("[", "{")):
+        found = _json(text)
+        if isinstance(found, list):
+            return [str(host) for host in found]
+        return [host for role in ROLES for host in found.get("cluster", {}).get(role, [])]
+    return text.split() if len(text.split()) > 1 else None
+
+
+def _own_place(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return this machine's number in the cluster of CLUSTER_SPEC or TF_CONFIG; None if its role does not train."""
+    found = _json(environ[name])
+    task, cluster = found.get("task", {}), found.get("cluster", {})
+    if task.get("type") not in ROLES:
+        return None
+    before = ROLES[: ROLES.index(task["type"])]
+    return str(sum(len(cluster.get(role, [])) for role in before) + int(task.get("index", 0)))
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}

@@ -1,0 +1,175 @@
+"""One rule for all launchers: N commands never train N separate models, and one command is never held up."""
+
+from pathlib import Path
+
+import pytest
+
+from imagenet_ddp.distributed.launchers import known_launchers
+from imagenet_ddp.distributed.launchers.detect import detect
+from imagenet_ddp.distributed.launchers.known_launchers import PLATFORMS, PROCESS_LAUNCHERS
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.errors import ConfigError
+
+from .test_detect import BATCH_1, ONE_TASK, typed
+
+# The variables of each launcher as it sets them, for the last of 4 processes on 2 machines.
+RANK_3 = {
+    "OpenMPI": "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 "
+    "OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=3",
+    "MVAPICH2": "MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_RANK=3 MV2_COMM_WORLD_LOCAL_RANK=1 MV2_COMM_WORLD_LOCAL_SIZE=2",
+    "jsrun": "JSM_NAMESPACE_SIZE=4 JSM_NAMESPACE_RANK=3 JSM_NAMESPACE_LOCAL_RANK=1 JSM_NAMESPACE_LOCAL_SIZE=2 "
+    "PMIX_RANK=3",
+    "Flux": "FLUX_JOB_SIZE=4 FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_NNODES=2 PMI_SIZE=4 PMI_RANK=3",
+    "PALS": "PALS_RANKID=3 PALS_LOCAL_RANKID=1 PALS_NODEID=1 PMI_SIZE=4 PMI_RANK=3 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2",
+    "Intel MPI or MPICH": "PMI_SIZE=4 PMI_RANK=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2",
+}
+# The variables of each platform for the second of two machines.
+SPEC = '{{"cluster":{{"{0}":["node-a:2222"],"{1}":["node-b:2222"]}},"task":{{"type":"{1}","index":0}}}}'
+MACHINE_1 = {
+    "Kubeflow": {
+        "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "node-a",
+        "PET_MASTER_PORT": "29400",
+    },
+    "SageMaker": {"SM_HOSTS": '["node-a","node-b"]', "SM_CURRENT_HOST": "node-b", "SM_NUM_GPUS": "8"},
+    "SkyPilot": {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "node-a\nnode-b"},
+    "Azure ML": {"AZUREML_NODE_COUNT": "2", "NODE_RANK": "1", "AZ_BATCH_MASTER_NODE": "node-a:6000"},
+    "Vertex AI": {
+        "CLUSTER_SPEC": SPEC.format("workerpool0", "workerpool1"), "RANK": "1", "WORLD_SIZE": "2",
+        "MASTER_ADDR": "node-a",
+    },
+    "TF_CONFIG": {"TF_CONFIG": SPEC.format("chief", "worker")},
+}  # fmt: skip
+PYTORCHJOB = {
+    "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "1", "MASTER_ADDR": "node-a", "MASTER_PORT": "23456",
+    "RANK": "1", "WORLD_SIZE": "16",
+}  # fmt: skip
+
+
+def pairs(line: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in line.split())
+
+
+def find(environ: dict[str, str], line: str = "") -> LaunchInfo:
+    return detect(typed(line), environ, typed=line.split())
+
+
+def test_every_launcher_has_an_example():
+    assert set(RANK_3) == {row.name for row in PROCESS_LAUNCHERS}
+    assert set(MACHINE_1) == {row.name for row in PLATFORMS if row.is_started}
+    assert all(row.source for row in (*PROCESS_LAUNCHERS, *PLATFORMS))
+
+
+def test_every_variable_is_documented():
+    page = (Path(__file__).parents[3] / "docs/launching.md").read_text(encoding="utf-8")
+    names = {row.size for row in PROCESS_LAUNCHERS} | {row.num for row in PLATFORMS}
+    assert [name for name in names if name not in page] == []
+
+
+@pytest.mark.parametrize("name", RANK_3)
+# Hydra starts its helpers as a step of one task per node, and jobs of PBS, SLURM and clouds have variables of their own
+@pytest.mark.parametrize("around", [{}, BATCH_1, ONE_TASK, MACHINE_1["SkyPilot"], {"MASTER_PORT": "29500"}])
+def test_a_process_has_its_rank(name: str, around: dict[str, str]):
+    if name == "Intel MPI or MPICH" or "SLURM_STEP_ID" not in around or "PMI_SIZE" not in RANK_3[name]:
+        found = find({**around, **pairs(RANK_3[name])}, "cluster.address=node-a")
+        info = found.world_info
+        assert info is not None and found.source == name
+        assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (3, 1, 4, 2)
+        assert (info.node_rank, info.num_nodes, found.host) == (1, 2, "node-a")
+
+
+@pytest.mark.parametrize("name", RANK_3)
+def test_one_process_per_node_starts_workers(name: str):
+    words = {"=4": "=2", "=3": "=1", "LOCAL_SIZE=2": "LOCAL_SIZE=1", "LOCALNRANKS=2": "LOCALNRANKS=1"}
+    line = RANK_3[name].replace("_LOCAL_RANK=1", "_LOCAL_RANK=0").replace("RANKID=1", "RANKID=0")
+    for before, after in words.items():
+        line = line.replace(before, after)
+    line = line.replace("LOCAL_ID=1", "LOCAL_ID=0").replace("PALS_RANKID=0", "PALS_RANKID=1")
+    found = find(pairs(line), "cluster.address=node-a devices=8")
+    assert (found.world_info, found.num_nodes, found.node_rank) == (None, 2, 1), line
+
+
+@pytest.mark.parametrize("environ", [*MACHINE_1.values(), PYTORCHJOB])
+@pytest.mark.parametrize("line", ["", "devices=8", "num_nodes=2 devices=8", "num_nodes=2 cluster.node_rank=1"])
+def test_a_machine_starts_workers(environ: dict[str, str], line: str):
+    found = find(environ, line)
+    assert (found.world_info, found.num_nodes, found.node_rank, found.host) == (None, 2, 1, "node-a")
+    assert found.address and found.address.port == int(
+        environ.get("PET_MASTER_PORT", environ.get("MASTER_PORT", 29500))
+    )
+
+
+@pytest.mark.parametrize("environ", [*map(pairs, RANK_3.values()), *MACHINE_1.values(), PYTORCHJOB])
+@pytest.mark.parametrize("left_out", range(8))
+def test_several_commands_are_never_taken_for_one(environ: dict[str, str], left_out: int):
+    """Even if a wrapper or a container has dropped one of the variables, they meet, or an error names the number."""
+    number = [
+        name for name in environ if name.endswith(("SIZE", "NNODES", "HOSTS", "COUNT", "SPEC", "CONFIG", "NODES"))
+    ]
+    others = [name for name in environ if name not in number]
+    environ = {key: value for key, value in environ.items() if key not in others[left_out : left_out + 1]}
+    try:
+        found, said = find(environ), ""
+    except ConfigError as error:
+        found, said = None, str(error)
+    assert not found.standalone if found else any(name in said for name in number) and "Hint: " in said
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (MACHINE_1["SkyPilot"], "trainer.num_nodes must equal SkyPilot's number of machines, 2 (SKYPILOT_NUM_NODES), "
+         "got 4"),
+        (PYTORCHJOB, "Kubeflow's number of machines, 2 (PET_NNODES), got 4. Hint: leave trainer.num_nodes out"),
+    ],
+)  # fmt: skip
+def test_another_number_of_machines_is_refused(environ: dict[str, str], said: str):
+    with pytest.raises(ConfigError, match="must equal") as caught:
+        find(environ, "num_nodes=4")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"PET_NNODES": "1:4"}, "PET_NNODES must be the number of machines, got 1:4 (Kubeflow). Hint: start the "
+         "command with torchrun"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 means that this is one of several processes"),
+        ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "Intel MPI or MPICH started 2 processes (PMI_SIZE=2), but "),
+        ({"SKYPILOT_NUM_NODES": "2"}, "SkyPilot has 2 machines (SKYPILOT_NUM_NODES=2), but none of SKYPILOT_NODE_IPS"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named(environ: dict[str, str], said: str):
+    with pytest.raises(ConfigError) as caught:
+        find(environ)
+    assert said in str(caught.value)
+
+
+def test_a_batch_script_of_pbs_is_refused_on_several_machines(tmp_path: Path):
+    nodes = tmp_path / "nodes"
+    nodes.write_text("node-a\nnode-a\nnode-b\nnode-b\n")
+    environ = {"PBS_NODEFILE": str(nodes), "PBS_NODENUM": "0"}
+    with pytest.raises(ConfigError, match="PBS_NODEFILE lists 2 machines, but PBS starts a batch script only on the"):
+        find(environ)
+    assert find(environ, "num_nodes=1").standalone
+    assert find(environ, "num_nodes=2 cluster.address=node-a").num_nodes == 2
+    nodes.write_text("node-a\nnode-a\n")
+    assert find(environ).standalone
+
+
+ONE = {
+    **{row.size: "1" for row in PROCESS_LAUNCHERS},
+    **{row.rank: "0" for row in PROCESS_LAUNCHERS},
+    "PMIX_RANK": "0", "PET_NNODES": "1", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "node-a",
+    "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SKYPILOT_NUM_NODES": "1", "SKYPILOT_NODE_RANK": "0",
+    "SKYPILOT_NODE_IPS": "10.0.0.1", "AZUREML_NODE_COUNT": "1", "PBS_NODEFILE": "/none", "PBS_NODENUM": "0",
+    "CLUSTER_SPEC": '{"cluster":{"workerpool0":["a:1"]},"task":{"type":"workerpool0","index":0}}', "TF_CONFIG": "{}",
+}  # fmt: skip
+
+
+def test_one_command_on_one_machine_is_not_held_up():
+    """As in a notebook's container, or a shell inside a job."""
+    assert find(ONE).standalone
+    assert find(ONE, "devices=8").standalone
+    assert known_launchers.machines({"TF_CONFIG": "broken"} | {"CLUSTER_SPEC": ""}) is None
+    for machine in MACHINE_1.values():
+        assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone
