@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -7,17 +8,16 @@ import torch
 from conftest import PROBES, clean_environ
 from helpers import forked_commands
 from helpers.plans import plan_of
-from torch.distributed import HashStore
 
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
+from imagenet_ddp.engine import worker
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.measured_choices import find_batch, measure_compile
+from imagenet_ddp.engine.measured_choices import find_batch
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import batch_finder, compile_choice
+from imagenet_ddp.performance import batch_finder
 
 
 @pytest.fixture
@@ -92,14 +92,10 @@ def test_without_a_gpu(plan: Plan) -> None:
     assert any("finds data.batch_size, but ++data.batch_size=8 is set." in each for each in caught.value.mistakes)
 
 
-def test_each_batch_has_its_own_decision_about_compile(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After find_batch the plan is made again: rank 1 must not take the decision for the first batch."""
-    store = HashStore()
-    groups = [RankGroup(store, rank, [{"host": "a"}] * 2, "rank", 5) for rank in (0, 1)]
-    worlds = [World(dataclasses.replace(WorldInfo(), rank=group.number), rank_group=group) for group in groups]
-    found = {}
-    for images, choice in ((32, ("off", "slower")), (512, ("default", "faster"))):
-        monkeypatch.setattr(compile_choice, "choose", lambda *_, choice=choice: choice)
-        other = dataclasses.replace(plan, images_per_forward=images, compile=Choice("auto", ""))
-        found[images] = [measure_compile(other, world).compile.value for world in worlds]
-    assert found == {32: ["off", "off"], 512: ["default", "default"]}
+def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    for deterministic, found in (("false", ""), ("true", ":4096:8")):
+        for name in ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS"):
+            monkeypatch.setenv(name, "")  # and restored at the end
+        config = plan_of(f"trainer.deterministic={deterministic}").config
+        worker._make_plan(Job(dict(config), Path()), World(WorldInfo()))
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == found

@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # of torch's own reading
 ]
-OPTIONS = {"name": "default", "regions": False}
 
 
 def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -34,14 +33,47 @@ def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp
     )
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="there is no no-such-compiler"):
-        choose_compile(OPTIONS, "cpu", 1)
-    auto, reason = choose_compile({**OPTIONS, "name": "auto"}, "cpu", 1)
-    assert auto == "off" and reason.endswith("there is no no-such-compiler.")
-    assert choose_compile({**OPTIONS, "name": "off"}, "cpu", 2) == ("off", "as set")
+        choose_compile("default", "cpu", 1, 1)
+    assert choose_compile("off", "cpu", 2, 1) == ("off", "as set")
     with pytest.raises(ConfigError, match="Apple GPUs"):
-        choose_compile(OPTIONS, "mps", 1)
+        choose_compile("default", "mps", 1, 1)
     with pytest.raises(ConfigError, match="compile=default needs a process per device"):
-        choose_compile(OPTIONS, "cpu", 2)
+        choose_compile("default", "cpu", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "accumulation", "mode"),
+    [
+        ("reduce-overhead", "cuda", 2, "default"),
+        ("max-autotune", "cuda", 4, "max-autotune-no-cudagraphs"),
+        ("max-autotune", "cuda", 1, "max-autotune"),
+        ("max-autotune", "cpu", 2, "max-autotune"),
+        ("default", "cuda", 2, "default"),
+    ],
+)
+def test_no_cuda_graphs_with_accumulated_gradients(
+    name: str, kind: str, accumulation: int, mode: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(compiled, "missing_compiler", lambda kind: "")
+    found, reason = choose_compile(name, kind, 1, accumulation)
+    assert found == mode and mode in torch._inductor.list_mode_options()
+    assert reason == "as set" if mode == name else f"trainer.accumulate_grad_batches={accumulation}" in reason
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_the_next_batch_does_not_overwrite_logits(mode: str, monkeypatch: pytest.MonkeyPatch):
+    """As the replay of a CUDA graph would, which averaging over mirrored views would then read."""
+    buffer = torch.zeros(2, 3)
+
+    class Replayed(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return buffer.copy_(images)
+
+    monkeypatch.setattr(compiled, "compile_net", lambda *_, **__: None)
+    calls = CompiledCalls(SimpleNamespace(net=Replayed()), mode, 2, 2)  # type: ignore[arg-type]
+    first = calls(torch.ones(2, 3))
+    calls(torch.zeros(2, 3))
+    assert bool(first.all()) == (mode == "reduce-overhead")
 
 
 def test_what_is_compiled_is_kept_in_the_cache_folder(tmp_path: Path):

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.plans import plan_of
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import batch_finder
+from imagenet_ddp.performance import batch_finder, train_step
 from imagenet_ddp.performance.batch_finder import MOST, cuda_step, largest_batch
 
 
@@ -85,7 +86,7 @@ def test_a_step_that_failed_holds_no_memory_when_it_is_released(monkeypatch: pyt
         batch_finder, "_release", lambda _: held.append(sum(each() is not None for each in activations))
     )
     monkeypatch.setattr(batch_finder, "_train", train)
-    config = {"data": {"image_size": 32, "train_size": None, "batch_size": 4}}
+    config = {"data": {"batch_size": 4}}
     assert largest_batch(cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)) == 40
     assert len(held) > 5 and not any(held)
 
@@ -105,8 +106,37 @@ def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
     monkeypatch.setattr(batch_finder, "_release", released.append)
     monkeypatch.setattr(batch_finder, "_train", lambda config, *_: 10 * config["data"]["batch_size"])
-    config = {"data": {"image_size": 32, "train_size": None, "batch_size": 4}}
+    config = {"data": {"batch_size": 4}}
     step = cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)
     assert largest_batch(step) == 88
     assert len(released) > 5
     assert config["data"]["batch_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ((), [48, 48, 48]),
+        (("data.train_size=32",), [32, 32, 48]),
+        (("data.train_size=64", "data.progressive_start=32", "data.progressive_epochs=[0,2]"), [64, 64, 48]),
+    ],
+)
+def test_steps_have_the_largest_size_of_training(
+    options: tuple[str, ...], sizes: list[int], monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    """Two steps, and a batch of validation. cuDNN chooses its algorithms as it will in the run."""
+    seen: list[int] = []
+
+    class Seeing(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            seen.append(input.shape[-1])
+            return super().forward(input.mean((2, 3)))
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(train_step, "create_model", lambda *_: Seeing(3, 10))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 0)
+    config = plan_of("data.image_size=48", "data.batch_size=4", "trainer.benchmark=true", *options).config
+    monkeypatch.setattr(batch_finder, "CLASSES", 10)
+    batch_finder._train(config, "32-true", torch.device("cpu"), 0)
+    assert seen == sizes
+    assert torch.backends.cudnn.benchmark

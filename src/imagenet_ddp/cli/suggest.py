@@ -7,6 +7,7 @@ from imagenet_ddp.cli import known_terms
 
 # Groups, keys and choices of earlier versions -> what to do instead.
 REMOVED = {
+    "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
     "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",

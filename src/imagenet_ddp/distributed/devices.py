@@ -151,6 +151,13 @@ def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) 
     return f"{nodes}{cpu_model()}, {count_noun(num_cores(), 'core')}, {units} bf16 units"
 
 
+def choose_cudnn_benchmark(trainer: Mapping[str, Any], kind: str) -> bool | None:
+    """Return whether cuDNN tries which of its convolution algorithms is fastest, which Lightning's default, None, does
+    not do. kind: cpu, cuda or mps."""
+    by_default = True if kind == "cuda" and not trainer["deterministic"] else None
+    return by_default if trainer["benchmark"] is None else trainer["benchmark"]
+
+
 def set_num_threads(count: int) -> None:
     """Set the number of CPU threads of this process, in torch and in OMP_NUM_THREADS.
 

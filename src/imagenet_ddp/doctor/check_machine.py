@@ -106,7 +106,9 @@ def _shared_memory(machine: Machine) -> list[Check]:
     if not folder.is_dir():
         return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
-    batch = max(data["batch_size"], data["val_batch_size"] or 0) * 3 * data["image_size"] ** 2  # uint8
+    batch = (
+        max(data["batch_size"], data["val_batch_size"] or 0) * 3 * max(data["image_size"], data["train_size"] or 0) ** 2
+    )  # uint8
     workers = machine.plan.num_workers.value
     needed = machine.num_local * workers * PREFETCH * batch
     numbers = {"free_mib": free // MIB, "size_mib": size // MIB, "needed_mib": -(-needed // MIB)}

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.inspect import reading_s
-from imagenet_ddp.data.transforms import empty
+from imagenet_ddp.data.transforms import Sizes, empty
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor import rank_reports
@@ -129,7 +129,8 @@ def _read_s(plan: Plan) -> float:
 
     transform = make_train_transform(data)
     reading, generator = Reading(plan.decoder.value, data["exif_orientation"]), random.Random(0)
-    out = empty(data["image_size"], data["image_size"], 3)
+    size = Sizes.from_options(data).image_size
+    out = empty(size, size, 3)
 
     def read(content: Any, path: Any) -> object:
         return transform.into(out, open_picture(content, path, reading), generator)

@@ -1,36 +1,14 @@
-"""Measure, before training begins, what the plan alone cannot decide: the values of compile=auto and
-trainer.batch_finder. All ranks make the same decision."""
+"""Measure, before training begins, the batch of trainer.batch_finder. All ranks make the same decision."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.plan import Choice, Plan
+from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
-
-
-def measure_compile(plan: Plan, world: World) -> Plan:
-    """Return the plan with compile=auto resolved by a measurement on rank 0, which all ranks adopt."""
-    if plan.config["trainer"]["deterministic"]:
-        # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
-        # the measurement below or in the batch finder.
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    if plan.compile.value != "auto":
-        return plan
-    from imagenet_ddp.performance import compile_choice  # slow to import
-
-    found: Any = None
-    if world.info.rank == 0:
-        device = devices.device_of(plan.config["trainer"], world.info.local_rank)
-        found = compile_choice.choose(plan.config, plan.precision.value, device)
-    if world.rank_group is not None:
-        key = f"compile/{plan.images_per_forward}"  # measured again for the batch that find_batch finds
-        found = world.rank_group.broadcast(key, found, plan.config["strategy"]["timeout_s"])
-    return replace(plan, compile=Choice(*found))
 
 
 def find_batch(job: Job, plan: Plan, world: World) -> Job:

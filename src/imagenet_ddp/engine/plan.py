@@ -42,7 +42,7 @@ class Plan:
     local_devices: int | list[int]  # number or indices of this node's devices
     num_own_devices: int  # devices of this process: 1, or all of the node with strategy=dp
     precision: Choice
-    compile: Choice  # mode of torch.compile, or off; auto if not yet measured
+    compile: Choice  # mode of torch.compile, or off
     fused: Choice  # whether the optimizer's step is one kernel
     num_threads: Choice  # CPU threads of this process
     num_workers: Choice  # loader processes of this process
@@ -119,7 +119,7 @@ def make_plan(
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,
-        compile=Choice(*choose_compile(config["compile"], kind, num_own_devices)),
+        compile=Choice(*choose_compile(config["compile"]["name"], kind, num_own_devices, accumulate)),
         fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
             devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
@@ -155,11 +155,9 @@ def image_statistics(config: Config) -> dict[str, Choice]:
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer: trainer.*, with this plan's values for automatic ones."""
     local, trainer = plan.local_devices, plan.config["trainer"]
-    # With benchmark=None, Lightning does not let cuDNN try which of its convolution algorithms is fastest.
-    by_measurement = True if plan.accelerator.value == "cuda" and not trainer["deterministic"] else None
     return {
         **{key: value for key, value in trainer.items() if key != "batch_finder"},  # unknown to Lightning
-        "benchmark": by_measurement if trainer["benchmark"] is None else trainer["benchmark"],
+        "benchmark": devices.choose_cudnn_benchmark(trainer, plan.accelerator.value),
         "accelerator": plan.accelerator.value,
         # explicit GPU indices unchanged, else the launcher's number of processes, which validation has checked
         "devices": local if isinstance(local, list) else plan.world_info.local_world_size,

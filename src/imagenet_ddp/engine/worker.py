@@ -61,14 +61,17 @@ def evaluate(world_info: WorldInfo, job: Job) -> float:
 def _make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.engine.measured_choices import measure_compile
     from imagenet_ddp.engine.plan import make_plan
     from imagenet_ddp.engine.world import require_equal_devices
 
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
     require_equal_devices(plan, world)
     devices.set_num_threads(plan.num_threads.value)
-    return measure_compile(plan, world)
+    if plan.config["trainer"]["deterministic"]:
+        # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
+        # the batch finder.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return plan
 
 
 def run_in_process(

@@ -21,6 +21,8 @@ CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch's d
 # Maximum number of graphs per code object. Above it, torch runs eagerly without an error. Its default of 8 is too low
 # for the image sizes of progressive training, and for the kinds of blocks of a ResNet-50 in training and validation.
 RECOMPILE_LIMIT = 64
+# Modes with CUDA graphs, and the same modes without them.
+WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
 def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -47,20 +49,24 @@ def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def choose_compile(options: Mapping[str, Any], kind: str, num_own_devices: int) -> tuple[str, str]:
-    """Return (mode, reason). mode: a mode of torch.compile, off, or auto if a measurement is still to decide. kind:
-    cpu, cuda or mps. Raises ConfigError if this machine cannot compile, except for auto, which then becomes off."""
-    name = options["name"]
+def choose_compile(name: str, kind: str, num_own_devices: int, accumulation: int) -> tuple[str, str]:
+    """Return (mode of torch.compile or off, reason). name: compile.name. kind: cpu, cuda or mps. Raises ConfigError if
+    this machine cannot compile.
+
+    CUDA graphs are left out if gradients are accumulated: each replay writes its gradients to the same memory, where
+    torch reports that the previous ones, which are still needed, were overwritten.
+    """
     if name == "off":
         return name, "as set"
     if num_own_devices > 1:
         lacking = f"compile={name} needs a process per device, but strategy=dp uses threads. Hint: set strategy=ddp."
     else:
         lacking = missing_compiler(kind)
-    if lacking and name == "auto":
-        return "off", lacking.partition(" Hint:")[0]
     if lacking:
         raise ConfigError(lacking)
+    if kind == "cuda" and name in WITHOUT_GRAPHS and accumulation > 1:
+        why = f"CUDA graphs do not work with trainer.accumulate_grad_batches={accumulation}"
+        return WITHOUT_GRAPHS[name], f"compile={name} without CUDA graphs, because {why}"
     return name, "as set"
 
 
@@ -101,13 +107,15 @@ class CompiledCalls:
     def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool = False):
         self._module = module  # not module.net, which an evaluation of few classes replaces by a wrapper
         self._sizes = {True: train_images, False: val_images}
+        self._copies = mode in WITHOUT_GRAPHS
         self._before = _counts()
         compile_net(module.net, mode, regions=regions)  # type: ignore[arg-type]
 
     def __call__(self, images: Tensor) -> Tensor:
         net: nn.Module = self._module.net  # type: ignore[assignment]
         if len(images) == self._sizes[net.training]:
-            return net(images)
+            logits = net(images)
+            return logits.clone() if self._copies else logits  # the next replay of a CUDA graph overwrites its output
         with torch.compiler.set_stance("force_eager"):
             return net(images)
 

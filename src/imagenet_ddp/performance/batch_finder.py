@@ -48,12 +48,11 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
     copies: number of additional copies of the weights in a run (DistributedDataParallel's gradients, an average).
     """
     data = config["data"]
-    size = max(data["image_size"], data["train_size"] or 0)
     _release(device)
     usable = USABLE * torch.cuda.mem_get_info(device)[0]
 
     def step(images: int) -> None:
-        config_of_step = {**config, "data": {**data, "image_size": size, "batch_size": images}}
+        config_of_step = {**config, "data": {**data, "batch_size": images}}
         try:
             with torch.random.fork_rng([device]):
                 used = _train(config_of_step, precision, device, copies)
@@ -69,10 +68,16 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
 
 
 def _train(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> float:
-    """Train for two updates, and return the number of bytes of memory needed."""
+    """Train for two updates, validate a batch, and return the number of bytes of memory needed."""
     training = make_training(config, precision, device, CLASSES)
     training.forward(training.net).backward()  # now with the optimizer's state, made by the first step
     training.optimize()
+    size = config["data"]["image_size"]  # of validation, which may be larger
+    num_images = config["data"]["val_batch_size"] or len(training.images)
+    training.images = torch.zeros((num_images, 3, size, size), dtype=torch.uint8, device=device)
+    training.target = torch.zeros(num_images, dtype=torch.long, device=device)
+    with torch.inference_mode():
+        training.forward(training.net.eval())
     weights = sum(weight.numel() * weight.element_size() for weight in training.net.parameters())
     return torch.cuda.max_memory_reserved(device) + copies * weights
 

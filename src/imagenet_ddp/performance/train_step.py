@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.data.transforms import mean_and_std, normalise
+from imagenet_ddp.data.transforms import Sizes, mean_and_std, normalise
+from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.optimizers import choose_fused, make_optimizer
@@ -17,14 +18,17 @@ Config = Mapping[str, Any]
 
 
 def make_training(config: Config, precision: str, device: torch.device, classes: int) -> Training:
-    """Make the net and the optimizer of the run, and one batch of noise. precision: precision of the plan, never auto.
-    classes: number of classes of the net.
+    """Make the net and the optimizer of the run, and one batch of noise of the largest size in training.
+
+    precision: precision of the plan, never auto. classes: number of classes of the net.
 
     Also run the first step. Raises ConfigError if this step does not fit into memory.
     """
-    data, size = config["data"], config["data"]["image_size"]
-    net = create_model(config["model"], classes, config["seed"], size).to(device, TRUE_PRECISION.get(precision))
-    kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), config["model"]["channels_last"]
+    data, model = config["data"], config["model"]
+    size = Sizes.from_options(data).image_size
+    torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config["trainer"], device.type))  # as in the run
+    net = create_model(model, classes, config["seed"], data["image_size"]).to(device, TRUE_PRECISION.get(precision))
+    kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model["channels_last"]
     generator = torch.Generator().manual_seed(config["seed"])
     images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)
     target = torch.randint(0, classes, (data["batch_size"],), generator=generator)

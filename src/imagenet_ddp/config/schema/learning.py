@@ -60,8 +60,8 @@ class CompileConfig:
 
     name: Annotated[
         str,
-        choice("off", "default", "reduce-overhead", "max-autotune", "auto"),
-        "Mode of torch.compile; auto: default if it was measured to be faster on this machine, else off.",
+        choice("off", "default", "reduce-overhead", "max-autotune"),
+        "Mode of torch.compile.",
     ] = "off"
     regions: Annotated[
         bool, "Compile repeated blocks separately, and equal ones only once, so that a deep net compiles in less time."
