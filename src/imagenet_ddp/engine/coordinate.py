@@ -19,6 +19,8 @@ from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.system import console
+from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.text import count_noun
 
 T = TypeVar("T")
 
@@ -76,6 +78,15 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
         raise ConfigError(wrong)
 
 
+def _warn_of_few_cores(num_local: int, device_type: str) -> None:
+    if device_type == "cpu" and num_local > (cores := num_cores()):
+        console.print_message(
+            f"{num_local} processes share {count_noun(cores, 'CPU core')}: they wait for each other in every step, and "
+            f"need {num_local} times the memory of one. Hint: set trainer.devices={cores}.",
+            sys.stdout,
+        )
+
+
 def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
     clocks differ, and continue from the same checkpoint. make: function that decides on the job."""
@@ -129,6 +140,7 @@ def run_job(
         return task(WorldInfo(), payload)
     if num_local > 1:
         _expect_backend(config)
+        _warn_of_few_cores(num_local, devices.device_type(config["trainer"]["accelerator"]))
     first = rendezvous.world_info if rendezvous else None
     if rendezvous is not None and first is not None and first.node_rank > 0:
         last = first.rank + num_local - 1
