@@ -1,6 +1,9 @@
 """SLURM's variables and shorthands."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from imagenet_ddp.distributed.launchers.slurm_env import (
     array_name,
     expand_counts,
     first_host,
+    is_typed_in_shell,
     num_job_nodes,
     read_step,
     run_key,
@@ -151,3 +155,16 @@ def test_sweep_key_is_the_same_in_every_task_and_step():
 def test_array_name():
     assert array_name({"SLURM_JOB_ID": "9"}) is None
     assert array_name({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}) == "7_3"
+
+
+@pytest.mark.parametrize("new_group", [False, True])
+@pytest.mark.parametrize("pty", [False, True])
+def test_a_command_in_the_shell_of_srun_pty(new_group: bool, pty: bool):
+    """An interactive shell gives its commands a process group; a wrapper script (bash -c) does not."""
+    environ = {"SLURM_TASK_PID": str(os.getpid())} | ({"SLURM_PTY_PORT": "41785"} if pty else {})
+    line = f"from {is_typed_in_shell.__module__} import is_typed_in_shell; print(is_typed_in_shell({environ}))"
+    done = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, check=True, process_group=0 if new_group else None
+    )
+    assert done.stdout.strip() == str(new_group and pty)
+    assert not is_typed_in_shell({"SLURM_PTY_PORT": "1", "SLURM_TASK_PID": "999999999"})

@@ -20,6 +20,13 @@ def from_step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo 
     step = slurm_env.read_step(environ)
     if step is None:
         return None
+    if slurm_env.is_typed_in_shell(environ):
+        nodes = f" --nodes={step.num_nodes}" if step.num_nodes > 1 else ""
+        raise ConfigError(
+            f"{step.name} started {step.num_tasks} tasks (SLURM_STEP_NUM_TASKS), but the shell of srun --pty, in which "
+            f"this command was typed, belongs to the first task only. Hint: type `srun --overlap{nodes} "
+            f"--ntasks={step.num_tasks} {request.line}`, or leave the shell and start it with --ntasks=1."
+        )
     address, per_node = _address(step, request, environ), step.tasks_per_node[0]
     found = []
     if request.num_nodes is not None and request.num_nodes != step.num_nodes:

@@ -3,6 +3,7 @@
 The variables are documented in the manual pages of srun and sbatch, section "OUTPUT ENVIRONMENT VARIABLES".
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +49,20 @@ def in_step(environ: Mapping[str, str]) -> bool:
     SLURM_NTASKS does not show this, because SLURM also sets it in the batch shell.
     """
     return "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
+
+
+def is_typed_in_shell(environ: Mapping[str, str]) -> bool:
+    """Return whether a person typed this command in the shell of `srun --pty bash`, so that no other task runs it.
+
+    An interactive shell gives each command a process group of its own. A command that srun started has its task's.
+    """
+    task = environ.get("SLURM_TASK_PID", "")
+    if "SLURM_PTY_PORT" not in environ or not task.isdecimal():
+        return False
+    try:
+        return os.getpgid(int(task)) != os.getpgrp()
+    except OSError:  # the task has ended
+        return False
 
 
 def read_step(environ: Mapping[str, str]) -> Step | None:
