@@ -16,7 +16,9 @@ from typing import Any
 
 from imagenet_ddp.data import imagenet_layout, validate
 from imagenet_ddp.data.sources import shapes
+from imagenet_ddp.data.sources.class_names import one_form
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.folder.layout import find_layout
 from imagenet_ddp.data.sources.folder.scan import class_folders, files_beside, list_folder
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
@@ -78,8 +80,11 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
         layout.splits = _table(data, seed, environ)
     else:
         end_s = time.monotonic() + budget_s
-        names = ["train"] if data["val_fraction"] is not None else ["train", "val"]
-        layout.splits = {name: _count(root / data[f"{name}_dir"], seed, end_s) for name in names}
+        folders = find_layout({**data, "root": str(root)})
+        layout.notes += [folders.note.rstrip(".")] if folders.note else []
+        layout.splits["train"] = _count(folders.train, seed, end_s)
+        if data["val_fraction"] is None:
+            layout.splits["val"] = _count(folders.val, seed, end_s)
     for name in layout.splits:
         _report_split(layout, data, name)
     layout.num_classes = layout.splits["train"].num_classes
@@ -90,6 +95,11 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str],
             f"{shorten_list(single)} {'has' if len(single) == 1 else 'have'} only 1. "
             "Hint: add images to the class, or remove it."
         )
+    if len(layout.splits) == 2 and all(split.is_whole for split in layout.splits.values()):
+        in_val = {one_form(name) for name, number in layout.splits["val"].counts.items() if number}
+        if absent := [name for name in layout.splits["train"].counts if one_form(name) not in in_val]:
+            names = shorten_list(absent)
+            layout.notes.append(f"there are no validation images of {count_noun(len(absent), 'class')}: {names}")
     if len(layout.splits) == 2 and layout.splits["val"].num_images > layout.splits["train"].num_images:
         layout.notes.append("there are more validation images than training images: are the two splits swapped?")
     return layout
@@ -183,7 +193,7 @@ def reading_s(
     into the model's input. Measuring stops after budget_s seconds."""
     if data["_target_"] or not data["root"]:
         return 0.0
-    folder = Path(data["root"]) / data["train_dir"]
+    folder = find_layout(data).train
     if data["name"] == "table":
         found = table.read_table(data, {})
         rows = found.rows_of("train")

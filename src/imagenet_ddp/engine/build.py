@@ -75,6 +75,11 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
         say,
     )  # fmt: skip
     classes = source.classes
+    if need_train and len(classes) < 2:  # folders and tables are checked before
+        raise ConfigError(
+            f"the data must have at least two classes, got {len(classes)} ({', '.join(classes) or 'none'}). "
+            "Hint: add images of another class."
+        )
     names = hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     facts = {
         "the classes": f"{len(classes)} ({classes[0]} to {classes[-1]}, names' digest {names})" if classes else "none",

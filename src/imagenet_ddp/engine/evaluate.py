@@ -61,7 +61,10 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
     folder = folder_of(job.config["data"], "val_dir")
-    is_split = job.config["data"]["val_fraction"] is not None
+    fraction = job.config["data"]["val_fraction"]
+    is_split = fraction is not None
+    for note in data.source.notes:
+        log.say(note)
     if folder and not is_split and folder == folder_of(stored[KEY]["config"]["data"], "train_dir"):
         log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
     if is_subset:
@@ -111,7 +114,11 @@ def run(job: Job, plan: Plan, world: World) -> float:
     for line in lines:
         log.say(line)
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")
-    log.say(summary.counted_sentence(counted, num_images, num_unreadable))
+    share = ""
+    if is_split and data.source.train is not None:
+        total = num_images + len(data.source.train)
+        share = f" (a share of the {total:,} images of {data.val_images.location}, data.val_fraction={fraction:g})"
+    log.say(summary.counted_sentence(counted, num_images, num_unreadable, share))
     log.close()
     destroy_process_group()
     return metrics["val/top1"]

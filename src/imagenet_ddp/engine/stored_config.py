@@ -8,6 +8,8 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
+from imagenet_ddp.data.sources.folder.layout import find_layout
+from imagenet_ddp.data.validate import OF_FOLDERS
 from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints
@@ -52,6 +54,9 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
             f"{checkpoint} must be a complete checkpoint, but its eval_transform or config.data has another type: "
             f"{first_line(error)}. Hint: copy the file again from its source."
         ) from error
+    is_typed = typed_value(request, "data.val_fraction") is not None
+    if not is_typed and typed_value(request, "data.root") and _source(stored["config"]["data"]) != _source(merged.data):
+        merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     if mistakes := _other_split(stored["config"], merged, checkpoint):
         raise ConfigError(mistakes)
     if mistakes := validate.validate(merged, environ, request.verb)[0]:
@@ -91,7 +96,13 @@ def _source(data: Mapping[str, Any]) -> tuple[Any, ...]:
 def folder_of(data: Mapping[str, Any], key: str) -> Path | None:
     """Return the folder of data.train_dir or data.val_dir, in the same form however it was typed; None without
     data.root."""
-    return None if data.get("root") is None else (Path(data["root"]) / (data.get(key) or "")).resolve()
+    if data.get("root") is None:
+        return None
+    if data["name"] not in OF_FOLDERS or data.get("_target_"):
+        return (Path(data["root"]) / (data.get(key) or "")).resolve()
+    usual = {"train_dir": "train", "val_dir": "val", "val_fraction": None}  # a config from elsewhere may lack them
+    layout = find_layout({**usual, **data}, need_train=key == "train_dir")
+    return (layout.train if key == "train_dir" else layout.val).resolve()
 
 
 def data_name(data: Mapping[str, Any]) -> str:

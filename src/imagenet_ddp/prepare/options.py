@@ -7,6 +7,7 @@ from typing import Any
 
 from imagenet_ddp.cli import single_process
 from imagenet_ddp.data import validate as data_validate
+from imagenet_ddp.data.sources.folder.layout import find_layout
 from imagenet_ddp.data.validate_folders import validate_folders, validate_root
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -82,7 +83,8 @@ def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -
     data = config["data"]
     if found := validate_root(data, environ):
         return found
-    if not any((Path(data["root"]) / data[key]).is_dir() for key in ("train_dir", "val_dir")):
+    folders = find_layout(data)
+    if not (folders.train.is_dir() or folders.val.is_dir()):
         return validate_folders(data, environ, "train")
     return _validate_outside(config)
 

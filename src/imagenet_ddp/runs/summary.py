@@ -18,12 +18,13 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.mapping_file import read_mapping
 
 
-def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0) -> str:
-    """Return the last line of every evaluation. counted: (images, highest count of any image)."""
+def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0, share: str = "") -> str:
+    """Return the last line of every evaluation. counted: (images, highest count of any image). share: of which images
+    these are a part, if they are not all."""
     images, most = counted
     times = "each once" if most <= 1 else f"some {most} times"
     unreadable = f", {num_unreadable} unreadable" if num_unreadable else ""
-    return f"{images} of {num_images} validation images, {times}{unreadable}."
+    return f"{images} of {num_images} validation images{share}, {times}{unreadable}."
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ def test_a_class_may_lack_validation_images(tmp_path: Path):
 def test_no_validation_image_is_left_out_for_its_class(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 2, "owl": 2})
     write_images(tmp_path / "val", {"cat": 1, "dog": 1, "owl": 1})
-    with pytest.raises(ConfigError, match="must have the same classes, but train has 2 and val 3, 1 only in val: dog"):
+    with pytest.raises(ConfigError, match="must also be a class of train, but 1 of 3 is not: dog"):
         open_source(keys(tmp_path), 0, {})
 
 

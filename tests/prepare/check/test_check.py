@@ -145,7 +145,7 @@ def test_all_that_can_be_wrong(
     assert done("prepare=check", "data=imagefolder", f"data.root={pets}", "out=report") == 1
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     mismatch, leak, two, newt = report["findings"]
-    assert "train and val must have the same classes" in mismatch and "1 only in val: newt" in mismatch
+    assert "each class of val must also be a class of train" in mismatch and "1 of 4 is not: newt" in mismatch
     assert leak.startswith("validation images must not be in train, but 1 is in train too, byte for byte.")
     assert two.startswith("an image must have one class, but 1 in train is in two")
     assert newt.startswith("an image must have one class, but 1 in val is in two")
@@ -183,8 +183,9 @@ def test_copies_on_one_side_of_an_automatic_split(kind: str, done: Callable[...,
 def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
         done("prepare=check", "data=imagefolder", "data.root=gone")
+    shutil.copytree(pets / "train", tmp_path / "whole")
     with pytest.raises(ConfigError, match=r"data\.root must contain train/ and val/, .*data\.train_dir=\."):
-        done("prepare=check", "data=imagefolder", f"data.root={pets}/train")  # the class folders themselves
+        done("prepare=check", "data=imagefolder", f"data.root={tmp_path}/whole")  # the class folders themselves
     with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
         done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
     assert not (tmp_path / "runs").exists()

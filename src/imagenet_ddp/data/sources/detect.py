@@ -4,6 +4,7 @@ import torch, and does not count images (inspect.py does)."""
 import re
 from pathlib import Path
 
+from imagenet_ddp.data.sources.folder.layout import find_layout, is_split
 from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
@@ -45,17 +46,19 @@ def _options(root: str, folder: Path, otherwise: str) -> list[str]:
     if not folder.is_dir():
         name = "table" if folder.suffix.lower() in table.SUFFIXES else otherwise
         return [f"data={name}", f"data.root={root}"]
-    train = folder / "train"
-    if train.is_dir():
-        more = [] if (folder / "val").is_dir() else ["data.val_fraction=0.1"]
-        return [f"data={_by_names(train, otherwise)}", f"data.root={root}", *more]
-    if class_folders(folder) and not (folder / "val").is_dir():  # the folder itself contains the class folders
-        return [
-            f"data={_by_names(folder, otherwise)}",
-            f"data.root={root}",
-            "data.train_dir=.",
-            "data.val_fraction=0.1",
-        ]
+    keys = {"root": str(folder), "train_dir": "train", "val_dir": "val", "val_fraction": None}
+    layout = find_layout(keys)
+    if layout.train.is_dir():
+        more = [] if layout.val.is_dir() else ["data.val_fraction=0.1"]
+        return [f"data={_by_names(layout.train, otherwise)}", f"data.root={root}", *more]
+    classes = class_folders(folder)
+    if (
+        len(classes) == 1 and not is_split(classes[0]) and class_folders(folder / classes[0])
+    ):  # an archive unpacked into a folder of its own
+        return _options(str(Path(root) / classes[0]), folder / classes[0], otherwise)
+    if classes and not layout.val.is_dir():  # the folder itself contains the class folders
+        options = ["data.train_dir=.", "data.val_fraction=0.1"]
+        return [f"data={_by_names(folder, otherwise)}", f"data.root={root}", *options]
     return [f"data={otherwise}", f"data.root={root}"]
 
 

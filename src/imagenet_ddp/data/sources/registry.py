@@ -13,7 +13,8 @@ from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.class_names import one_form
 from imagenet_ddp.data.sources.folder.images import FileImages, digest
-from imagenet_ddp.data.sources.folder.scan import class_differences, class_folders
+from imagenet_ddp.data.sources.folder.layout import find_layout
+from imagenet_ddp.data.sources.folder.scan import class_folders, foreign_classes, has_image
 from imagenet_ddp.data.sources.folder.split import split_validation
 from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.packed.local import open_packed
@@ -21,7 +22,7 @@ from imagenet_ddp.data.sources.packed.streamed import open_streamed
 from imagenet_ddp.data.sources.stl10_images import Stl10Images
 from imagenet_ddp.data.sources.table.images import open_table
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import count_noun, shorten_list
 
 
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> Source:
@@ -37,7 +38,16 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
             if data["val_fraction"] is None:
                 hint = "set data.root=FOLDER to a folder with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
+    if source.train is not None and source.val is not None:
+        source.notes += absent_classes(source.classes, source.train.targets, source.val.targets)
     return source
+
+
+def absent_classes(classes: list[str], train: np.ndarray, val: np.ndarray) -> list[str]:
+    """Return a sentence about the classes without validation images, or []. train, val: the targets of each split."""
+    absent = [classes[target] for target in sorted(set(train.tolist()) - set(val.tolist()))]
+    words = f"There are no validation images of {count_noun(len(absent), 'class')}: {shorten_list(absent)}."
+    return [words] if absent else []
 
 
 def _open(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], need_train: bool) -> Source:
@@ -78,20 +88,26 @@ def _notes(*splits: FileImages | None) -> list[str]:
 
 
 def _folders(root: Path, data: Mapping[str, Any], seed: int, need_train: bool) -> Source:
-    train_dir, val_dir = root / data["train_dir"], root / data["val_dir"]
-    found = class_folders(train_dir if need_train or not val_dir.is_dir() else val_dir)
-    classes = sorted(set(map(one_form, found)))
+    layout = find_layout({**data, "root": str(root)}, need_train=need_train)
     reading = Reading(data["decoder"], data["exif_orientation"])
+    notes = [layout.note] if layout.note else []
     if data["val_fraction"] is not None:
-        whole = list_images(train_dir, classes, reading)
+        classes = _classes(layout.train)
+        whole = list_images(layout.train, classes, reading)
         train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
-        return Source(classes, train, val, notes=_notes(whole), digest=digits)
-    in_val = class_folders(val_dir)
-    if not set(map(one_form, in_val)) <= set(classes):  # a folder has disappeared since the checks
-        raise ConfigError(class_differences(classes, in_val))
-    train = list_images(train_dir, classes, reading) if need_train else None
-    val = list_images(val_dir, classes, reading)
-    return Source(classes, train, val, notes=_notes(train, val), digest=digest(train, val))
+        return Source(classes, train, val, notes=[*notes, *_notes(whole)], digest=digits)
+    classes = _classes(layout.train if need_train else layout.val)
+    if need_train:  # a class of the training images may have disappeared since the checks
+        in_val = [name for name in class_folders(layout.val) if has_image(layout.val / name)]
+        if mistakes := foreign_classes(classes, in_val):
+            raise ConfigError(mistakes)
+    train = list_images(layout.train, classes, reading) if need_train else None
+    val = list_images(layout.val, classes, reading)
+    return Source(classes, train, val, notes=[*notes, *_notes(train, val)], digest=digest(train, val))
+
+
+def _classes(folder: Path) -> list[str]:
+    return sorted(set(map(one_form, class_folders(folder))))
 
 
 def check_classes(source: Source, classes: list[str], origin: str) -> np.ndarray:

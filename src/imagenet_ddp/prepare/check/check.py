@@ -14,6 +14,7 @@ from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decoding.image import Reading
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.folder.layout import find_layout
 from imagenet_ddp.data.sources.folder.scan import class_folders
 from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
 from imagenet_ddp.data.sources.registry import open_source
@@ -114,8 +115,8 @@ def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str
         both = (("train", source.train), ("val", source.val))
         found = {name: (images, source.classes) for name, images in both if images is not None}
     else:
-        for name in ("train", "val"):
-            folder = Path(data["root"]) / data[f"{name}_dir"]
+        folders = find_layout(data)
+        for name, folder in (("train", folders.train), ("val", folders.val)):
             if folder.is_dir():
                 classes = class_folders(folder)
                 reading = Reading(data["decoder"], data["exif_orientation"])

@@ -64,7 +64,7 @@ def test_classes_are_sorted_names_and_numbers_are_names_too(tmp_path: Path):
     assert source.classes == ["10", "9", "cat"]
     assert source.train is not None and source.train.targets.tolist() == [0, 1, 2]
     assert source.val is not None and source.val.targets.tolist() == [1]
-    assert source.notes[1] == f"{tmp_path}/t.csv has no validation images of 2 classes: 10, cat."
+    assert source.notes[1] == "There are no validation images of 2 classes: 10, cat."
 
 
 def test_evaluation_needs_the_validation_rows_only(tmp_path: Path):

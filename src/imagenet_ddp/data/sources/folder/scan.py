@@ -12,6 +12,17 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path
 from imagenet_ddp.system.text import shorten_list
 
+# Folders that systems and programs make beside the images, which contain thumbnails, deleted files or nothing. Hidden
+# folders, such as .ipynb_checkpoints, are skipped without being listed here.
+_OF_SYSTEMS = frozenset(
+    ("@eadir", "@tmp", "#recycle", "@recycle", "#snapshot", "$recycle.bin", "recycler", "system volume information",
+     "lost+found", "__macosx", "__pycache__", "thumbs", "thumbnails", "_thumbs", "_thumbnails")
+)  # fmt: skip
+
+
+def _is_skipped(folder: str) -> bool:
+    return folder.startswith(".") or folder.lower() in _OF_SYSTEMS
+
 
 def is_image(name: str) -> bool:
     """Return whether a file has the extension of an image. Hidden files never count, because macOS adds ._photo.jpg to
@@ -21,29 +32,29 @@ def is_image(name: str) -> bool:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders, without hidden folders and links to a parent folder."""
+    """Return the sorted names of the sub-folders, without hidden folders, folders that systems make, and links to a
+    parent folder."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_class(entry))
+        return sorted(entry.name for entry in entries if not _is_skipped(entry.name) and _is_class(entry))
 
 
-def class_differences(train: list[str], val: list[str]) -> list[str]:
-    """Return a message about the classes that only one of the two splits has, or an empty list if there are none."""
+def foreign_classes(train: list[str], val: list[str]) -> list[str]:
+    """Return a message about the classes that only the validation images have, or [] if there are none. A class without
+    validation images is allowed."""
     train, val = (list(dict.fromkeys(map(one_form, names))) for names in (train, val))
-    only_train, only_val = sorted(set(train) - set(val)), sorted(set(val) - set(train))
-    if not only_train and not only_val:
+    if not (only_val := sorted(set(val) - set(train))):
         return []
-    parts = [f"{len(only_train)} only in train: {shorten_list(only_train)}"] if only_train else []
-    parts += [f"{len(only_val)} only in val: {shorten_list(only_val)}"] if only_val else []
+    hint = "rename those folders as in train, or remove them"
     return [
-        f"train and val must have the same classes, but train has {len(train)} and val {len(val)}, "
-        f"{'; '.join(parts)}. Hint: rename or remove those folders."
+        f"each class of val must also be a class of train, but {len(only_val)} of {len(val)} "
+        f"{'is' if len(only_val) == 1 else 'are'} not: {shorten_list(only_val)}. Hint: {hint}."
     ]
 
 
 def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
     """Return the sorted paths of all images below a folder, and the number of files left out by reason. The paths are
     relative to the folder, with / between the parts. Reasons are "hidden", "special", "linked" (a link to a folder,
-    which is not followed), or an extension. Hidden folders are skipped."""
+    which is not followed), "of systems" (a folder, which is skipped), or an extension. Hidden folders are skipped."""
     images, left_out = [], Counter[str]()
     for kind, path in _walk(str(folder)):
         if kind == "image":
@@ -86,7 +97,9 @@ def _entries(folder: str) -> Iterator[tuple[str, str]]:
             if is_image(name) and _is(entry.is_file):  # true of nearly all entries
                 yield "image", name
             elif _is(entry.is_dir):
-                if not name.startswith("."):
+                if name.lower() in _OF_SYSTEMS:
+                    yield "of systems", name
+                elif not name.startswith("."):
                     yield "linked" if entry.is_symlink() else "folder", name
             elif is_image(name):
                 # reading a pipe or a device would never end; a broken link is kept, so that reading it reports an error

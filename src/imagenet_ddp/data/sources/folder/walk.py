@@ -29,6 +29,7 @@ def describe_left_out(left_out: Counter[str]) -> str:
             ("hidden", "hidden"),
             ("linked", "linking to folders"),
             ("special", "neither files nor folders"),
+            ("of systems", "folders of thumbnails or deleted files"),
         )
         if (number := kinds.pop(kind, 0))
     ]

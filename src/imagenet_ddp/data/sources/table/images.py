@@ -10,7 +10,6 @@ from imagenet_ddp.data.sources.base import Names, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, digest
 from imagenet_ddp.data.sources.folder.split import split_validation
 from imagenet_ddp.data.sources.table.table import Table, read_table
-from imagenet_ddp.system.text import count_noun, shorten_list
 
 
 def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
@@ -30,7 +29,7 @@ def open_table(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], v
         val = _images(table, val_rows, classes, reading)
         digits = digest(train, val)
     val.weights = None  # validation weights all images equally
-    return Source(classes, train, val, notes=[table.note, *_notes(table, classes, train, val)], digest=digits)
+    return Source(classes, train, val, notes=[table.note, *_notes(train)], digest=digits)
 
 
 def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: Reading) -> FileImages:
@@ -42,7 +41,7 @@ def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: 
     return images
 
 
-def _notes(table: Table, classes: list[str], train: FileImages | None, val: FileImages) -> list[str]:
+def _notes(train: FileImages | None) -> list[str]:
     """Return sentences for the start of the log of a training run."""
     if train is None or not len(train):
         return []
@@ -52,7 +51,4 @@ def _notes(table: Table, classes: list[str], train: FileImages | None, val: File
             f"The loss of each training image is multiplied by its weight, {weights.min():g} to {weights.max():g}, "
             f"{weights.mean():.4g} on average."
         )
-    if absent := sorted(set(train.targets.tolist()) - set(val.targets.tolist())):
-        names = shorten_list([classes[target] for target in absent])
-        notes.append(f"{table.file} has no validation images of {count_noun(len(absent), 'class')}: {names}.")
     return notes
