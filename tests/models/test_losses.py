@@ -8,7 +8,7 @@ from torchvision.ops import sigmoid_focal_loss
 
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.losses import Loss
+from imagenet_ddp.models.losses import Loss, weights_by_class
 
 
 def loss(num_train_images: list[int] | None = None, **keys: Any) -> Loss:
@@ -121,3 +121,12 @@ def test_the_best_prediction_for_a_half_and_half_image_follows_the_weights(name:
 def test_a_list_of_weights_has_one_number_per_class():
     with pytest.raises(ConfigError, match="one number for each of 4 classes, got 3"):
         loss(class_weights=[1, 2, 3])
+
+
+def test_weights_by_name_reach_their_class():
+    """Classes are sorted as text, so that 10 comes before 2."""
+    classes = ["0", "1", "10", "2"]
+    assert weights_by_class({2: 100, "1": 5}, classes) == [1.0, 5.0, 1.0, 100.0]
+    assert weights_by_class([4, 3, 2, 1], classes) == [4, 3, 2, 1]
+    with pytest.raises(ConfigError, match=r"must name classes of the data \(0, 1, 10, 2\), but cat is not among them"):
+        weights_by_class({"cat": 3}, classes)

@@ -38,7 +38,7 @@ from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.losses import Loss
+from imagenet_ddp.models.losses import Loss, weights_by_class
 from imagenet_ddp.models.lr_schedules import make_schedule
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
@@ -103,13 +103,14 @@ def make_module(
     for key in ("train_size", "progressive_start"):
         if num_train_images is not None and data[key] and not model["_target_"]:
             require_image_size(net, model["name"], f"data.{key}", data[key])
+    loss = {**config["loss"], "class_weights": weights_by_class(config["loss"]["class_weights"], classes)}
     arguments = {"lr": plan.learning_rate.value, "fused": plan.fused.value, "heads": head_names(net, num_classes)}
     module = ImageClassifier(
         net,
         num_classes,
         num_val_images,
         make_optimizer=lambda _: make_optimizer(config["optim"], net, **arguments),  # parameter groups need layer names
-        loss=Loss(config["loss"], num_classes, num_train_images),
+        loss=Loss(loss, num_classes, num_train_images),
         seed=config["seed"],
         val_mirror=config["data"]["val_mirror"],
     )

@@ -12,9 +12,10 @@ from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
+from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_rule, scaling_words
 from imagenet_ddp.models.parameter_groups import no_decay_kinds
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
@@ -30,6 +31,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(config['schedule'], plan.warmup_epochs.value)},"
         f" {_loss_words(config['loss'])}.",
+        *_class_weight_lines(config["loss"]["class_weights"], data.source.classes),
         *learning_lines(config, plan.averaging_start_epoch),
         *batch_lines(plan),
         learning_rate_line(plan),
@@ -168,6 +170,14 @@ def _loss_words(loss: Mapping[str, Any]) -> str:
     option = loss["class_weights"]
     weights = "" if option is None else ", balanced class weights" if option == "balanced" else ", class weights"
     return f"{name}{weights}, label smoothing {loss['label_smoothing']:g}"
+
+
+def _class_weight_lines(option: Any, classes: list[str]) -> list[str]:
+    """Return a line with the classes of typed weights, because their order is that of text: 0, 1, 10, 2."""
+    if option is None or option == "balanced":
+        return []
+    pairs = zip(classes, weights_by_class(option, classes), strict=False)
+    return [f"Class weights: {shorten_list([f'{name}: {weight:g}' for name, weight in pairs], 20)}."]
 
 
 def learning_lines(config: Config, start_epoch: int) -> list[str]:

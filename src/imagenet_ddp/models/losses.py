@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import shorten_list
 
 
 class Loss(nn.Module):
@@ -65,6 +66,21 @@ class Loss(nn.Module):
         return None if self.weights is None else self.weights.to(logits.dtype)
 
 
+def weights_by_class(option: Any, classes: Sequence[str]) -> Any:
+    """Return loss.class_weights with the weights that are given by name as a list in the order of the classes, which is
+    that of text: 0, 1, 10, 2. A class without a name has the weight 1. Raises ConfigError for an unknown name."""
+    if not isinstance(option, Mapping):
+        return option
+    weights = {str(name): float(weight) for name, weight in option.items()}  # YAML reads 2 as a number
+    if unknown := sorted(weights.keys() - set(classes)):
+        raise ConfigError(
+            f"loss.class_weights must name classes of the data ({shorten_list(classes)}), but {shorten_list(unknown)} "
+            f"{'is' if len(unknown) == 1 else 'are'} not among them. Hint: set "
+            f"loss.class_weights={{{classes[0]}:{weights[unknown[0]]:g}}}."
+        )
+    return [weights.get(name, 1.0) for name in classes]
+
+
 def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int] | None) -> Tensor | None:
     """Return the weight of each class, float32 (num_classes,), or None if all weights are 1. "balanced" stands for
     images / (classes × images of the class), whose mean over the training images is 1; a class without images gets
@@ -79,6 +95,6 @@ def _class_weights(option: Any, num_classes: int, num_train_images: Sequence[int
     if len(option) != num_classes:
         raise ConfigError(
             f"loss.class_weights must hold one number for each of {num_classes} classes, got {len(option)}. "
-            "Hint: set loss.class_weights=balanced, or list the numbers in the order of the class names."
+            "Hint: set loss.class_weights=balanced, or name the classes, as in loss.class_weights={cat:3,dog:1}."
         )
     return torch.tensor([float(weight) for weight in option])

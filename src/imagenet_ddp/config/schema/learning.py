@@ -1,5 +1,6 @@
 """Declare the keys of model, compile, optim, schedule, loss, teacher and averaging."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -179,8 +180,11 @@ class ScheduleConfig:
 
 
 _WEIGHTS = kind(
-    "balanced or a list of one number > 0 per class",
-    lambda value: value == "balanced" or list_of(number(above=0), "").accepts(value),
+    "balanced, numbers > 0 by class name, or a list of one per class",
+    lambda value: (
+        value == "balanced"
+        or list_of(number(above=0), "").accepts(list(value.values()) if isinstance(value, Mapping) else value)
+    ),
 )
 
 
@@ -203,7 +207,8 @@ class LossConfig:
         Any,
         _WEIGHTS | NULL,
         Example("balanced"),
-        "Weight of each class: balanced (images / (classes × images of the class)), or a list; null: all 1.",
+        "Weight of each class: balanced (images / (classes × images of the class)), {cat:3} (other classes: 1), or a "
+        "list in the order of the class names as text; null: all 1.",
     ] = None
 
 
