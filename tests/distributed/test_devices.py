@@ -151,3 +151,27 @@ def test_a_processor_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(cpu_cores.platform, "processor", lambda: "")
     monkeypatch.setattr(cpu_cores.platform, "machine", lambda: "riscv64")
     assert cpu_cores.cpu_model() == "riscv64"
+
+
+@pytest.mark.parametrize("asked", ["auto", -1, 4])
+def test_each_rank_sees_only_its_own_gpu(monkeypatch: pytest.MonkeyPatch, asked: object):
+    """srun --gpus-per-task=1: each of four ranks numbers its GPU 0, and the UUIDs tell whether they differ."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3f")
+    card = SimpleNamespace(name="NVIDIA A100", uuid="3f", pci_bus_id=1, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: card if number == 0 else None)
+    trainer = {"accelerator": "auto", "devices": asked}
+    assert devices.local_devices(trainer, 4) == 1
+    assert [devices.device_of(trainer, rank).index for rank in range(4)] == [0] * 4
+    uuids = [devices.rank_gpus(trainer, rank)[0].uuid for rank in range(4)]
+    (said,) = devices.find_shared_gpus(uuids, str)
+    assert said.startswith("each rank must have its own GPU, but 0 and 1 and 2 and 3 share GPU-3f")
+
+
+@pytest.mark.parametrize(("asked", "num_ranks"), [(4, 1), (4, 2), ([0, 1], 2), ([1], 2)])
+def test_one_visible_gpu_does_not_stand_for_others(monkeypatch: pytest.MonkeyPatch, asked: object, num_ranks: int):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="but torch finds only 1 GPU"):
+        devices.local_devices({"accelerator": "auto", "devices": asked}, num_ranks)

@@ -56,9 +56,11 @@ def _refuse_missing_gpus() -> None:
         )
 
 
-def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
+def local_devices(trainer: Mapping[str, Any], num_ranks: int = 1) -> int | list[int]:
     """Return the devices that this node uses: their number, or a list of GPU numbers.
 
+    num_ranks: processes that a launcher has started on this node. If each of them sees only one GPU (srun
+    --gpus-per-task=1), this is the number of devices of this process, 1.
     trainer.devices=auto means all GPUs, or one CPU process if there is no GPU. Raises ConfigError if a GPU is missing.
     """
     kind, requested = device_type(trainer["accelerator"]), trainer["devices"]
@@ -70,6 +72,8 @@ def local_devices(trainer: Mapping[str, Any]) -> int | list[int]:
     available = torch.cuda.device_count()
     if requested in ("auto", -1):
         return available
+    if available == 1 and requested == num_ranks:
+        return 1
     numbers = requested if isinstance(requested, list) else list(range(requested))
     if not numbers or max(numbers) >= available:
         within = " within CUDA_VISIBLE_DEVICES" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
@@ -84,9 +88,9 @@ def count_devices(devices: int | list[int]) -> int:
     return len(devices) if isinstance(devices, list) else devices
 
 
-def num_local_processes(config: Mapping[str, Any]) -> int:
-    """Return the number of processes that run on this node."""
-    return batch_split.num_processes(config["strategy"], count_devices(local_devices(config["trainer"])))
+def num_local_processes(config: Mapping[str, Any], num_ranks: int = 1) -> int:
+    """Return the number of processes that run on this node. num_ranks: see local_devices."""
+    return batch_split.num_processes(config["strategy"], count_devices(local_devices(config["trainer"], num_ranks)))
 
 
 def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[RankGpu]:
@@ -97,9 +101,11 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     """
     if device_type(trainer["accelerator"]) != "cuda":
         return []
-    local = local_devices(trainer)
-    numbers = local if isinstance(local, list) else list(range(max(local, local_rank + 1)))
-    first, available = local_rank % len(numbers), torch.cuda.device_count()
+    available = torch.cuda.device_count()
+    # a process that sees a single GPU has its own; ranks that share one are found by its UUID
+    local = 1 if available == 1 else local_devices(trainer)
+    numbers = local if isinstance(local, list) else list(range(local if available == 1 else max(local, local_rank + 1)))
+    first = local_rank % len(numbers)
     own = numbers[first : first + num]
     if max(own) >= available:
         raise ConfigError(
@@ -112,9 +118,12 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
 
 def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
     """Return the device of the process with this local rank. A command that runs in one process has local rank 0."""
-    kind, local = device_type(trainer["accelerator"]), local_devices(trainer)
+    kind = device_type(trainer["accelerator"])
     if kind != "cuda":
         return torch.device(kind)
+    if torch.cuda.device_count() == 1:
+        return torch.device(kind, 0)
+    local = local_devices(trainer)
     return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank)
 
 
@@ -129,8 +138,8 @@ def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -
             users.setdefault(uuid, []).append(rank)
     return [
         f"each rank must have its own GPU, but {' and '.join(map(label, ranks))} share {uuid}. Hint: set a different "
-        "LOCAL_RANK or cluster.local_rank for each process of a machine, and list all GPUs of the machine in "
-        "CUDA_VISIBLE_DEVICES."
+        "LOCAL_RANK or cluster.local_rank for each process of a machine, and let CUDA_VISIBLE_DEVICES list all GPUs of "
+        "the machine, or for each process its own."
         for uuid, ranks in users.items()
         if len(ranks) > 1
     ]

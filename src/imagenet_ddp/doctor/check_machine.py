@@ -42,7 +42,7 @@ def _devices(machine: Machine) -> list[Check]:
         return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
     if machine.kind == "mps":
         return passed("the Mac's GPU (mps)", kind="mps")
-    gpus = devices.rank_gpus(trainer, 0, devices.count_devices(devices.local_devices(trainer)))
+    gpus = devices.rank_gpus(trainer, 0, devices.count_devices(devices.local_devices(trainer, machine.num_local)))
     of_ranks = {0: gpus} if machine.num_local == 1 else {rank: [gpu] for rank, gpu in enumerate(gpus)}
     (line,) = nvidia_gpus.describe_gpus(of_ranks, dict.fromkeys(of_ranks, ""), len(of_ranks))
     return passed(line.rstrip("."), kind="cuda", gpus=[vars(gpu) for gpu in gpus])

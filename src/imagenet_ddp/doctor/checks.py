@@ -87,16 +87,16 @@ def inspect_machine(
     from imagenet_ddp.distributed import devices
 
     machine = Machine(config, environ, typed, run_dir)
+    num_ranks = 0  # of this machine, if a launcher has started them
+    with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
+        machine.launch_info = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
+        num_ranks = found.world_info.local_world_size if found.world_info else 0
     try:
         machine.kind = devices.device_type(config["trainer"]["accelerator"])
-        machine.num_local = devices.num_local_processes(config)
+        num_local = devices.num_local_processes(config, num_ranks or 1)
+        machine.num_local = num_ranks or num_local
     except ConfigError as error:
         machine.no_device = error.mistakes
-    with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
-        found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
-        machine.launch_info = found
-        if found.world_info is not None:
-            machine.num_local = found.world_info.local_world_size or machine.num_local
     return machine
 
 

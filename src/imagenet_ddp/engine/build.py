@@ -10,6 +10,7 @@ from pathlib import Path
 
 import lightning.pytorch as L
 import numpy as np
+import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -134,7 +135,8 @@ def make_trainer(
         # frozen layers have no gradients, so DistributedDataParallel must not wait for them
         unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
         options = {**config["strategy"], "find_unused_parameters": unused}
-        strategy = make_strategy(options, world.info.world_size, world.store, kind)
+        own = [torch.device(kind, 0)] * world.info.local_world_size if plan.sees_own_gpu_only else None
+        strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # with rich installed, Lightning's own would bypass the log
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)

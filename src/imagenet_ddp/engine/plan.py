@@ -64,6 +64,12 @@ class Plan:
         return self.accelerator.value == "cpu"
 
     @property
+    def sees_own_gpu_only(self) -> bool:
+        """Return whether this is one of several processes of its node, of which each sees one GPU, its own."""
+        one = self.accelerator.value == "cuda" and self.local_devices in (1, [0])
+        return one and self.world_info.local_world_size > 1
+
+    @property
     def num_devices(self) -> int:
         """Return the number of devices of all processes."""
         return self.num_own_devices * self.world_info.world_size
@@ -94,7 +100,7 @@ def make_plan(
     trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
     local_world_size = world_info.local_world_size
     kind = devices.device_type(trainer["accelerator"])
-    local_devices = devices.local_devices({**trainer, "accelerator": kind})
+    local_devices = devices.local_devices({**trainer, "accelerator": kind}, local_world_size)
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
     # the number of devices of trainer.devices=auto is known only now
@@ -160,7 +166,7 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
         "benchmark": devices.choose_cudnn_benchmark(trainer, plan.accelerator.value),
         "accelerator": plan.accelerator.value,
         # explicit GPU indices unchanged, else the launcher's number of processes, which validation has checked
-        "devices": local if isinstance(local, list) else plan.world_info.local_world_size,
+        "devices": local if isinstance(local, list) or plan.sees_own_gpu_only else plan.world_info.local_world_size,
         "num_nodes": plan.world_info.num_nodes,
         "precision": plan.precision.value,
     }

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as L
 import pytest
 import torch
 from conftest import PROBES, SMALL, Run, clean_environ
@@ -16,6 +17,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
+from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.errors import ConfigError
 
@@ -213,3 +216,16 @@ def test_an_error_is_raised_before_any_process_group() -> None:
     store = distributed.HashStore()
     with pytest.raises(ConfigError, match="nccl is for GPUs"):
         ddp.make_strategy(strategy_keys(process_group_backend="nccl"), 2, store, kind="cpu")
+
+
+def test_lightning_counts_ranks_that_see_one_device_each():
+    """Lightning is told one device, all that this process sees, and the world is still that of the launcher."""
+    info = WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29500)
+    store = distributed.HashStore()
+    strategy = ddp.make_strategy(strategy_keys(name="ddp"), 4, store, "cpu", [torch.device("cpu")] * 2)
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, num_nodes=2, strategy=strategy, plugins=[DetectedEnvironment(info)],
+        logger=False, enable_checkpointing=False,
+    )  # fmt: skip
+    assert (trainer.world_size, trainer.global_rank, trainer.local_rank, trainer.node_rank) == (4, 3, 1, 1)
+    assert trainer.strategy.root_device == torch.device("cpu")

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch import distributed, nn
 from torch.distributed import PrefixStore, Store
@@ -24,11 +25,11 @@ KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
 class StoreDDPStrategy(DDPStrategy):
     """DDPStrategy with a process group on a store that is already connected.
 
-    options: the resolved strategy.* keys.
+    options: the resolved strategy.* keys. devices: see make_strategy.
     """
 
-    def __init__(self, store: Store, options: Mapping[str, Any]):
-        super().__init__(process_group_backend=options["process_group_backend"])
+    def __init__(self, store: Store, options: Mapping[str, Any], devices: list[torch.device] | None = None):
+        super().__init__(process_group_backend=options["process_group_backend"], parallel_devices=devices)
         self._store, self._options = store, options
 
     def setup_distributed(self) -> None:
@@ -75,10 +76,17 @@ def _send_buffers(model: nn.Module) -> None:
         distributed.broadcast(buffer, src=0)
 
 
-def make_strategy(strategy: Mapping[str, Any], world_size: int, store: Store | None, kind: str) -> Strategy | str:
+def make_strategy(
+    strategy: Mapping[str, Any],
+    world_size: int,
+    store: Store | None,
+    kind: str,
+    devices: list[torch.device] | None = None,
+) -> Strategy | str:
     """Return the strategy, or "auto" (Lightning's strategy for a single device) for a single process.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps. Raises ConfigError if this kind of device does not
+    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps. devices: device of each local rank, as this process
+    numbers it; None means that Lightning chooses them. Raises ConfigError if this kind of device does not
     support the strategy.* keys.
     """
     if world_size == 1:
@@ -92,7 +100,7 @@ def make_strategy(strategy: Mapping[str, Any], world_size: int, store: Store | N
         # last bit.
         strategy = {**strategy, "find_unused_parameters": True}
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
-    return StoreDDPStrategy(store, strategy)
+    return StoreDDPStrategy(store, strategy, devices)
 
 
 def training_reads_buffers(model: nn.Module) -> bool:
