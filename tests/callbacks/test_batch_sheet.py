@@ -1,7 +1,5 @@
-"""The contact sheet, and the line about augmentation that makes training wait, in real trainings."""
+"""The contact sheet in real trainings."""
 
-import random
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +11,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from imagenet_ddp.callbacks import BatchSheet, RunningMetrics
-from imagenet_ddp.callbacks.augmentation_note import AugmentationNote, augmentation_s, wait_line
-from imagenet_ddp.callbacks.step_times import StepTimes
+from imagenet_ddp.callbacks import BatchSheet
 from imagenet_ddp.data import ImageDataModule
-from imagenet_ddp.data.augment import Augmentation, AugmentedTransform
 from imagenet_ddp.models.lightning_module import ImageClassifier
 
 pytestmark = [
@@ -59,53 +54,3 @@ def test_other_data_is_let_pass(tmp_path: Path):
     trainer: Any = SimpleNamespace(is_global_zero=True, datamodule=None, default_root_dir=str(tmp_path))
     BatchSheet().on_train_batch_start(trainer, L.LightningModule(), {}, 0)
     assert list(tmp_path.iterdir()) == []
-
-
-# ---- the line about waiting
-
-
-class Slow:
-    """Takes the place of a policy: 20 ms of CPU."""
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        end_s = time.thread_time() + 0.02
-        while time.thread_time() < end_s:
-            random.random()
-        return image
-
-
-def test_an_augmentation_that_makes_training_wait_is_named(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Augmentation, "_torchvision_policy", Slow())
-    lines: list[str] = []
-    train(tree, tmp_path, [RunningMetrics(), AugmentationNote(lines.append)], policy="randaugment", erasing=0.1)
-    (line,) = lines
-    assert line.startswith("Training waits for images for ")
-    assert "the augmentation (data.policy=randaugment, data.erasing=0.1) takes 2" in line
-    assert "Hint: " in line
-
-
-@pytest.mark.parametrize("options", [{}, {"cutout": 3}])
-def test_what_costs_nothing_is_not_blamed(tree: Path, tmp_path: Path, options: dict[str, Any]):
-    lines: list[str] = []
-    note = AugmentationNote(lines.append)
-    train(tree, tmp_path, [RunningMetrics(), note], **options)
-    assert lines == []
-
-
-def test_a_training_that_does_not_wait_says_nothing(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Augmentation, "_torchvision_policy", Slow())
-    monkeypatch.setattr(StepTimes, "data_wait_frac", 0.05)
-    lines: list[str] = []
-    train(tree, tmp_path, [RunningMetrics(), AugmentationNote(lines.append)], policy="randaugment")
-    assert lines == []
-
-
-def test_its_measurement(tree: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Augmentation, "_torchvision_policy", Slow())
-    data = ImageDataModule.from_options("imagefolder", tree, image_size=16, policy="augmix")
-    assert isinstance(data.train_transform, AugmentedTransform)
-    augment_s, whole_s = augmentation_s(data, data.train_transform)
-    assert 0.02 <= augment_s < whole_s
-    line = wait_line(0.31, 0.0021, 0.005, Augmentation((0, 0, 0), "augmix"))
-    assert "31 % of the time" in line
-    assert "(data.policy=augmix) takes 2.1 of the 5.0 ms of CPU time" in line

@@ -6,9 +6,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.augmentation_note import AugmentationNote
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
-from imagenet_ddp.callbacks.chance_note import ChanceNote
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint, require_other_files
 from imagenet_ddp.callbacks.empty_hooks import skip_empty_hooks
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
@@ -62,8 +60,6 @@ def make_callbacks(
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
-        AugmentationNote(log.say),
-        ChanceNote(log.say),
         GracefulStop(agreement),  # after all others, so that its checkpoint includes their work at a step
     ]
     skip_empty_hooks(callbacks)

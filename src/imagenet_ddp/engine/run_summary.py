@@ -1,11 +1,17 @@
 """Collect the results of a finished run for summary.json and for the last lines of the log."""
 
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from imagenet_ddp.callbacks.chance_note import MIN_EPOCHS, at_chance
+import numpy as np
+
+from imagenet_ddp.data.augment import AugmentedTransform
+from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.decoding.image import UnreadableImage
 from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
@@ -21,6 +27,10 @@ NEXT_STEPS = (  # options of train, comment
     ("data=stl10", "STL-10, which is downloaded"),
     ("data=imagenet data.root=FOLDER", "ImageNet"),
 )
+MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
+NUM_VIEWED = 16  # validation images whose size is looked at
+MOST_WAITING = 0.1  # share of the training time spent waiting for images above which the augmentation is named
+MIRRORED = {"left": "right", "right": "left", "b": "d", "d": "b", "p": "q", "q": "p"}
 # Keys of trainer that may be 0 -> the value that the hint suggests
 SUGGESTED = {"max_epochs": 5, "max_steps": -1, "limit_train_batches": 1.0}
 
@@ -76,10 +86,13 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         lines.append(
             f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
         )
-    is_averaged = job.config["averaging"]["name"] != "none"  # an average may lag behind the weights for a long time
+    # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
+    is_comparable = job.config["averaging"]["name"] == "none" and data["sampling"] != "balanced"
+    is_comparable &= job.config["loss"]["class_weights"] is None
     means = parts.metrics.epoch_means
-    if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and not is_averaged:
-        lines += at_chance(best, means.top1, parts.data, parts.module)
+    if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and is_comparable:
+        lines += chance_lines(best, means.top1, parts.data, parts.module.num_counted[0])
+    lines += _wait_lines(parts)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
@@ -95,6 +108,71 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     elif is_generated:
         lines += _next_steps(job.program)
     return lines
+
+
+def chance_lines(best: float, trained: float, data: ImageDataModule, num_counted: int) -> list[str]:
+    """Return a line if the best val/top1 is no better than always answering the most frequent class, with the causes in
+    the options that may apply. Classes that a flip turns into each other are named at any accuracy.
+
+    best: best val/top1. trained: train/top1 of the last epoch. Both are fractions.
+    """
+    classes, options, causes = data.source.classes, data.options, []
+    if options["flip"] and options["augment"] != "none" and (pair := mirrored_pair(classes)):
+        causes.append(
+            f"data.flip={options['flip']:g} mirrors training images, which may turn {pair[0]} into {pair[1]}. "
+            "Hint: set data.flip=0."
+        )
+    counts = np.bincount(data.val_images.targets)
+    guess = counts.max() / counts.sum()
+    luck = 3 * (guess * (1 - guess) / max(num_counted, 1)) ** 0.5  # three standard deviations
+    if len(classes) < 2 or best > guess + min(luck, 0.1 * (1 - guess)):
+        return causes
+    if (share := _visible_share(data)) < 0.6:
+        causes.append(
+            f"Validation sees only the middle {percent(share, 0)} of an image (median). If objects are near the edges, "
+            f"resize the images to squares before training, or set data.val_resize={options['image_size']}."
+        )
+    line = f"Val top-1 is no better than always answering the most frequent class ({percent(guess)})"
+    line += f"; train top-1 is {percent(trained)}."
+    return [line, *(causes or ["Check the labels in train_batch.png and in the validation images."])]
+
+
+def mirrored_pair(classes: Sequence[str]) -> tuple[str, str] | None:
+    """Return two classes whose names differ in left and right, or are b and d, or p and q; None if there are none."""
+    names = {name.lower(): name for name in classes}
+    for name in names:
+        pattern = "[bdpq]" if len(name) == 1 else "left|right"
+        other = re.sub(pattern, lambda found: MIRRORED[found[0]], name)
+        if other != name and other in names:
+            return names[name], names[other]
+    return None
+
+
+def _visible_share(data: ImageDataModule) -> float:
+    """Return the median share of a validation image's area that the centre crop keeps."""
+    shares, images, transform = [], data.val_images, data.eval_transform
+    for index in range(0, len(images), max(len(images) // NUM_VIEWED, 1)):
+        try:
+            picture = images.open(index)
+        except (OSError, UnreadableImage):
+            continue
+        side = min(transform.image_size / transform.resize, 1.0) * min(picture.height, picture.width)
+        shares.append(side**2 / (picture.height * picture.width))
+    return median(shares) if shares else 1.0
+
+
+def _wait_lines(parts: Run) -> list[str]:
+    """Return a line if training waited for images whose augmentation takes noticeable CPU time."""
+    transform, (_, wait) = parts.data.train_transform, parts.metrics.train_times.of_run()
+    if wait is None or wait < MOST_WAITING or not isinstance(transform, AugmentedTransform):
+        return []
+    if not (costly := transform.augmentation.costly()):
+        return []
+    keys = ", ".join(f"data.{key}={value}" for key, value in costly.items())
+    return [
+        f"Training waited for images for {percent(wait, 0)} of the time, in part for their augmentation ({keys}). "
+        "Hint: increase data.num_workers if CPU cores are unused, or choose a cheaper data.policy (docs/data.md)."
+    ]
 
 
 def _untrained_sentence(trainer: Mapping[str, Any]) -> str:
