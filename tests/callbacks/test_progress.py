@@ -213,7 +213,7 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     assert "| loss 0.0000 (1.5000) | top-1 0.00 % (50.00) | top-5 0.00 % (75.00) |" in second  # a rank without images
 
 
-def test_what_an_option_asks_lightning_for_is_shown_and_the_rest_is_noted(tmp_path: Path) -> None:
+def test_what_an_option_asks_lightning_for_is_shown_and_advice_is_left_out(tmp_path: Path) -> None:
     stream = io.StringIO()
     log = Log(tmp_path, 0, stream)
     handler = _ToLog(log)
@@ -227,7 +227,7 @@ def test_what_an_option_asks_lightning_for_is_shown_and_the_rest_is_noted(tmp_pa
     log.close()
     assert stream.getvalue() == "Report\n| a  | b\n  | Name\n--\n"
     assert [line[20:] for line in (tmp_path / "rank0.log").read_text().splitlines() if line[:1] == "2"] == [
-        "Report", "  | Name", "x y",
+        "Report", "  | Name",
     ]  # fmt: skip
 
 
@@ -265,6 +265,19 @@ def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypa
     log.close()
     assert stream.getvalue() == "Warning: the sky is falling\n"
     assert "sync_dist" not in (tmp_path / "rank0.log").read_text()
+
+
+def test_the_log_has_what_lightning_warns_of_and_no_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
+    log = Log(tmp_path, 0, io.StringIO())
+    log.capture_libraries()
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).info("TPU available: False, using: 0 TPU cores")
+        logging.getLogger(name).warning("the sky is\n falling")
+    logging.getLogger("lightning.pytorch.profilers.profiler").info("a table that was requested")
+    log.close()
+    lines = [line.split(" ", 2)[2] for line in (tmp_path / "rank0.log").read_text().splitlines()]
+    assert lines == ["the sky is falling"] * 2 + ["a table that was requested"]
 
 
 def test_figures_of_nothing() -> None:

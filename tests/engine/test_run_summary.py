@@ -51,6 +51,7 @@ def closed(
     config = {
         "data": {"name": data, "_target_": None, "sampling": sampling}, "trainer": trainer,
         "averaging": {"name": averaging}, "loss": {"class_weights": None},
+        "model": {"_target_": None, "args": {}, "weights": "DEFAULT"},
     }  # fmt: skip
     best = SimpleNamespace(value=0.9 if num_steps else None, epoch=5)
     metrics = SimpleNamespace(best=best, num_epochs=1, epoch_means=None)

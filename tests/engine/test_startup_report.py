@@ -43,6 +43,24 @@ def test_the_learning_rate_is_that_of_the_trained_layers(
     assert startup_report.learning_lines(plan.config, 0) == others
 
 
+@pytest.mark.parametrize(
+    ("typed", "num_images", "is_said"),
+    [
+        ((), 3000, True),
+        (("data=imagefolder",), 20_000, False),
+        (("model.weights=DEFAULT",), 3000, False),
+        (("+model.args.width_mult=0.5",), 3000, False),
+        (("data=shapes", "data.root=null"), 3000, False),
+    ],
+)
+def test_few_photographs_without_weights_are_told_of_finetuning(
+    typed: tuple[str, ...], num_images: int, is_said: bool, folder: list[str]
+) -> None:
+    words = [] if "data=shapes" in typed else [word for word in folder if not word.startswith("model.weights")]
+    lines = startup_report.from_scratch_lines(plan_of(*words, *typed).config, num_images)
+    assert [line.endswith("Hint: set experiment=finetune.") for line in lines] == [True] * is_said
+
+
 def test_other_lines_name_the_same_learning_rate(folder: list[str]) -> None:
     typed = ["model.freeze=backbone", "optim.lr=0.1", "optim.lr_head=0.5", "optim.reference_batch=32"]
     plan = plan_of(*folder, *typed, "trainer.max_epochs=1", "schedule.warmup_epochs=2", update_before=32,

@@ -16,6 +16,7 @@ from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.startup_report import from_scratch_lines
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import compile_lines, compile_statistics
 from imagenet_ddp.runs import summary
@@ -93,6 +94,8 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and is_comparable:
         lines += chance_lines(best, means.top1, parts.data, parts.module.num_counted[0])
     lines += _wait_lines(parts)
+    if parts.trainer.global_step:
+        lines += from_scratch_lines(job.config, len(parts.data.train_images))
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)

@@ -17,6 +17,8 @@ from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_r
 from imagenet_ddp.models.parameter_groups import no_decay_kinds
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
+FEW_IMAGES = 20_000  # a sixtieth of ImageNet
+
 
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
@@ -33,6 +35,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f" {_loss_words(config['loss'])}.",
         *_class_weight_lines(config["loss"]["class_weights"], data.source.classes),
         *learning_lines(config, plan.averaging_start_epoch),
+        *from_scratch_lines(config, len(data.train_images)),
         *batch_lines(plan),
         learning_rate_line(plan),
         *long_warmup_lines(plan),
@@ -124,6 +127,20 @@ def _speed_lines(plan: Plan) -> list[str]:
     elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:
         lines.append(f"compile={mode}: torch skips CUDA graphs for batch norm under DistributedDataParallel.")
     return lines
+
+
+def from_scratch_lines(config: Config, num_images: int) -> list[str]:
+    """Return a line if photographs of the user's own are too few to train a net from random weights."""
+    data, model = config["data"], config["model"]
+    is_own = data["name"] in ("imagefolder", "table", "packed") and not data["_target_"]
+    # the library's weights fit its own nets, unchanged
+    has_weights = not (model["_target_"] or model["args"])
+    if model["weights"] is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
+        return []
+    return [
+        f"Trained from scratch, on {count_noun(num_images, 'image')}: with fewer than {FEW_IMAGES:,}, weights from "
+        "ImageNet usually reach a far higher accuracy. Hint: set experiment=finetune."
+    ]
 
 
 def _data_line(data: ImageDataModule, config: Config) -> str:

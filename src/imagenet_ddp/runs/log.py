@@ -98,8 +98,9 @@ class Log:
         live.update(Text(view) if isinstance(view, str) else view, refresh=True)
 
     def capture_libraries(self) -> None:
-        """Send Lightning's messages and all warnings to this log. Messages go to the file only, each warning goes once
-        to the screen and the file, and tables requested by an option go to both."""
+        """Send Lightning's log and all warnings to this log. What Lightning logs as a warning or an error goes to the
+        file only, each Python warning goes once to the screen and the file, and tables requested by an option go to
+        both."""
         for name in ("lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
             logger = logging.getLogger(name)
             logger.handlers = [_ToLog(self)]
@@ -133,7 +134,5 @@ class _ToLog(logging.Handler):
         if record.name.startswith(REQUESTED):
             self._log.say(record.getMessage().strip("\n"))
             return
-        text = " ".join(record.getMessage().split())
-        # leaves out advertisements, and a note that comes with each checkpoint
-        if "Tip:" not in text and "was not set, defaulting" not in text:
-            self._log.note(text)
+        if record.levelno >= logging.WARNING:  # the rest is advice, and lines such as "TPU available: False"
+            self._log.note(" ".join(record.getMessage().split()))

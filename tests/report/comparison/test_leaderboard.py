@@ -9,7 +9,7 @@ from imagenet_ddp.report.comparison.differences import find_differences
 from imagenet_ddp.report.comparison.leaderboard import leaderboard, number_cell, sort_runs
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
-from imagenet_ddp.system.text_table import Table
+from imagenet_ddp.system.text_table import Table, as_markdown, as_text
 
 
 def table_of(folder: Path) -> Table:
@@ -54,6 +54,20 @@ def test_orders(sort: str, order: str, tmp_path: Path):
     runs = [read_run(path) for path in find_runs(tmp_path)]
     assert "".join(run.folder.name for run in sort_runs(runs, sort)) == order
     assert "".join(run.folder.name for run in sort_runs(runs[::-1], sort)) == order
+
+
+def test_options_in_which_many_runs_differ_come_first_and_the_rest_is_in_the_csv(tmp_path: Path):
+    for number in range(6):
+        rare = {f"model.args.x{other}": number == other for other in range(6)} | {"optim.momentum": number == 3}
+        make_run(tmp_path / str(number), {"optim.lr": number + 0.1, "data.batch_size": number % 2, **rare})
+    table = table_of(tmp_path)
+    options = [column for column in table.columns if "." in column.key]
+    assert [column.key for column in options][:2] == ["optim.lr", "data.batch_size"]
+    assert [column.shown for column in options] == [True] * 6 + [False] * 3
+    assert "x4" not in as_markdown(table)[0]
+    assert table.notes == ["Further options that differ are in report.csv: x4, x5, momentum."]
+    lines, left_out = as_text(table, 80)
+    assert max(map(len, lines)) <= 80 and "images/s" in left_out and "batch_size" in lines[0]
 
 
 def test_numbers_have_four_digits():

@@ -1,6 +1,8 @@
 """Make the leaderboard, a table of runs with the options in which they differ."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from imagenet_ddp.report.comparison.differences import (
     Differences,
@@ -20,6 +22,8 @@ SORTS = {
     "top1": ("best_top1", True), "top5": ("top5", True), "loss": ("loss", False),
     "images_per_s": ("images_per_s", True), "train_s": ("train_s", False), "epochs": ("epochs", True),
 }  # fmt: skip
+MOST_OPTIONS = 6  # columns of options; further ones are in the CSV only
+MOST_EQUAL = 0.75  # an option with the same value in a larger share of the runs comes after the others
 CSV_COLUMNS = ("global_batch_size", "precision", "num_parameters", "num_train_images", "num_val_images",
                "data_wait_frac", "git_commit", "finished_at")  # fmt: skip
 
@@ -42,12 +46,18 @@ def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     """Return the table of runs. runs: the runs in the order of the rows."""
+
+    def is_rare(key: str) -> bool:
+        return max(Counter(canonical(option(run, key)) for run in runs).values()) > MOST_EQUAL * len(runs)
+
+    differences = replace(differences, keys=sorted(differences.keys, key=is_rare))
     options = []
     for index, key in enumerate(differences.keys):
         values = [option(run, key) for run in runs]
         is_number = all(value is UNKNOWN or as_number(value) is not None for value in values)
         drop = index + (2 if index < 3 else 30)
-        options.append(Column(key, printable(differences.title(key)), drop, right=is_number))
+        title = printable(differences.title(key))
+        options.append(Column(key, title, drop, right=is_number, shown=index < MOST_OPTIONS))
     columns = [
         Column("place", "#"), Column("run", "run", right=False), Column("best/val/top1", "top-1 %"),
         *options,
@@ -63,7 +73,9 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
         [Cell(place, str(place)), text_cell(name), *_cells(run, differences)]
         for place, (run, name) in enumerate(zip(runs, names, strict=True), 1)
     ]
-    return Table(columns, rows, _title(runs))
+    further = [column.title for column in options if not column.shown]
+    notes = [f"Further options that differ are in report.csv: {', '.join(further)}."] if further else []
+    return Table(columns, rows, _title(runs), notes)
 
 
 def _cells(run: Run, differences: Differences) -> list[Cell]:
