@@ -49,7 +49,7 @@ def test_images_that_are_gone_are_named_with_their_whole_path(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     own = data(Path("photos"))
     found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], data=own))
-    reason = f"photos/train ({tmp_path}/photos/train) cannot be read: No such file or directory."
+    reason = f"photos/val ({tmp_path}/photos/val) cannot be read: No such file or directory."
     assert read_pictures(found, [0], []).reason == reason
 
 
