@@ -16,7 +16,6 @@ from statistics import median
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report import watch
 from imagenet_ddp.report.comparison import curves, write
 from imagenet_ddp.report.comparison.collect import collect_runs, notes_on, version_notes
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
@@ -43,9 +42,7 @@ def main() -> None:
             return
         require_current_folder()
         options, mistakes = read(sys.argv[1:])
-        if options.watch == "true" and not mistakes:
-            watch.watch(options.folders[0])
-        elif not wants_page(options):
+        if not wants_page(options):
             _report(options, mistakes)
         elif mistakes:
             raise ConfigError(mistakes)

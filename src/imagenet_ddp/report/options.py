@@ -10,12 +10,15 @@ from imagenet_ddp.system.paths import not_writable_reason
 
 EXAMPLES = {
     "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
-    "by": "by=recipe", "against": "against=RECIPE", "watch": "watch=true", "maps": "maps=false",
+    "by": "by=recipe", "against": "against=RECIPE", "maps": "maps=false",
 }  # fmt: skip
 ALLOWED = {
     "format": choice("text", "markdown", "csv"), "by": choice("run", "recipe", "fold"),
-    "watch": choice("true", "false"), "maps": choice("true", "false"),
+    "maps": choice("true", "false"),
 }  # fmt: skip
+
+# A removed option -> what to do instead.
+REMOVED = {"watch": "run `tail -f RUN/logs/rank0.log`"}
 
 
 @dataclass
@@ -27,7 +30,6 @@ class Options:
     by: str = "run"  # a row per run, or per recipe over its seeds; fold: one page of all folds
     against: str | None = None  # the recipe that the others are compared with; None: the first
     maps: str = "true"  # whether a page has class activation maps
-    watch: str = "false"  # true: follow one run until it ends
 
     @property
     def out_folder(self) -> Path:
@@ -51,6 +53,8 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
                 setattr(options, key, value)
                 if key in ALLOWED:
                     mistakes += expect(key, value, ALLOWED[key], EXAMPLES[key])
+        elif key in REMOVED:
+            mistakes.append(f"{key} was removed. Hint: {REMOVED[key]}.")
         elif Path(word).is_dir():
             num_folders += 1
             options.folders.append(Path(word))
@@ -67,6 +71,4 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
             )
     if not num_folders:
         mistakes.insert(0, "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`.")
-    elif options.watch == "true" and num_folders > 1:
-        mistakes.append(f"watch=true needs a single run folder, got {num_folders} folders. Hint: pass one run folder.")
     return options, mistakes
