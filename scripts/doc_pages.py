@@ -259,7 +259,7 @@ def recipes(results: Path = RESULTS) -> str:
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
         text = " ".join(comments[1:])
-        what, *fields = re.split(r" (?=(?:Expect|Differs|Costs|Command)[:,])", text)
+        what, *fields = re.split(r" (?=(?:Expect|Source|Differs|Costs|Command)[:,])", text)
         rows = [f"- {line}" for line in fields if not line.startswith("Command")]
         commands = [line.partition(": ")[2].strip() for line in fields if line.startswith("Command")]
         parts.append("\n".join([f"## {path.stem}\n", what, "", *rows, "\n```", *commands, "```", ""]))
