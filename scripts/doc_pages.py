@@ -14,6 +14,7 @@ from imagenet_ddp.benchmark import result_tables
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
 from imagenet_ddp.cli.translate import translate
+from imagenet_ddp.config import read_if
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema.commands import COMMANDS
@@ -51,13 +52,13 @@ def _is_own(key: Key, of_train: Key | None) -> bool:
 
 
 def _table(title: str, keys: list[Key]) -> list[str]:
-    head = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    head = ["| key | value | default | meaning | read if |", "|---|---|---|---|---|"]
     return [f"## {title or 'Keys of all commands'}\n", *head, *map(_row, keys), ""]
 
 
 def _row(key: Key) -> str:
     words = key.words if key.allowed is not None or key.type is not dict else "a mapping"
-    cells = (f"`{key.path}`", words, _default(key), key.meaning)
+    cells = (f"`{key.path}`", words, _default(key), key.meaning, read_if.words(key.path))
     return f"| {' | '.join(map(_escaped, cells))} |"
 
 

@@ -94,7 +94,8 @@ def test_the_line_of_each_is_accepted(term: Term, value: str):
     words = [value] if name == "DIR" else [name, *value.split()] if name.startswith("-") else [f"{name}={value}"]
     translation = translate("train", [*words, *BESIDE.get(name, "").split()], {})
     assert translation is not None
-    assert mistakes(translation) == []
+    # what another recipe or optimizer reads is a mistake of the line only beside the default data
+    assert not [text for text in mistakes(translation) if "has no effect" not in text]
     row = next(row for row in translation.text.split("\n") if row.strip().startswith(" ".join(words)))
     assert row.strip() != f"{' '.join(words)}: as it is.", "what is nothing here has a reason"
     assert "but no value is typed" not in row and "no option here has this" not in row
@@ -108,7 +109,8 @@ def test_flags_can_be_switched_off():
     for term in (term for term in TERMS if term.flag and term.names[0].startswith("--")):
         name = term.names[0]
         negated = translate("train", [f"--no-{name[2:]}"], {})
-        assert negated is not None and mistakes(negated) == []
+        assert negated is not None
+        assert not [text for text in mistakes(negated) if "has no effect" not in text]
         same = translate("train", [f"{name}=false"], {})
         assert same is not None and same.argv == negated.argv
         positive = translate("train", [name], {})
@@ -122,7 +124,8 @@ def test_flags_can_be_switched_off():
 def test_whole_commands_of_the_page_are_accepted(line: str):
     translation = translate("train", line.replace("FOLDER", "pets").split()[1:], {})
     assert translation is not None
-    assert mistakes(translation) == []
+    # what another recipe or optimizer reads is a mistake of the line only beside the default data
+    assert not [text for text in mistakes(translation) if "has no effect" not in text]
 
 
 # What these programs have, so that none is forgotten: pytorch/examples @77f55b9, torchvision's references @ebc4bc1.

@@ -75,7 +75,6 @@ def test_well(typed: dict[str, Any]):
         ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
         ({"model__freeze": "backbone"}, "model.freeze=backbone needs pretrained layers"),
         ({"model__batch_norm": "frozen"}, "model.batch_norm=frozen needs pretrained layers"),
-        ({"model__unfreeze_epoch": 2}, "needs frozen layers, but model.freeze is null"),
         ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but gone.pt does not exist"),
         ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
         ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),

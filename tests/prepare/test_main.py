@@ -47,7 +47,7 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
         (["prepare=pack", "data=shapes"], "out must be the folder to write, but is not set"),
         (
             ["prepare=check", "archive_dir=."],
-            "archive_dir must only be set for prepare=imagenet, got prepare=check",
+            "archive_dir=. has no effect, because it is read only if prepare.name is imagenet",
         ),
         (["prepare=pack", "out=a_file/x", "data=imagenet"], "a_file is a file. Hint: set out=FOLDER"),
     ],

@@ -14,6 +14,7 @@ from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config import keys, trainer_options
 from imagenet_ddp.config.keys import Key
+from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
@@ -73,6 +74,8 @@ def validate(
         trainer["accelerator"] = "gpu"
     # doctor leaves images, devices and launcher to its checks
     of_options = "predict" if verb == "doctor" else verb
+    if not partial or verb in ("prepare", "benchmark"):
+        found += unread(typed, plain, declared)
     found += data_check.validate(plain, environ, verb=of_options, partial=partial, elsewhere=elsewhere)
     found += learning_check.validate(plain, environ, partial=partial)
     if verb == "doctor":

@@ -61,18 +61,9 @@ def validate(
         )
     if integer(8).accepts(data["progressive_start"]):
         found += _progressive(data)
-    found += validate_augment(data) + _sampling(data) + _fold(data, verb)
+    found += validate_augment(data) + _sampling(data) + _fold(data)
     if data["_target_"] or verb in USE_MODEL:
         return found
-    if data["fold"] is not None and data["name"] != "stl10":
-        found.append(
-            f"data.fold is for stl10's official folds, but data.name is {data['name']}. "
-            "Hint: set data.fold=null, or set data=stl10."
-        )
-    if data["images_dir"] is not None and data["name"] != "table":
-        found.append(
-            f"data.images_dir is for data=table, but data.name is {data['name']}. Hint: set data.images_dir=null."
-        )
     is_named = data["name"] == "stl10" or bool(data["root"])
     if elsewhere and is_named and not str(data["root"]).startswith("~"):
         pass  # the job on the other machine checks it
@@ -96,11 +87,6 @@ def validate(
         from imagenet_ddp.data.sources.packed import object_store  # here, because it imports fsspec
 
         found += object_store.validate(data["root"])
-    if data["name"] not in (*OF_FOLDERS, "table") and data["val_fraction"] is not None:
-        found.append(
-            f"data.val_fraction is for folders of images without val/ and tables without a split, but {data['name']} "
-            "has validation images of its own. Hint: set data.val_fraction=null."
-        )
     return found
 
 
@@ -115,15 +101,10 @@ def _sampling(data: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _fold(data: Mapping[str, Any], verb: str) -> list[str]:
+def _fold(data: Mapping[str, Any]) -> list[str]:
     fraction, fold = data["val_fraction"], data["val_fold"]
-    if not integer(1).accepts(fold):  # a value of another type is already reported
-        return []
-    if fraction is None:  # the model of a fold may be evaluated on all images of another folder
-        text = f"data.val_fold must be 0 without data.val_fraction, got {fold}. Hint: set data.val_fold=0."
-        return [] if verb in ("evaluate", "predict", "export") else [text]
-    if not number(above=0, below=1).accepts(fraction):
-        return []
+    if not integer(1).accepts(fold) or not number(above=0, below=1).accepts(fraction):
+        return []  # a value of another type is already reported
     return expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
 
 

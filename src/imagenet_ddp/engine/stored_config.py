@@ -59,7 +59,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     if mistakes := _other_split(stored["config"], merged, checkpoint):
         raise ConfigError(mistakes)
-    if mistakes := validate.validate(merged, environ, request.verb)[0]:
+    if mistakes := validate.validate(merged, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:
         raise ConfigError(

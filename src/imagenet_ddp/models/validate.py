@@ -119,11 +119,6 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             "strategy.static_graph=true needs the same graph in every step, but model.unfreeze_epoch changes it. "
             "Hint: set strategy.static_graph=false."
         )
-    if model["unfreeze_epoch"] is not None and model["freeze"] is None:
-        found.append(
-            f"model.unfreeze_epoch={model['unfreeze_epoch']} needs frozen layers, but model.freeze is null. "
-            "Hint: set model.freeze=backbone."
-        )
     for key, value in (("freeze", "backbone"), ("batch_norm", "frozen")):
         if model[key] == value and not model["weights"]:
             found.append(
@@ -135,13 +130,6 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             "loss.class_weights=balanced and data.sampling=balanced both compensate for rare classes, so together they "
             "compensate twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
         )
-    if model["_target_"]:
-        for key, off in (("drop_path", None), ("zero_init_last", False)):
-            if model[key] != off:
-                found.append(
-                    f"model.{key} is an option of torchvision's and timm's models, but model._target_ is set. "
-                    f"Hint: leave model.{key} out, and set model.args."
-                )
     return found
 
 

@@ -43,9 +43,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
 
 def _validate_archive_dir(name: str, value: str | None) -> list[str]:
     if name != "imagenet":
-        if value is None:
-            return []
-        return [f"archive_dir must only be set for prepare=imagenet, got prepare={name}. Hint: leave archive_dir out."]
+        return []
     if value is None:
         hint = "set archive_dir=FOLDER to the folder with ILSVRC2012_img_train.tar"
         return [f"archive_dir must be the folder of the archives, but is not set. Hint: {hint}."]

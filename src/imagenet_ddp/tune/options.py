@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
 from imagenet_ddp.cli.single_process import refuse_multirun
-from imagenet_ddp.config.keys import key_of, validate_group
+from imagenet_ddp.config.keys import declared, key_of, validate_group
+from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -124,6 +125,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
     train_argv = [token for token in argv if not (_belongs(token, "tune") or _belongs(token, "search"))]
     typed = [token for token in request.typed if token in train_argv]
     found = validate_group("tune", options, "tune")
+    found += unread(request.typed, {"tune": options}, declared("tune"))
     if config.resume is not None:
         found.append(
             f"resume must not be set for tune, got {config.resume}: it resumes a single run. Hint: set "

@@ -119,15 +119,6 @@ def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], num_devices: 
          "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp, which keeps only the"
          " batch-norm statistics"
          " of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."),
-        ({"name": "dp", "comm_hook": "fp16"}, {},
-         "strategy.comm_hook=fp16 is for strategy=ddp, but the strategy is dp, which has no process group."
-         " Hint: leave this key out, or set strategy=ddp."),
-        ({"name": "balanced_dp", "process_group_backend": "nccl", "static_graph": True}, {},
-         "strategy.process_group_backend=nccl, strategy.static_graph=true are for strategy=ddp, but the strategy is"
-         " balanced_dp, which has no process group. Hint: leave these keys out, or set strategy=ddp."),
-        ({"name": "ddp", "first_device_batch": 2}, {},
-         "strategy.first_device_batch=2 is for strategy=balanced_dp, but the strategy is ddp."
-         " Hint: set strategy=balanced_dp, or leave strategy.first_device_batch out."),
         ({"name": "balanced_dp", "first_device_batch": 0}, {},
          "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more,"
          " but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."),

@@ -7,15 +7,12 @@ devices, strategy.first_device_batch=2 results in 2 + 3 + 3 = 8 images.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
-from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.config.validators import integer, shown
+from imagenet_ddp.config.validators import integer
 from imagenet_ddp.errors import ConfigError
 
 DATA_PARALLEL = ("dp", "balanced_dp")
-_OWN_KEYS = {"name", "first_device_batch"}  # the other strategy.* keys are for ddp
 
 
 def num_processes(strategy: Mapping[str, Any], num_devices: int) -> int:
@@ -148,11 +145,6 @@ def validate(
     """
     name, first = strategy["name"], strategy["first_device_batch"]
     errors: list[str] = []
-    if name != "balanced_dp" and integer(0).accepts(first):
-        errors.append(
-            f"strategy.first_device_batch={first} is for strategy=balanced_dp, but the strategy is {name}."
-            " Hint: set strategy=balanced_dp, or leave strategy.first_device_batch out."
-        )
     if name not in DATA_PARALLEL:
         return errors
     if name == "balanced_dp" and integer(0, 0).accepts(first) and num_devices == 1:
@@ -167,14 +159,6 @@ def validate(
         errors.append(
             f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the"
             " batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."
-        )
-    defaults = {field.name: field.default for field in fields(StrategyConfig) if field.name not in _OWN_KEYS}
-    typed = [f"strategy.{key}={shown(strategy[key])}" for key in defaults if strategy[key] != defaults[key]]
-    if typed:
-        is_for, these = ("is", "this key") if len(typed) == 1 else ("are", "these keys")
-        errors.append(
-            f"{', '.join(typed)} {is_for} for strategy=ddp, but the strategy is {name}, which has no process group."
-            f" Hint: leave {these} out, or set strategy=ddp."
         )
     return errors
 

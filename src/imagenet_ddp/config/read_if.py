@@ -1,0 +1,181 @@
+"""Declare which keys are read only while other keys have certain values, and report a typed key that nothing reads.
+
+Only typed keys are reported: a recipe or a checkpoint may hold values for choices that the command line replaces. null
+means that the key is not set.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.keys import Key, key_of, leaves
+from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
+
+
+@dataclass(frozen=True)
+class Condition:
+    """At least one of these keys must have a value of this kind. example: a value that makes the key count."""
+
+    keys: tuple[str, ...]
+    allowed: Kind
+    example: str
+
+    @property
+    def words(self) -> str:
+        return f"{' or '.join(self.keys)} is {self.allowed.words}"
+
+    @property
+    def hint(self) -> str:
+        key = self.keys[0]
+        group, _, last = key.rpartition(".")
+        is_file = last == "name" and (conf_dir() / group / f"{self.example}.yaml").is_file()
+        return f"{group if is_file else key}={self.example}"
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """values: path -> value. A key that this command does not have restricts nothing."""
+        return any(key not in values or self.allowed.accepts(values[key]) for key in self.keys)
+
+
+def _one_of(key: str, *options: str) -> Condition:
+    return Condition((key,), choice(*options), options[0])
+
+
+def _set(key: str, example: str) -> Condition:
+    return Condition((key,), kind("set", lambda value: value is not None), example)
+
+
+def _null(key: str) -> Condition:
+    return Condition((key,), NULL, "null")
+
+
+_SHARDS = _one_of("data.name", "packed", "streamed")
+_FOLDERS = _one_of("data.name", "imagefolder", "imagenet")
+_STL10, _STREAMED = _one_of("data.name", "stl10"), _one_of("data.name", "streamed")
+_CROPS = _one_of("data.augment", "crop", "pad_crop")
+_OF_LIBRARY = _null("model._target_")
+_OPTIM = _null("optim._target_")
+_WITH_WARMUP = (
+    Condition(("schedule.warmup_epochs",), AUTO | number(above=0), "auto"),
+    _one_of("schedule.name", "cosine", "linear", "poly", "step", "multistep", "exponential", "wsd", "constant"),
+)
+_TEACHER = _set("teacher.weights", "DEFAULT")
+_DDP = _one_of("strategy.name", "auto", "ddp")
+_PACK, _CHECK = _one_of("prepare.name", "pack"), _one_of("prepare.name", "check")
+_LOADER = _one_of("benchmark.name", "loader")
+_MEDIAN = _one_of("tune.pruner", "median")
+
+CONDITIONS: dict[str, tuple[Condition, ...]] = {
+    "data.train_dir": (_FOLDERS,),
+    "data.val_dir": (_FOLDERS,),
+    "data.images_dir": (_one_of("data.name", "table"),),
+    "data.val_fraction": (_one_of("data.name", "imagefolder", "imagenet", "table"),),
+    "data.val_fold": (_set("data.val_fraction", "0.2"),),
+    "data.fold": (_STL10,),
+    "data.download": (_STL10,),
+    "data.verify": (_SHARDS,),
+    "data.shuffle_window_shards": (_SHARDS,),
+    "data.cache_dir": (_STREAMED,),
+    "data.cache_gib": (_STREAMED,),
+    "data.crop_scale": (_one_of("data.augment", "crop"),),
+    "data.pad": (_one_of("data.augment", "pad_crop"),),
+    "data.flip": (_CROPS,),
+    "data.train_size": (_CROPS,),
+    "data.progressive_start": (_CROPS,),
+    "data.progressive_epochs": (_set("data.progressive_start", "128"), _CROPS),
+    "data.policy_ops": (_one_of("data.policy", "randaugment", "augmix"),),
+    "data.policy_magnitude": (_one_of("data.policy", "randaugment", "augmix"),),
+    "data.autoaugment": (_one_of("data.policy", "autoaugment"),),
+    "data.mix_probability": (Condition(("data.mixup_alpha", "data.cutmix_alpha"), number(above=0), "0.2"),),
+    "data.bad_image_limit": (_one_of("data.on_bad_image", "skip"),),
+    "model.library": (_OF_LIBRARY,),
+    "model.drop_path": (_OF_LIBRARY,),
+    "model.zero_init_last": (_OF_LIBRARY,),
+    "model.unfreeze_epoch": (_one_of("model.freeze", "backbone"),),
+    "compile.regions": (_one_of("compile.name", "default", "reduce-overhead", "max-autotune", "auto"),),
+    "optim.lr_adamw": (_one_of("optim.name", "muon"), _OPTIM),
+    "optim.reference_batch": (_one_of("optim.scaling", "auto", "linear", "sqrt"),),
+    "optim.momentum": (_one_of("optim.name", "sgd", "rmsprop", "lars", "muon"), _OPTIM),
+    "optim.betas": (
+        _one_of("optim.name", "adamw", "adam", "nadam", "lamb", "lion", "muon", "adabelief", "adan", "adopt", "mars",
+                "nadamw"),
+        _OPTIM,
+    ),
+    "optim.eps": (
+        _one_of("optim.name", "adamw", "adam", "nadam", "rmsprop", "lamb", "muon", "adabelief", "adan", "adopt",
+                "madgrad", "mars", "nadamw"),
+        _OPTIM,
+    ),
+    "optim.weight_decay": (_OPTIM,),
+    "optim.nesterov": (_one_of("optim.name", "sgd"), _OPTIM),
+    "schedule.step_epochs": (_one_of("schedule.name", "step"),),
+    "schedule.milestones": (_one_of("schedule.name", "multistep"),),
+    "schedule.gamma": (_one_of("schedule.name", "step", "multistep", "exponential"),),
+    "schedule.power": (_one_of("schedule.name", "poly"),),
+    "schedule.cycle_epochs": (_one_of("schedule.name", "cosine"),),
+    "schedule.decay_fraction": (_one_of("schedule.name", "wsd"),),
+    "schedule.peak_fraction": (_one_of("schedule.name", "one_cycle"),),
+    "schedule.final_fraction": (_one_of("schedule.name", "cosine", "linear", "poly", "one_cycle", "wsd"),),
+    "schedule.warmup": _WITH_WARMUP,
+    "schedule.warmup_start": _WITH_WARMUP,
+    "loss.focal_gamma": (_one_of("loss.name", "focal"),),
+    "loss.bce_threshold": (_one_of("loss.name", "bce"),),
+    "teacher.name": (_TEACHER,),
+    "teacher.library": (_TEACHER,),
+    "teacher.share": (_TEACHER,),
+    "teacher.temperature": (_TEACHER,),
+    "averaging.decay": (_one_of("averaging.name", "ema"),),
+    "averaging.every_n_steps": (_one_of("averaging.name", "ema"),),
+    "averaging.start_epoch": (_one_of("averaging.name", "ema", "swa"),),
+    "strategy.process_group_backend": (_DDP,),
+    "strategy.find_unused_parameters": (_DDP,),
+    "strategy.bucket_cap_mb": (_DDP,),
+    "strategy.static_graph": (_DDP,),
+    "strategy.gradient_as_bucket_view": (_DDP,),
+    "strategy.forward_sync_buffers": (_DDP,),
+    "strategy.init_sync": (_DDP,),
+    "strategy.comm_hook": (_DDP,),
+    "strategy.first_device_batch": (_one_of("strategy.name", "balanced_dp"),),
+    "trainer.gradient_clip_algorithm": (Condition(("trainer.gradient_clip_val",), number(above=0), "1.0"),),
+    "tune.num_random_trials": (_one_of("tune.sampler", "tpe"),),
+    "tune.pruner_num_trials": (_MEDIAN,),
+    "tune.pruner_num_epochs": (_MEDIAN,),
+    "prepare.timeout_s": (_CHECK,),
+    "prepare.memory_mib": (_CHECK,),
+    "prepare.short_side": (_PACK,),
+    "prepare.quality": (_PACK, _one_of("prepare.form", "jpeg")),
+    "prepare.form": (_PACK,),
+    "prepare.shard_mib": (_PACK,),
+    "archive_dir": (_one_of("prepare.name", "imagenet"),),
+    "benchmark.num_images": (_one_of("benchmark.name", "loader", "train"),),
+    "benchmark.num_workers": (_LOADER,),
+    "benchmark.short_side": (_LOADER,),
+    "benchmark.quality": (_LOADER,),
+    "benchmark.model": (_LOADER,),
+}  # fmt: skip
+
+
+def words(path: str) -> str:
+    """Return when a key is read, in words; "" if always."""
+    return " and ".join(condition.words for condition in CONDITIONS.get(path, ()))
+
+
+def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[str]:
+    """Return a message for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
+    values, found = leaves(config), []
+    for path, conditions in CONDITIONS.items():
+        if path not in declared or values.get(path) is None or not any(_sets(option, path) for option in typed):
+            continue
+        if failed := next((each for each in conditions if not each.holds(values)), None):
+            found.append(
+                f"{path}={shown(values[path])} has no effect, because it is read only if {failed.words}, and "
+                f"{failed.keys[0]} is {shown(values[failed.keys[0]])}. Hint: set {failed.hint}, or leave {path} out."
+            )
+    return found
+
+
+def _sets(option: str, path: str) -> bool:
+    """Return whether a typed option sets a key: optim.momentum=0.5, or optim={momentum:0.5}."""
+    group, _, last = path.rpartition(".")
+    value = option.partition("=")[2].lstrip()
+    return key_of(option) == path or (key_of(option) == group and value.startswith("{") and f"{last}:" in value)

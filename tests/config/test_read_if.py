@@ -1,0 +1,102 @@
+"""A key that was typed and that nothing reads is refused, with what would make it count."""
+
+import re
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.benchmark import options as benchmark_options
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.keys import Key, declared
+from imagenet_ddp.config.read_if import CONDITIONS, words
+from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.tune import options as tune_options
+
+# What makes the condition of a key false, where the defaults do not.
+FALSE = {
+    "data.crop_scale": ["data.augment=none"], "data.flip": ["data.augment=none"],
+    "data.train_size": ["data.augment=none"],
+    "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
+    "optim.momentum": ["optim=adamw"], "optim.nesterov": ["optim=adamw"], "optim.betas": ["optim=sgd"],
+    "optim.eps": ["optim=sgd"], "optim.weight_decay": ["optim._target_=torch.optim.Adam"],
+    "schedule.step_epochs": ["schedule.name=cosine"], "schedule.gamma": ["schedule.name=cosine"],
+    "schedule.final_fraction": ["schedule.name=constant"], "schedule.warmup": ["schedule.warmup_epochs=0"],
+    "schedule.warmup_start": ["schedule.warmup_epochs=0"], "tune.num_random_trials": ["tune.sampler=random"],
+    "tune.pruner_num_trials": ["tune.pruner=none"], "tune.pruner_num_epochs": ["tune.pruner=none"],
+    "model.library": ["model._target_=torchvision.models.resnet18"],
+    "model.drop_path": ["model._target_=torchvision.models.resnet18"],
+    "model.zero_init_last": ["model._target_=torchvision.models.resnet18"],
+}  # fmt: skip
+DDP_ONLY = [path for path in CONDITIONS if path.startswith("strategy.") and path != "strategy.first_device_batch"]
+FALSE |= {path: ["strategy=dp"] for path in DDP_ONLY}
+READ = {"prepare": prepare_options.read, "benchmark": benchmark_options.read, "tune": tune_options.read}
+
+
+def command_of(path: str) -> str:
+    verb = {"archive_dir": "prepare"}.get(path, path.partition(".")[0])
+    return verb if verb in READ else "train"
+
+
+def typed_value(key: Key) -> str:
+    """Return an option for a value of the key other than its default."""
+    if key.path == "data.progressive_epochs":
+        return "data.progressive_epochs=[1,2]"
+    value: Any = key.example.partition(" ")[0]
+    value = {"true": "true", "false": "true", "null": "1"}.get(value, value)
+    return f"{key.path}={value}"
+
+
+def refusals(verb: str, options: list[str]) -> list[str]:
+    try:
+        READ[verb](options, {}) if verb in READ else command_line(verb, options, {})
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
+def test_every_condition_is_of_a_key():
+    known = {path for command in COMMANDS for path in declared(command)}
+    assert CONDITIONS.keys() <= known
+    assert {key for conditions in CONDITIONS.values() for each in conditions for key in each.keys} <= known
+
+
+@pytest.mark.parametrize("path", CONDITIONS)
+def test_a_typed_key_that_nothing_reads_is_refused(path: str):
+    verb = command_of(path)
+    option = typed_value(declared(verb)[path])
+    of_check = path in ("prepare.timeout_s", "prepare.memory_mib")
+    first = {"prepare": ["prepare=pack" if of_check else "prepare=check"], "benchmark": ["benchmark=step"]}.get(
+        verb, []
+    )
+    found = refusals(verb, [*first, *FALSE.get(path, []), option])
+    [message] = [text for text in found if text.startswith(f"{path}=") and "has no effect" in text]
+    assert any(condition.words in message for condition in CONDITIONS[path])
+    # the hint makes it count
+    hint = re.search(r"Hint: set (\S+), or leave", message)
+    assert hint
+    others = [each for each in FALSE.get(path, []) if each.partition("=")[0] not in hint[1]]
+    again = refusals(verb, [*first, *others, hint[1], option])
+    assert not [text for text in again if text.startswith(f"{path}=") and condition_words(message) in text]
+    # as part of a recipe, or unset, it is no mistake
+    assert not [text for text in refusals(verb, [*first, *FALSE.get(path, [])]) if "has no effect" in text]
+
+
+def condition_words(message: str) -> str:
+    return message.partition("read only if ")[2].partition(", and ")[0]
+
+
+def test_a_key_is_also_found_in_a_typed_mapping():
+    found = refusals("train", ["optim=adamw", "averaging={decay:0.9}"])
+    assert any(text.startswith("averaging.decay=0.9 has no effect") for text in found)
+
+
+@pytest.mark.parametrize("option", ["teacher.name=null", "optim=adamw", "experiment=pytorch_example"])
+def test_null_and_files_are_no_typed_values(option: str):
+    assert not [text for text in refusals("train", [option]) if "has no effect" in text]
+
+
+def test_the_words_name_every_condition():
+    assert words("data.progressive_epochs") == "data.progressive_start is set and data.augment is crop or pad_crop"
+    assert words("optim.lr") == ""
