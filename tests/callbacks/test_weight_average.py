@@ -71,7 +71,7 @@ def expected(module: Module, decay: float | None, every: int = 1, start: int = 0
     [(0.9, 1, 0, 5), (0.9, 4, 0, 5), (0.8, 3, 2, 5), (None, 1, 0, 4), (None, 1, 2, 4)],
 )
 def test_the_average_is_torchvisions(tmp_path: Path, decay: float | None, every: int, start: int, epochs: int):
-    module, _ = fit(tmp_path, WeightAverage(decay, every, start), epochs)
+    module, _ = fit(tmp_path, WeightAverage(decay, every, start, warmup=False), epochs)
     wanted = expected(module, decay, every, start)
     for name, value in module.net.state_dict().items():  # after the training it has the average
         if decay or value.is_floating_point():  # an equal average of the number of steps would mean nothing
@@ -101,3 +101,17 @@ def test_updates_do_not_wait_for_the_device(tmp_path: Path):
     average.setup(trainer, module, "fit")
     assert average._average_model is not None
     assert average._average_model.n_averaged.device.type == "cpu"
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_short_run_forgets_its_first_weights(tmp_path: Path, epochs: int):
+    """At the default decay, the average of 10 or 20 updates would be the first weights."""
+    module, _ = fit(tmp_path, WeightAverage(), epochs)
+    first, last = (module.trained[step].get_parameter("0.weight") for step in (0, -1))
+    average = module.net.get_parameter("0.weight")
+    assert (average - last).norm() < 0.25 * (average - first).norm()
+    # against the definition
+    wanted = first.clone()
+    for number, net in enumerate(module.trained[1:], 1):
+        wanted.lerp_(net.get_parameter("0.weight"), 1 - min(0.9998, (1 + number) / (10 + number)))
+    torch.testing.assert_close(average, wanted)

@@ -13,6 +13,7 @@ from imagenet_ddp.data.augment import PadCrop
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.decoding.image import Pixels
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
+from imagenet_ddp.errors import ConfigError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 KEYS = {"image_size": 224, "val_resize": None, "mean": list(MEAN), "std": list(STD), "interpolation": "bilinear",
@@ -197,7 +198,7 @@ def test_sizes_grow_by_32_pixels_between_two_epochs():
 @pytest.mark.parametrize("shape", [(1, 20_000_000), (20_000_000, 1), (3, 300_000), (1, 17)])
 def test_an_extreme_aspect_ratio_is_cropped_before_it_is_resized(shape: tuple[int, int]):
     """Resized as it is, a row of 20,000,000 pixels would take 78 GB."""
-    pixels = np.broadcast_to(np.uint8([10, 20, 30]), (*shape, 3))
+    pixels = np.broadcast_to(np.array([10, 20, 30], dtype=np.uint8), (*shape, 3))
     for transform in (
         EvalTransform(32, 36, (0.5,) * 3, (0.5,) * 3),
         PadCrop(Sizes(32), 4, 0.5, (10, 20, 30)),
@@ -206,3 +207,13 @@ def test_an_extreme_aspect_ratio_is_cropped_before_it_is_resized(shape: tuple[in
         out = empty(32, 32, 3)
         transform.into(out, Pixels(pixels), random.Random(0))
         assert (out == torch.tensor([10, 20, 30]).view(3, 1, 1)).all()
+
+
+def test_stored_statistics_of_0_to_255_are_refused():
+    """Whoever makes the transform: a checkpoint, the library or a command."""
+    stored = {**KEYS, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
+    with pytest.raises(ConfigError) as error:
+        EvalTransform.from_options(stored)
+    assert [mistake.partition("Hint: set ")[2] for mistake in error.value.mistakes] == [
+        "'data.mean=[0.485,0.456,0.406]'.", "'data.std=[0.229,0.224,0.225]'."
+    ]  # fmt: skip

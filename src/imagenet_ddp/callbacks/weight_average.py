@@ -19,16 +19,18 @@ class WeightAverage(WeightAveraging):
     ends of epochs (swa).
 
     decay: weight of the old average in each update; None means an equal average over the ends of epochs. every_n_steps:
-    optimizer steps between two updates of an exponential average. start_epoch: the first epoch, counted from 0, that is
+    optimizer steps between two updates of an exponential average. warmup: use at most (1 + n) / (10 + n) as the decay
+    of update n, because a constant decay of 0.9998 keeps the initial weights for tens of thousands of updates.
+    start_epoch: the first epoch, counted from 0, that is
     averaged. Before it there is no average, and the weights themselves are validated and stored.
 
     A checkpoint contains the average as `state_dict`, which evaluation and prediction load, and the weights from which
     training continues as `current_model_state`.
     """
 
-    def __init__(self, decay: float | None = 0.9998, every_n_steps: int = 1, start_epoch: int = 0):
+    def __init__(self, decay: float | None = 0.9998, every_n_steps: int = 1, start_epoch: int = 0, warmup: bool = True):
         average = _equal_average if decay is None else get_ema_multi_avg_fn(decay)
-        super().__init__(multi_avg_fn=average)
+        super().__init__(multi_avg_fn=partial(_warming_up, decay) if decay is not None and warmup else average)
         self.decay, self.every_n_steps, self.start_epoch = decay, every_n_steps, start_epoch
         self._epoch, self._is_epoch_over = 0, False
 
@@ -111,6 +113,16 @@ def _update(average: AveragedModel, model: nn.Module) -> None:
             for old, current in zip(olds, currents, strict=True):
                 old.copy_(current)
     average.n_averaged += 1
+
+
+def warmup_decay(num_updates: int) -> float:
+    """Return the highest decay after this many updates. It grows with them, as in TensorFlow's average, so that the
+    average spans about a tenth of the updates so far."""
+    return (1 + num_updates) / (10 + num_updates)
+
+
+def _warming_up(decay: float, averages: list[Tensor], current: list[Tensor], num_averaged: Tensor | int) -> None:
+    get_ema_multi_avg_fn(min(decay, warmup_decay(int(num_averaged))))(averages, current, num_averaged)
 
 
 def _equal_average(averages: list[Tensor], current: list[Tensor], num_averaged: Tensor | int) -> None:

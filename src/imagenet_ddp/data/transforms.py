@@ -14,6 +14,8 @@ from torch import Tensor
 
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.data.decoding.image import Picture, Pixels
+from imagenet_ddp.data.statistics import validate_statistics
+from imagenet_ddp.errors import ConfigError
 
 _TRIES = 10  # attempts to draw a crop that fits, as in torchvision's RandomResizedCrop
 _ASPECT = (3 / 4, 4 / 3)  # smallest and largest ratio of width to height of a crop, as in RandomResizedCrop
@@ -159,6 +161,11 @@ class EvalTransform:
     std: tuple[float, ...]
     interpolation: str = "bilinear"
     mirror: bool = False  # whether the logits of an image and its mirror image are averaged
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for statistics that were stored or passed by a caller, which no command has validated."""
+        if mistakes := validate_statistics(self.mean, self.std):
+            raise ConfigError(mistakes)
 
     @classmethod
     def from_options(cls, data: Mapping[str, Any]) -> "EvalTransform":

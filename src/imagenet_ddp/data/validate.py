@@ -13,6 +13,7 @@ from imagenet_ddp.data.sources.detect import NAMES, name_of
 from imagenet_ddp.data.sources.folder.scan import validate_images
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.table import table
+from imagenet_ddp.data.statistics import validate_statistics
 from imagenet_ddp.data.validate_augment import validate_augment
 from imagenet_ddp.data.validate_folders import validate_folders
 from imagenet_ddp.errors import ConfigError
@@ -37,7 +38,7 @@ def validate(
     provides the other keys. elsewhere: check only the names of folders, because the folders are on another machine.
     """
     data = config["data"]
-    found = validate_group("data", data)
+    found = validate_group("data", data) + validate_statistics(data["mean"], data["std"])
     if not data["_target_"] and data["name"] not in NAMES:
         name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
         more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""

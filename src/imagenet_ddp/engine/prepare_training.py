@@ -10,10 +10,13 @@ from imagenet_ddp.models.head import head_names, is_in_head
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 from imagenet_ddp.models.teacher import make_teacher
+from imagenet_ddp.system.text import count_noun, percent
+
+MOST_KEPT = 0.1  # share of the first weights in an exponential average at the end of training
 
 
 def prepare_training(
-    plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool
+    plan: Plan, module: ImageClassifier, classes: list[str], num_images: int, *, resumed: bool
 ) -> tuple[list[L.Callback], list[str]]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
     Return the callbacks for model.freeze, model.batch_norm and averaging.*, and log messages on what was done. Raises
@@ -45,6 +48,24 @@ def prepare_training(
         callbacks.append(FrozenLayers(frozen, model["unfreeze_epoch"], batch_norm=keeps_statistics))
     averaging = config["averaging"]
     if averaging["name"] != "none":
+        _require_forgetting(plan, num_images)
         decay = averaging["decay"] if averaging["name"] == "ema" else None
-        callbacks.append(WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch))
+        callbacks.append(
+            WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch, averaging["warmup"])
+        )
     return callbacks, messages
+
+
+def _require_forgetting(plan: Plan, num_images: int) -> None:
+    """Raise ConfigError for a constant decay that keeps the first weights until the end. num_images: of an epoch."""
+    averaging, max_epochs = plan.config["averaging"], plan.config["trainer"]["max_epochs"]
+    if averaging["name"] != "ema" or averaging["warmup"] or max_epochs in (None, -1):
+        return
+    steps = (max_epochs - plan.averaging_start_epoch) * -(-num_images // plan.global_batch_size)
+    updates = max(steps // averaging["every_n_steps"], 1)
+    if (kept := averaging["decay"] ** updates) > MOST_KEPT:
+        raise ConfigError(
+            f"averaging.decay={averaging['decay']:g} with averaging.warmup=false must forget the first weights within "
+            f"the {count_noun(updates, 'update')} of this run, but {percent(kept, 0)} of the average would be those. "
+            f"Hint: set averaging.warmup=true, or averaging.decay={(MOST_KEPT / 10) ** (1 / updates):.3g}."
+        )

@@ -208,7 +208,8 @@ def learning_lines(config: Config, start_epoch: int) -> list[str]:
         steps = averaging["every_n_steps"]
         when = "after every step" if steps == 1 else f"every {steps} steps"
         is_ema = averaging["name"] == "ema"
-        how = f"exponential, {averaging['decay']:g}, {when}" if is_ema else "equal, at the end of each epoch"
+        rising = " at most, (1 + n) / (10 + n) in update n before" if averaging["warmup"] else ""
+        how = f"exponential, {averaging['decay']:g}{rising}, {when}" if is_ema else "equal, at the end of each epoch"
         lines.append(f"Average of the weights, validated and stored: {how}, from epoch {start_epoch + 1}.")
     return lines
 

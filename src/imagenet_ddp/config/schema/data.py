@@ -174,7 +174,7 @@ class DataConfig:
     ] = None
     std: Annotated[
         list[float] | None,
-        list_of(number(above=0), "three numbers > 0, one per channel", 3),
+        list_of(number(), "three numbers, one per channel", 3),
         Example("[0.229,0.224,0.225]"),
         "Standard deviation of each channel for pixels in 0..1; null: as for the mean.",
     ] = None

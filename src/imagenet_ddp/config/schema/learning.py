@@ -240,6 +240,11 @@ class AveragingConfig:
         "ema: exponential moving average; swa: equal average of the weights at the end of each epoch.",
     ] = "none"
     decay: Annotated[float, number(above=0, below=1), "ema: weight of the old average in each update."] = 0.9998
+    warmup: Annotated[
+        bool,
+        "ema: use at most (1 + n) / (10 + n) as the decay of update n, so that a short run forgets its first weights; "
+        "false: decay in every update.",
+    ] = True
     every_n_steps: Annotated[int, integer(1), "ema: optimizer steps between two updates."] = 1
     start_epoch: Annotated[
         int | None,
