@@ -180,6 +180,7 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert len(errors) == 4
     assert set(errors.values()) == {""}
     assert "7 images, 3 unreadable" in result.stderr
+    assert "In some, 1 file was left out: 1 without an image extension (.txt)." in result.stderr
 
     one = run("predict", f"checkpoint={trained}", "images='some/00[01].jpg'")
     assert len(one.stdout.splitlines()) == 3

@@ -12,7 +12,7 @@ from imagenet_ddp.cli import command, mistakes, parse
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import Request, command_line
 from imagenet_ddp.cli.suggest import REMOVED
-from imagenet_ddp.cli.validate import validate
+from imagenet_ddp.cli.validate import _long_tmpdir, validate
 from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
@@ -620,3 +620,13 @@ def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]):
 def test_an_option_of_an_earlier_version_is_answered_by_what_to_do_instead(option: str):
     typed = option if "=" in option else f"{option}=x"
     assert [text.partition(" Hint: ")[2] for text in refused(typed)] == [f"{REMOVED[option]}."]
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [(75, False), (76, True), (110, True)])
+def test_a_long_tmpdir_is_refused_before_sockets_are_made(length: int, is_refused: bool):
+    folder = Path("/tmp") / "".join(["t"] * (length - 5))
+    folder.mkdir()
+    try:
+        assert bool(_long_tmpdir({"TMPDIR": str(folder)})) == is_refused
+    finally:
+        folder.rmdir()

@@ -1,7 +1,10 @@
 """The transform of predict, export and the report: the checkpoint's values, changed by what was typed."""
 
+import pytest
+import torch
+
 from imagenet_ddp.data.transforms import IMAGENET_MEAN
-from imagenet_ddp.engine.predictor import eval_transform
+from imagenet_ddp.engine.predictor import Predictor, eval_transform
 
 
 def test_typed_keys_change_the_validation_transform() -> None:
@@ -13,3 +16,11 @@ def test_typed_keys_change_the_validation_transform() -> None:
     typed = {**data, "image_size": 64, "val_mirror": False, "val_resize": None, "mean": None}
     found = eval_transform({"data": typed, "model": model}).as_dict()
     assert found == {**typed, "val_resize": 73, "mean": list(IMAGENET_MEAN)}
+
+
+def test_an_output_that_is_not_finite_is_no_class() -> None:
+    outputs = torch.tensor([[0.1, 0.9], [float("nan")] * 2])
+    predictor = Predictor(["a", "b"], ["a", "b"], None, lambda images: outputs, torch.device("cpu"))  # type: ignore[arg-type]
+    first, second = predictor.predict([torch.zeros(3, 8, 8)] * 2, 1)
+    assert first == ([(1, pytest.approx(0.9))], "")
+    assert second == ([], "the output of the net is NaN or inf")

@@ -1,10 +1,12 @@
 """Validate a composed config: every key, value, folder, launcher and class, without torch."""
 
 import dataclasses
+import os
 import re
 import shlex
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -25,6 +27,7 @@ from imagenet_ddp.runs import validate as run_check
 
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
+MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _NEEDED = "begin the file of --config-name with `defaults: [train, _self_]`"
 _MISSING_HINTS = {
     "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
@@ -92,8 +95,19 @@ def validate(
             f"model.weights must be null beside checkpoint=, whose weights are used, got {plain['model']['weights']}. "
             "Hint: leave model.weights out."
         )
-    found += refused_targets(plain, plain["allow_targets"] or [])
+    found += refused_targets(plain, plain["allow_targets"] or []) + (_long_tmpdir(environ) if not elsewhere else [])
     return found, launch_info
+
+
+def _long_tmpdir(environ: Mapping[str, str]) -> list[str]:
+    """Return a mistake if the sockets of loader processes would have paths that are too long for the system."""
+    folder = environ.get("TMPDIR", "")
+    if len(os.fsencode(folder)) <= MOST_TMPDIR or not Path(folder).is_dir():  # Python ignores a folder that is missing
+        return []
+    return [
+        f"TMPDIR must have at most {MOST_TMPDIR} bytes, because the paths of Unix sockets are limited to 107, got "
+        f"{len(os.fsencode(folder))}: {folder}. Hint: put TMPDIR=/tmp before the command."
+    ]
 
 
 def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:

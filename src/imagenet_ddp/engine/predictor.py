@@ -1,5 +1,6 @@
 """Predict the classes of image files with a checkpoint, on one device."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.runs.checkpoint_file import load_weights
+
+NOT_FINITE = "the output of the net is NaN or inf"
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,14 @@ class Predictor:
 
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
         """Return for each image ([(class index, probability), ...] of the top_k classes, ""), or ([], reason) if the
-        image could not be read."""
+        image could not be read, or its probabilities are not finite."""
         readable = [image for image in images if isinstance(image, Tensor)]
         rows = iter(self._top(readable, top_k) if readable else [])
-        return [([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images]
+        results = [([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images]
+        return [
+            (top, reason) if all(math.isfinite(share) for _, share in top) else ([], NOT_FINITE)
+            for top, reason in results
+        ]
 
     def _top(self, images: list[Tensor], top_k: int) -> list[list[tuple[int, float]]]:
         top = self.probabilities(images).topk(top_k)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
 
-# Extensions of image files: torchvision's list, and three more formats that Pillow reads
+# Extensions of image files: torchvision's list, three more formats that Pillow reads, and the other names of JPEGs
+_JPEG = (".jpg", ".jpeg", ".jfif", ".jpe", ".jif", ".jfi", ".pjpeg", ".pjp")
 IMAGE_EXTENSIONS = frozenset(
-    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
+    [*_JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
 )
 
 
