@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.augment import AugmentedTransform
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.decoding.image import UnreadableImage
@@ -92,9 +90,6 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
     is_comparable = job.config["averaging"]["name"] == "none" and data["sampling"] != "balanced"
     is_comparable &= job.config["loss"]["class_weights"] is None
-    average = find_callback(parts.trainer, WeightAverage)
-    if average is not None and parts.trainer.global_step and not average.has_average:
-        lines.append("The run ended before the first average of the weights, so the weights themselves are stored.")
     means = parts.metrics.epoch_means
     if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and is_comparable:
         lines += chance_lines(best, means.top1, parts.data, parts.module.num_counted[0])
