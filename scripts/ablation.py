@@ -135,7 +135,9 @@ def main(argv: list[str]) -> None:
             print(f"round {number} of {len(seeds)}, {name}: {figures}", flush=True)
     of_base = [run_dir for seed in seeds if (run_dir := folder / BASE / f"seed{seed}") not in failed]
     against = [f"against={run_dir}" for run_dir in of_base[:1]]
-    code = subprocess.run([sys.executable, "-m", "imagenet_ddp.report", str(folder), "by=recipe", *against]).returncode
+    code = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("recipe_table.py")), str(folder), *against]
+    ).returncode
     if failed:
         print(f"Failed: {', '.join(map(str, failed))}. Run the same command again to repeat them.", file=sys.stderr)
     sys.exit(1 if failed else code)

@@ -201,21 +201,22 @@ _RECIPES = """# Recipes
 are those of the named papers and programs on ImageNet-1k, unless a line says that they were measured here.
 
 `python scripts/doc_pages.py` generates this page from the comments at the top of these files. If `docs/results.csv`
-exists, its measurements are added. Write the [table over seeds](runs.md#over-seeds) of a folder of runs, such as an
+exists, its measurements are added. Write the table over seeds of a folder of runs, such as an
 [ablation](runs.md#ablations), to this file:
 
-    python -m imagenet_ddp.report runs/ablation_NAME by=recipe against=NAME format=csv > docs/results.csv
+    python scripts/recipe_table.py runs/ablation_NAME against=NAME > docs/results.csv
     python scripts/doc_pages.py
 """
 _MEASURED = """## Measured here
 
 The table shows medians over the seeds, and the range of top-1. Differences and ratios are relative to the first row. p
-is the p-value of Welch's t-test, which [runs](runs.md#over-seeds) explains. The commands are in the order of the rows.
+is the two-sided p-value of Welch's t-test between the seeds, not corrected for the number of rows.
+The commands are in the order of the rows.
 """
 
 
 def _measured(results: Path) -> str:
-    """Return the section with the rows of `results`, a CSV file of report by=recipe, or "" if it has no rows."""
+    """Return the section with the rows of `results`, a CSV file of recipe_table.py, or "" if it has no rows."""
     if not results.is_file():
         return ""
     with results.open(encoding="utf-8", newline="") as file:

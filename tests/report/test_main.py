@@ -73,41 +73,8 @@ def test_several_folders_go_to_report(run: Run, tmp_path: Path):
         make_run(tmp_path / name / "0", {"seed": ord(name)}, top1=0.5)
     done = run("report", "a", "b", "sort=seed")
     assert done.returncode == 0
-    assert reports(tmp_path / "report") == sorted([*FILES, "report_recipes.csv"])
-    assert "Recipes over seeds" in done.stdout
-    assert "50.00  50.00 to 50.00" in done.stdout
+    assert reports(tmp_path / "report") == sorted(FILES)
     assert reports(tmp_path) == ["report"]
-
-
-def test_recipes_over_seeds(run: Run, tmp_path: Path):
-    for lr, values in ((0.1, (0.6, 0.61, 0.65)), (0.2, (0.7, 0.71, 0.72))):
-        for seed, top1 in enumerate(values):
-            typed = f"python -m imagenet_ddp.train optim.lr={lr} seed={seed}"
-            make_run(tmp_path / f"r/{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1, command=typed)
-    done = run("report", "r", "by=recipe", "against=lr=0.1", COLUMNS="120")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0] == "Recipes over seeds", "only what was asked for"
-    assert lines[4].split()[:7] == ["lr=0.1", "3", "61.00", "60.00", "to", "65.00", "-"]
-    assert lines[5].split()[:8] == ["lr=0.2", "3", "71.00", "70.00", "to", "72.00", "+10.00", "0.018"]
-    lines = run("report", "r", "by=recipe", COLUMNS="60").stdout.splitlines()
-    command = "    python -m imagenet_ddp.train -m optim.lr=0.2 seed=0,1,2"
-    assert lines[lines.index("lr=0.2:") + 1] == command, "not wrapped"
-    table = run("report", "r", "by=recipe", "format=csv")
-    assert table.stdout == (tmp_path / "r/report_recipes.csv").read_text()
-    rows = list(csv.DictReader(io.StringIO(table.stdout)))
-    assert [(row["recipe"], row["compared_with"]) for row in rows] == [("lr=0.2", ""), ("lr=0.1", "lr=0.2")]
-    page = run("report", "r", "by=recipe", "format=markdown").stdout
-    assert "| lr=0.2 | 3 | 71.00 |" in page and "report\\_curves" not in page and "#1" not in page
-    assert f"\n\n{command}\n\n" in page, "a code block"
-    assert "| lr=0.2 | 3 | 71.00 |" in (tmp_path / "r/report.md").read_text()
-    wrong = run("report", "r", "against=r/none")
-    assert wrong.returncode == 2
-    assert "one of the recipes lr=0.2, lr=0.1, or one of their run folders, got r/none. Hint: set against=lr=0.2." in (
-        wrong.stderr.replace("\n", " ").replace("    ", "")
-    )
-    make_run(tmp_path / "stopped/0", epochs=1, finished=False)
-    assert "by=recipe needs a finished run" in run("report", "stopped", "by=recipe").stderr
 
 
 def test_a_single_run_shows_no_options(run: Run, tmp_path: Path):

@@ -6,13 +6,12 @@ from helpers.fake_runs import make_run
 
 from imagenet_ddp.benchmark.harness import row
 from imagenet_ddp.report.comparison.differences import find_differences
-from imagenet_ddp.report.comparison.recipe_table import recipe_table
-from imagenet_ddp.report.comparison.recipes import group_recipes
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
 from imagenet_ddp.system.text_table import as_csv
 from scripts import doc_pages
 from scripts.doc_pages import DOCS, PAGES, recipes, scaling_tables
+from scripts.recipe_table import group_recipes, recipe_table
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -31,7 +30,7 @@ def test_what_was_measured_is_in_the_page_of_recipes(tmp_path: Path):
             )  # fmt: skip
     runs = [read_run(path) for path in find_runs(tmp_path)]
     results = tmp_path / "results.csv"
-    results.write_bytes(as_csv(recipe_table(group_recipes(runs, find_differences(runs)), commands=False)))
+    results.write_bytes(as_csv(recipe_table(group_recipes(runs, find_differences(runs)))))
     section = recipes(results).partition("## Measured here\n")[2].partition("\n## ")[0]
     assert "| a\\_b lr=0.1 | 2 | 51.00 (50.00 to 52.00) | - | - |" in section
     assert "| a\\_b lr=0.2 | 2 | 80.50 (80.00 to 81.00) | +29.50 | 0.006 |" in section

@@ -5,26 +5,21 @@ Exit codes: 0 success, 1 the folder named by out= could not be written, 2 refuse
 """
 
 import io
-import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.comparison import curves, write
-from imagenet_ddp.report.comparison.collect import collect_runs, notes_on, version_notes
+from imagenet_ddp.report.comparison.collect import collect_runs, notes_on
 from imagenet_ddp.report.comparison.differences import Differences, find_differences, labels, printable
 from imagenet_ddp.report.comparison.leaderboard import SORTS, leaderboard, sort_runs
-from imagenet_ddp.report.comparison.recipe_table import CODE, recipe_table
-from imagenet_ddp.report.comparison.recipes import find_recipe, group_recipes
 from imagenet_ddp.report.options import Options, read
 from imagenet_ddp.report.page.request import make_page, wants_page
-from imagenet_ddp.report.run import Run
 from imagenet_ddp.runs import plot_style
 from imagenet_ddp.system.paths import require_current_folder
 from imagenet_ddp.system.text import count_noun
@@ -59,50 +54,19 @@ def _report(options: Options, mistakes: list[str]) -> None:
     if mistakes := [*mistakes, *collection.mistakes, *(sort_mistakes if collection.runs else [])]:
         raise ConfigError(mistakes)
     runs = sort_runs(collection.runs, sort_key)
-    by_run = leaderboard(runs, differences)
-    by_run.notes.extend([*notes_on(runs, differences), *collection.notes])
-    by_recipe = _by_recipe(runs, differences, options)
-    tables = [by_run, *([by_recipe] if by_recipe else [])]
+    table = leaderboard(runs, differences)
+    table.notes.extend([*notes_on(runs, differences), *collection.notes])
     names = ", ".join(folder.resolve().name or "/" for folder in options.folders)
     title = printable(f"Run {names}" if len(runs) == 1 else f"{count_noun(len(runs), 'run')} in {names}")
-    document = write.markdown_document(title, tables, "report_curves.png")
-    printed = [by_recipe] if by_recipe and options.by == "recipe" else tables
+    document = write.markdown_document(title, table, "report_curves.png")
     if options.format == "text":
-        print(*_text(printed), sep="\n", flush=True)  # before the figure is drawn, which takes a second or two
-    elif options.format == "csv":
-        print(as_csv(printed[0]).decode(), end="", flush=True)
+        print(*_text(table), sep="\n", flush=True)  # before the figure is drawn, which takes a second or two
     else:
-        print(document if printed == tables else write.markdown_document(title, printed, None), end="", flush=True)
+        print(as_csv(table).decode() if options.format == "csv" else document, end="", flush=True)
     best_first = sort_runs(runs, "top1")
     figure = curves.draw_curves(best_first, labels(best_first, differences), title)
     picture = plot_style.png(figure, Software=write.MARKER)
-    contents = {"report.md": document.encode(), "report.csv": as_csv(by_run), "report_curves.png": picture}
-    if by_recipe:
-        contents["report_recipes.csv"] = as_csv(by_recipe)
-    _write(options, contents)
-
-
-def _by_recipe(runs: Sequence[Run], differences: Differences, options: Options) -> Table | None:
-    """Return the table of recipes, or None if it was not requested and no recipe has two seeds. Raises ConfigError if
-    it was requested but cannot be made."""
-    recipes = group_recipes(runs, differences)
-    recipes.sort(key=lambda recipe: -median(recipe.values("best_top1")))
-    is_asked = options.by == "recipe" or options.against is not None
-    if not recipes and is_asked:
-        raise ConfigError("by=recipe needs a finished run with validation, got none. Hint: set by=run.")
-    if not is_asked and all(len(recipe.runs) == 1 for recipe in recipes):
-        return None
-    reference = 0 if options.against is None else find_recipe(recipes, options.against)
-    if reference is None:
-        names = ", ".join(recipe.label for recipe in recipes)
-        raise ConfigError(
-            f"against must be one of the recipes {names}, or one of their run folders, got "
-            f"{printable(options.against or '')}. Hint: set {shlex.quote(f'against={recipes[0].label}')}."
-        )
-    recipes.insert(0, recipes.pop(reference))
-    table = recipe_table(recipes, commands=options.by == "recipe")
-    table.notes.extend(version_notes([run for recipe in recipes for run in recipe.runs]))
-    return table
+    _write(options, {"report.md": document.encode(), "report.csv": as_csv(table), "report_curves.png": picture})
 
 
 def _write(options: Options, contents: dict[str, bytes]) -> None:
@@ -132,18 +96,13 @@ def _sort_key(typed: str, differences: Differences) -> tuple[str, list[str]]:
     return "top1", [f"sort must be one of {', '.join(keys)}, got {typed}. Hint: {hint}"]
 
 
-def _text(tables: Sequence[Table]) -> Iterator[str]:
+def _text(table: Table) -> Iterator[str]:
     width = shutil.get_terminal_size().columns
-    for number, table in enumerate(tables):
-        rows, left_out = as_text(table, width)
-        yield from [*[""] * bool(number), table.title, "", *rows, ""]
-        file = "report_recipes.csv" if table.columns[0].key == "recipe" else "report.csv"
-        note = [f"Not shown on this narrow terminal, but in {file}: {', '.join(left_out)}."] if left_out else []
-        for text in [*note, *table.notes]:
-            if text.startswith(CODE):  # whole, so that it can be copied
-                yield text
-            else:
-                yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
+    rows, left_out = as_text(table, width)
+    yield from [table.title, "", *rows, ""]
+    note = [f"Not shown on this narrow terminal, but in report.csv: {', '.join(left_out)}."] if left_out else []
+    for text in [*note, *table.notes]:
+        yield from textwrap.wrap(text, min(width, 120), break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

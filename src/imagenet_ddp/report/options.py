@@ -10,15 +10,19 @@ from imagenet_ddp.system.paths import not_writable_reason
 
 EXAMPLES = {
     "format": "format=markdown", "out": "out=FOLDER", "sort": "sort=top1",
-    "by": "by=recipe", "against": "against=RECIPE", "maps": "maps=false",
+    "by": "by=fold", "maps": "maps=false",
 }  # fmt: skip
 ALLOWED = {
-    "format": choice("text", "markdown", "csv"), "by": choice("run", "recipe", "fold"),
+    "format": choice("text", "markdown", "csv"), "by": choice("run", "fold"),
     "maps": choice("true", "false"),
 }  # fmt: skip
 
 # A removed option -> what to do instead.
-REMOVED = {"watch": "run `tail -f RUN/logs/rank0.log`"}
+REMOVED = {
+    "watch": "run `tail -f RUN/logs/rank0.log`",
+    "by=recipe": "run `python scripts/recipe_table.py DIR`",
+    "against": "run `python scripts/recipe_table.py DIR against=RECIPE`",
+}
 
 
 @dataclass
@@ -27,8 +31,7 @@ class Options:
     format: str = "text"
     out: Path | None = None
     sort: str = "top1"
-    by: str = "run"  # a row per run, or per recipe over its seeds; fold: one page of all folds
-    against: str | None = None  # the recipe that the others are compared with; None: the first
+    by: str = "run"  # a row per run; fold: one page of all folds
     maps: str = "true"  # whether a page has class activation maps
 
     @property
@@ -42,7 +45,10 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
     options, mistakes, num_folders = Options(), [], 0
     for word in argv:
         key, equals, value = word.partition("=")
-        if equals and key in EXAMPLES:
+        removed = word if word in REMOVED else key
+        if removed in REMOVED:
+            mistakes.append(f"{removed} was removed. Hint: {REMOVED[removed]}.")
+        elif equals and key in EXAMPLES:
             if not value:
                 mistakes.append(f"{key}= has no value. Hint: set {EXAMPLES[key]}.")
             elif key == "out":
@@ -53,8 +59,6 @@ def read(argv: Sequence[str]) -> tuple[Options, list[str]]:
                 setattr(options, key, value)
                 if key in ALLOWED:
                     mistakes += expect(key, value, ALLOWED[key], EXAMPLES[key])
-        elif key in REMOVED:
-            mistakes.append(f"{key} was removed. Hint: {REMOVED[key]}.")
         elif Path(word).is_dir():
             num_folders += 1
             options.folders.append(Path(word))

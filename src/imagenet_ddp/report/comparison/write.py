@@ -1,14 +1,13 @@
 """Write the files of the report. An existing file that this command did not write is not replaced."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from imagenet_ddp.report.comparison.recipe_table import CODE
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.text_table import Table, as_markdown, escape_markdown
 
 MARKER = "imagenet_ddp.report"  # among the first bytes of each file; a CSV is recognised by its header instead
-CSV_HEADERS = (b"place,run,best/val/top1,", b"recipe,data,num_seeds,", b"path,label,suggested,score")
+CSV_HEADERS = (b"place,run,best/val/top1,", b"path,label,suggested,score")
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
@@ -30,13 +29,10 @@ def _is_foreign(path: Path) -> bool:
     return MARKER.encode() not in start and not (path.suffix == ".csv" and start.startswith(CSV_HEADERS))
 
 
-def markdown_document(title: str, tables: Sequence[Table], picture: str | None) -> str:
-    """Return the text of report.md. picture: file name of the figure with the curves; None: no figure."""
+def markdown_document(title: str, table: Table, picture: str) -> str:
+    """Return the text of report.md. picture: file name of the figure with the curves."""
     lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
-    for table in tables:
-        lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]
-        for note in table.notes:
-            lines += [note if note.startswith(CODE) else escape_markdown(note), ""]
-    if picture is None:
-        return "\n".join(lines)
+    lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]
+    for note in table.notes:
+        lines += [escape_markdown(note), ""]
     return "\n".join([*lines, f"![Validation top-1 and training loss over the epochs]({picture})", ""])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_ddp.report.comparison.welch import two_sided_p, welch_p
+from scripts.recipe_table import two_sided_p, welch_p
 
 
 @pytest.mark.parametrize(
