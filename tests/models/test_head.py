@@ -20,7 +20,7 @@ NETS = {
     ("torchvision", 64): "resnet18 squeezenet1_1 efficientnet_b0",
     ("timm", 32): "tf_efficientnet_lite0 deit_tiny_distilled_patch16_224",
     ("torchvision", 96): "mobilenet_v2 mobilenet_v3_small vgg11 densenet121 googlenet inception_v3 shufflenet_v2_x0_5 "
-    "mnasnet0_5 regnet_x_400mf convnext_tiny swin_t swin_v2_t vit_b_32 alexnet efficientnet_v2_s",
+    "mnasnet1_0 regnet_x_400mf convnext_tiny swin_t swin_v2_t vit_b_32 alexnet efficientnet_v2_s",
     ("torchvision", 224): "maxvit_t",
     ("timm", 96): "repvit_m0_9 caformer_s18 mobilenetv3_small_050 dla34 dpn68 resnetv2_18 convnext_atto coat_tiny "
     "vit_tiny_patch16_224 cait_xxs24_224 xcit_nano_12_p16_224 pvt_v2_b0 poolformer_s12 edgenext_xx_small "
@@ -32,7 +32,7 @@ NETS = {
     ("timm", 240): "crossvit_tiny_240",
 }
 SEVERAL = {"deit_tiny_distilled_patch16_224", "levit_128s", "efficientformer_l1", "efficientformerv2_s0",
-           "crossvit_tiny_240", "repvit_m0_9", "swiftformer_xs", "efficientvim_m1"}  # fmt: skip
+           "crossvit_tiny_240", "repvit_m0_9", "swiftformer_xs", "efficientvim_m1", "volo_d1_224"}  # fmt: skip
 CASES = [
     pytest.param(library, name, size, marks=[] if number < 2 else pytest.mark.slow, id=f"{library}-{name}")
     for number, ((library, size), names) in enumerate(NETS.items())

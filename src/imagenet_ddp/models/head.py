@@ -1,7 +1,5 @@
 """Find the layers of a net that compute the logits, and start them anew."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import nn
 
@@ -10,28 +8,24 @@ def head_names(net: nn.Module, num_classes: int) -> tuple[str, ...]:
     """Return the names of the layers that compute the logits. Most nets have one, a net with a distillation token has
     two, and a net whose last layer has another number of outputs has none.
 
-    A head is the last linear or convolutional layer with one output per class, in each of the classifiers that timm's
-    get_classifier() returns, or in the whole net for other nets.
+    A head is the last linear or convolutional layer with one output per class, in each of the classifiers that timm
+    names in a net's pretrained_cfg, or in the whole net for other nets.
     """
-    names = {module: name for name, module in net.named_modules()}
-    heads = (_last_layer(part, num_classes) for part in _classifiers(net))
-    return tuple(names[head] for head in heads if head is not None)
+    config = getattr(net, "pretrained_cfg", None)
+    classifiers = (config.get("classifier") or ()) if isinstance(config, dict) else ""  # a headless net names none
+    classifiers = (classifiers,) if isinstance(classifiers, str) else classifiers
+    heads = (_last_layer(net, name, num_classes) for name in classifiers)
+    return tuple(head for head in heads if head is not None)
 
 
-def _classifiers(net: nn.Module) -> Iterator[nn.Module]:
-    get_classifier = getattr(net, "get_classifier", None)
-    found = get_classifier() if callable(get_classifier) else net
-    for part in found if isinstance(found, tuple | nn.ModuleList) else (found,):
-        if isinstance(part, nn.Module):  # a net without a classifier returns None
-            yield part
-
-
-def _last_layer(part: nn.Module, num_classes: int) -> nn.Module | None:
+def _last_layer(net: nn.Module, within: str, num_classes: int) -> str | None:
+    """Return the name of the last layer with one output per class. within: name of a part of the net; "": all of it."""
     found = None
-    for module in part.modules():
+    for name, module in net.named_modules():
         is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
-        if is_linear or (isinstance(module, nn.Conv2d) and module.out_channels == num_classes):
-            found = module
+        is_convolution = isinstance(module, nn.Conv2d) and module.out_channels == num_classes
+        if (is_linear or is_convolution) and (not within or f"{name}.".startswith(f"{within}.")):
+            found = name
     return found
 
 
