@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks
 from imagenet_ddp.callbacks.history import History
+from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.progress import Progress
@@ -43,7 +44,7 @@ def composed(*typed: str) -> dict[str, Any]:
 def made(tmp_path: Path, *typed: str) -> list[Callback]:
     return make_callbacks(
         composed(*typed), tmp_path, log=Log(None, 1), agreement=StopAgreement(Signals(), 0, 1, None),
-        lr_factor=lambda epochs: 1.0, bad_images=list, contents={"classes": ["a${b}"]},
+        learning_rate=LearningRate(), bad_images=list, contents={"classes": ["a${b}"]},
         hyperparams={},
     )  # fmt: skip
 

@@ -18,7 +18,13 @@ from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.known_names import OPTIMIZERS, TIMM_OPTIMIZERS
-from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, make_schedule, scaled_lr, scaling_rule
+from imagenet_ddp.models.lr_schedules import (
+    choose_warmup_epochs,
+    make_schedule,
+    scaled_lr,
+    scaling_rule,
+    schedule_spanning,
+)
 from imagenet_ddp.models.optimizers import FUSED, TORCH, make_optimizer, num_states, place_state
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
@@ -83,7 +89,7 @@ INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
 def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, shares: list[float]):
     """A factor from 0 to 1, which ends where it should, and has no jump but its own: a run resumed on other devices,
     whose steps lie elsewhere in the epoch, goes on at the rate it had."""
-    assert set(options) == set(asdict(ScheduleConfig())) - {"warmup_epochs"}
+    assert set(options) == set(asdict(ScheduleConfig())) - {"warmup_epochs", "warmup_steps", "milestone_steps"}
     factor = make_schedule(options, max_epochs, warmup)
     times = sorted(share * max_epochs for share in shares)
     values = [factor(epochs) for epochs in times]
@@ -414,3 +420,13 @@ def test_norms_and_biases_have_neither_decay_nor_trust_ratio(name: str):
     for group in make_optimizer(optim(name=name, weight_decay=0.0), Small(), 0.1).param_groups:
         assert group["always_adapt"] == (group["params"][0].dim() > 1)
     assert len(make_optimizer(optim(name=name, no_decay_on=[]), Small(), 0.1).param_groups) == 1
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "poly", "one_cycle", "wsd"])
+def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
+    """trainer.max_steps=25 in epochs of 10 steps; a warm-up and milestones in steps."""
+    keys = {**asdict(ScheduleConfig()), "name": name, "warmup_epochs": 0}
+    assert schedule_spanning(keys, 0, 2.5, 10)(2.5) == pytest.approx(0, abs=1e-9)
+    in_steps = {**keys, "name": "multistep", "milestone_steps": [20], "warmup_steps": 5}
+    factor = schedule_spanning(in_steps, 0, 9, 10)
+    assert [factor(epochs) for epochs in (0, 0.25, 0.5, 1.9, 2.0)] == pytest.approx([0, 0.5, 1, 1, 0.1])

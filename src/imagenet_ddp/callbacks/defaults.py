@@ -28,14 +28,14 @@ def make_callbacks(
     *,
     log: Log,
     agreement: StopAgreement,
-    lr_factor: Callable[[float], float],
+    learning_rate: LearningRate,
     bad_images: Callable[[], list[tuple[str, str]]],
     contents: Mapping[str, Any],
     hyperparams: Mapping[str, Any],
 ) -> list[L.Callback]:
     """Return the callbacks of every run, and those of the config's callbacks group.
 
-    lr_factor: maps the number of epochs passed to a factor on the learning rate. bad_images: function that returns
+    learning_rate: sets the rate of each step. bad_images: function that returns
     (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
     hyper-parameters for the loggers.
     """
@@ -54,7 +54,7 @@ def make_callbacks(
             callback.title = f"{config['model']['name']} on {config['data']['name']}, {size} px"
     # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
     callbacks = [
-        LearningRate(lr_factor),  # before LearningRateMonitor, which reads the rate in the same hooks
+        learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         RunningMetrics(),  # before all callbacks that read trainer.callback_metrics
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint

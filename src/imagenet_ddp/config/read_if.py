@@ -56,7 +56,7 @@ _CROPS = _one_of("data.augment", "crop", "pad_crop")
 _OF_LIBRARY = _null("model._target_")
 _OPTIM = _null("optim._target_")
 _WITH_WARMUP = (
-    Condition(("schedule.warmup_epochs",), AUTO | number(above=0), "auto"),
+    Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto"),
     _one_of("schedule.name", "cosine", "linear", "poly", "step", "multistep", "exponential", "wsd", "constant"),
 )
 _TEACHER = _set("teacher.weights", "DEFAULT")
@@ -110,6 +110,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "optim.nesterov": (_one_of("optim.name", "sgd"), _OPTIM),
     "schedule.step_epochs": (_one_of("schedule.name", "step"),),
     "schedule.milestones": (_one_of("schedule.name", "multistep"),),
+    "schedule.milestone_steps": (_one_of("schedule.name", "multistep"),),
     "schedule.gamma": (_one_of("schedule.name", "step", "multistep", "exponential"),),
     "schedule.power": (_one_of("schedule.name", "poly"),),
     "schedule.cycle_epochs": (_one_of("schedule.name", "cosine"),),
@@ -117,6 +118,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "schedule.peak_fraction": (_one_of("schedule.name", "one_cycle"),),
     "schedule.final_fraction": (_one_of("schedule.name", "cosine", "linear", "poly", "one_cycle", "wsd"),),
     "schedule.warmup": _WITH_WARMUP,
+    "schedule.warmup_steps": _WITH_WARMUP[1:],
     "schedule.warmup_start": _WITH_WARMUP,
     "loss.focal_gamma": (_one_of("loss.name", "focal"),),
     "loss.bce_threshold": (_one_of("loss.name", "bce"),),

@@ -1,6 +1,7 @@
 """Make the objects of a run from its plan: data module, Lightning module, callbacks and Trainer. The plan has already
 made all decisions."""
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks
+from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.running_metrics import RunningMetrics
@@ -40,7 +42,7 @@ from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
-from imagenet_ddp.models.lr_schedules import make_schedule
+from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
 from imagenet_ddp.runs.log import Log
@@ -219,7 +221,9 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         job.run_dir,
         log=log,
         agreement=agreement,
-        lr_factor=make_schedule(config["schedule"], config["trainer"]["max_epochs"], plan.warmup_epochs.value),
+        learning_rate=LearningRate(
+            spanning=functools.partial(schedule_spanning, config["schedule"], plan.warmup_epochs.value), say=log.say
+        ),
         bad_images=data.bad_images.board.all,
         contents=contents,
         hyperparams=job.config,

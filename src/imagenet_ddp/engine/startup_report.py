@@ -39,7 +39,11 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *batch_lines(plan),
         learning_rate_line(plan),
         *long_warmup_lines(plan),
-        *([warmup] if config["schedule"]["warmup_epochs"] == "auto" else []),
+        *(
+            [warmup]
+            if config["schedule"]["warmup_epochs"] == "auto" and config["schedule"]["warmup_steps"] is None
+            else []
+        ),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),

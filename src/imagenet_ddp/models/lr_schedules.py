@@ -33,6 +33,8 @@ def choose_warmup_epochs(
     but at most a tenth of the training, so that a short training still follows its schedule. Otherwise there is no
     warm-up.
     """
+    if schedule["warmup_steps"] is not None:
+        return 0.0, f"schedule.warmup_steps={schedule['warmup_steps']} replaces it"
     if schedule["warmup_epochs"] != "auto":
         return float(schedule["warmup_epochs"]), "as set"
     if schedule["name"] == "one_cycle":
@@ -46,8 +48,22 @@ def choose_warmup_epochs(
     return max_epochs / 10, f"{reason}; a tenth of trainer.max_epochs, which is less than {WARMUP_EPOCHS:g}"
 
 
+def schedule_spanning(
+    schedule: Mapping[str, Any], warmup_epochs: float, end: float, steps_per_epoch: int
+) -> Callable[[float], float]:
+    """Return the schedule of a run that ends after `end` epochs, which trainer.max_steps may cut short. Keys in steps
+    are converted to epochs, and an automatic warm-up takes at most a tenth of the run."""
+    if schedule["warmup_steps"] is not None:
+        warmup_epochs = schedule["warmup_steps"] / steps_per_epoch
+    elif schedule["warmup_epochs"] == "auto":
+        warmup_epochs = min(warmup_epochs, end / 10)
+    if schedule["milestone_steps"] is not None:
+        schedule = {**schedule, "milestones": [step / steps_per_epoch for step in schedule["milestone_steps"]]}
+    return make_schedule(schedule, end, warmup_epochs)
+
+
 def make_schedule(
-    schedule: Mapping[str, Any], max_epochs: int | None, warmup_epochs: float
+    schedule: Mapping[str, Any], max_epochs: float | None, warmup_epochs: float
 ) -> Callable[[float], float]:
     """Return a function that maps the elapsed epochs (fractional within an epoch) to a factor on the learning rate.
 

@@ -93,9 +93,10 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
         )
     max_epochs = config["trainer"].get("max_epochs")
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
+    endless = endless and not integer(1).accepts(config["trainer"].get("max_steps"))
     if endless and schedule["name"] in FALLING and not (schedule["name"] == "cosine" and schedule["cycle_epochs"]):
         found.append(
-            f"schedule.name={schedule['name']} depends on the number of epochs, but trainer.max_epochs "
+            f"schedule.name={schedule['name']} depends on the end of training, but trainer.max_epochs "
             f"is {shown(max_epochs)}. Hint: set trainer.max_epochs=90, or schedule.name=constant."
         )
     if endless and config["averaging"]["name"] == "swa" and config["averaging"]["start_epoch"] is None:

@@ -150,6 +150,12 @@ class ScheduleConfig:
         list_of(integer(1), "a list of epochs such as [30,60,80]"),
         "multistep: epochs at which the rate drops.",
     ] = field(default_factory=lambda: [30, 60, 80])
+    milestone_steps: Annotated[
+        list[int] | None,
+        list_of(integer(1), "a list of steps such as [5000,9000]"),
+        Example("[5000,9000]"),
+        "multistep: optimizer steps at which the rate drops, instead of milestones.",
+    ] = None
     gamma: Annotated[
         float, number(above=0), "step, multistep: factor of each drop; exponential: factor of each epoch."
     ] = 0.1
@@ -171,6 +177,9 @@ class ScheduleConfig:
     warmup_epochs: Annotated[Any, AUTO | number(0), "Number of warm-up epochs; auto: 5 if lr is scaled up, else 0."] = (
         "auto"
     )
+    warmup_steps: Annotated[
+        int | None, integer(0), Example("500"), "Number of warm-up steps, instead of warmup_epochs."
+    ] = None
     warmup_start: Annotated[
         float, number(0, 1), Example("0.01"), "First learning rate of the warm-up, as a share of lr."
     ] = 0.0
