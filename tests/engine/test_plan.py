@@ -83,6 +83,7 @@ def test_one_process_drives_all_devices_with_dp(folder: list[str]):
         ((), 8, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
         (("schedule.warmup_epochs=0",), 8, {0: 1, 30: 0.1}),
         (("optim.scaling=none",), 8, {0: 1, 30: 0.1}),
+        (("optim.reference_batch=null",), 8, {0: 1, 30: 0.1}),
     ],
 )
 def test_the_imagenet_recipe_warms_up_large_batches_only(
@@ -132,7 +133,7 @@ def test_a_resumed_run_keeps_its_update(
          "and the learning rate changes with it from 0.2 to 0.15."),
         ("scaling=none", (), True, 3,
          "The batch changed from 128 to 96 images per step (128 images cannot be split evenly among these devices), "
-         "and the learning rate stays 0.1 (optim.scaling=none)."),
+         "and the learning rate stays 0.1, because it is not scaled."),
         ("reference_batch=64", (), False, 2,
          "The batch changed from 128 to 64 images per step (as set), and the learning rate "
          "changes with it from 0.2 to 0.1."),

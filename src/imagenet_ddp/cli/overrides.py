@@ -34,7 +34,7 @@ def merge_overrides(
     """
     merged, optim = copy.deepcopy(composed), stored.get("optim", {})
     if optim and "scaling" not in optim:  # of a version that scaled linearly, or not at all
-        stored = {**stored, "optim": {**optim, "scaling": "linear" if optim.get("reference_batch") else "none"}}
+        stored = {**stored, "optim": {**optim, "scaling": "linear"}}
     with open_dict(merged):
         _lay_over(merged, stored)
         for override in OverridesParser.create().parse_overrides(list(typed)):

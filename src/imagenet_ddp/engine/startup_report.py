@@ -70,7 +70,7 @@ def batch_lines(plan: Plan) -> list[str]:
         return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
     lr, _ = _learning_rate(plan)
     was = lr * (scaled_lr(config["optim"], before) / scaled_lr(config["optim"], plan.global_batch_size))
-    effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g} (optim.scaling=none)"
+    effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g}, because it is not scaled"
     return [
         *lines,
         f"The batch changed from {before} to {plan.global_batch_size} images per step ({plan.batch.reason}), and the"

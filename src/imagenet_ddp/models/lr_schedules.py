@@ -12,12 +12,14 @@ def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
     """Return optim.lr scaled from optim.reference_batch images to the global batch size, by the rule of
     scaling_rule."""
     exponent = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[scaling_rule(optim)]
-    return optim["lr"] * (global_batch_size / optim["reference_batch"]) ** exponent
+    return optim["lr"] * (global_batch_size / (optim["reference_batch"] or 1)) ** exponent
 
 
 def scaling_rule(optim: Mapping[str, Any]) -> str:
     """Return linear (Goyal et al. 2017, arXiv:1706.02677), sqrt or none: optim.scaling, or timm's choice for the
-    optimizer."""
+    optimizer. Without optim.reference_batch, nothing is scaled."""
+    if optim["reference_batch"] is None:
+        return "none"
     if optim["scaling"] != "auto":
         return optim["scaling"]
     name = str(optim["_target_"] or optim["name"]).rpartition(".")[2].lower()
@@ -126,7 +128,7 @@ def scaling_words(optim: Mapping[str, Any], global_batch_size: int) -> str:
     """Return a phrase that explains the value of scaled_lr."""
     reference, rule = optim["reference_batch"], scaling_rule(optim)
     if rule == "none":
-        return "not scaled (optim.scaling=none)"
+        return f"not scaled ({'optim.scaling=none' if reference else 'optim.reference_batch=null'})"
     ratio = f"{global_batch_size}/{reference}"
     return f"{optim['lr']:g} per {reference} images × {f'√({ratio})' if rule == 'sqrt' else ratio}"
 

@@ -99,10 +99,11 @@ class OptimConfig:
         "Ratio of the learning rate of each block to that of the next block; null: 1.",
     ] = None
     reference_batch: Annotated[
-        int,
+        int | None,
         integer(1),
-        Example("256 (optim.scaling=none: no scaling)"),
-        "Global batch size for which lr is given; lr is scaled to the real one by the rule optim.scaling.",
+        Example("256"),
+        "Global batch size for which lr is given; lr is scaled to the real one by the rule optim.scaling; null: it is "
+        "not scaled.",
     ] = 256
     scaling: Annotated[
         str,
