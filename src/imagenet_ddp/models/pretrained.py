@@ -89,7 +89,8 @@ def load_weights_into(
             f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
             f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint."
         )
-    net.load_state_dict(loaded, strict=False)
+    own.update(loaded)
+    net.load_state_dict(own)  # has the version of the layers' formats, without which MNASNet refuses its weights
     beside = found.keys() & weights.tensors.keys() if found.keys() != weights.tensors.keys() else set()  # a loss's
     unused = [name for name in found if name not in own and name not in beside]
     parts = [f"Started from {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
