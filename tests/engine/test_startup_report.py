@@ -72,8 +72,8 @@ def test_other_lines_name_the_same_learning_rate(folder: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "steps", "how"),
     [
-        ("ema", 1, "exponential, 0.9, after every step"),
-        ("ema", 5, "exponential, 0.9, every 5 steps"),
+        ("ema", 1, "exponential, 0.9 at most, (1 + n) / (10 + n) in update n before, after every step"),
+        ("ema", 5, "exponential, 0.9 at most, (1 + n) / (10 + n) in update n before, every 5 steps"),
         ("swa", 1, "equal, at the end of each epoch"),
     ],
 )

@@ -127,6 +127,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "teacher.share": (_TEACHER,),
     "teacher.temperature": (_TEACHER,),
     "averaging.decay": (_one_of("averaging.name", "ema"),),
+    "averaging.warmup": (_one_of("averaging.name", "ema"),),
     "averaging.every_n_steps": (_one_of("averaging.name", "ema"),),
     "averaging.start_epoch": (_one_of("averaging.name", "ema", "swa"),),
     "strategy.process_group_backend": (_DDP,),
