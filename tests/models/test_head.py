@@ -15,8 +15,8 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
 OLD, NEW, BATCH = 12, 7, 4
-# A small net of each family, by image size. The first two lines are quick. Without RepVGG and ReXNet: with torch 2.15 on a
-# CPU, the backward pass of timm's repvgg_a0 in channels_last damages the heap.
+# A small net of each family, by image size. The first two lines are quick. RepVGG and ReXNet are left out, because
+# torch 2.15 damages the heap in the backward pass of repvgg_a0 in channels_last on a CPU.
 NETS = {
     ("torchvision", 64): "resnet18 squeezenet1_1 efficientnet_b0",
     ("timm", 32): "tf_efficientnet_lite0 deit_tiny_distilled_patch16_224",
