@@ -27,9 +27,9 @@ def folder(tree: Path) -> list[str]:
          "Learning rate of the last layer, the only one that is trained: 0.1 per 32 images × 64/32 = 0.2.", []),
         (("model.freeze=backbone", "optim.lr_head=0.5"),
          "Learning rate of the last layer, the only one that is trained: 0.5 per 32 images × 64/32 = 1.", []),
-        (("model.freeze=backbone", "optim.lr_head=0.5", "optim.scaling=none"),
-         "Learning rate of the last layer, the only one that is trained: 0.5, not scaled (optim.scaling="
-         "none).", []),
+        (("model.freeze=backbone", "optim.lr_head=0.5", "optim.reference_batch=null"),
+         "Learning rate of the last layer, the only one that is trained: 0.5, not scaled (optim."
+         "reference_batch=null).", []),
         (("model.freeze=backbone", "model.unfreeze_epoch=2", "optim.lr_head=0.5"),
          "Learning rate: 0.1 per 32 images × 64/32 = 0.2.",
          ["Learning rate of the last layer: 5 times that of the others."]),
@@ -72,13 +72,15 @@ def test_other_lines_name_the_same_learning_rate(folder: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "steps", "how"),
     [
-        ("ema", 1, "exponential, 0.9 at most, (1 + n) / (10 + n) in update n before, after every step"),
-        ("ema", 5, "exponential, 0.9 at most, (1 + n) / (10 + n) in update n before, every 5 steps"),
+        ("ema", 1, "exponential, decay (1 + n) / (10 + n) in update n but at most 0.9, after every step"),
+        ("ema", 5, "exponential, decay (1 + n) / (10 + n) in update n but at most 0.9, every 5 steps"),
         ("swa", 1, "equal, at the end of each epoch"),
     ],
 )
 def test_how_the_weights_are_averaged(name: str, steps: int, how: str, folder: list[str]) -> None:
-    averaging = [f"averaging.name={name}", f"averaging.every_n_steps={steps}", "averaging.decay=0.9"]
+    averaging = [f"averaging.name={name}"]
+    if name == "ema":
+        averaging += [f"averaging.every_n_steps={steps}", "averaging.decay=0.9"]
     plan = plan_of(*folder, *averaging)
     assert startup_report.learning_lines(plan.config, 0) == [
         f"Average of the weights, validated and stored: {how}, from epoch 1."

@@ -212,8 +212,10 @@ def learning_lines(config: Config, start_epoch: int) -> list[str]:
         steps = averaging["every_n_steps"]
         when = "after every step" if steps == 1 else f"every {steps} steps"
         is_ema = averaging["name"] == "ema"
-        rising = " at most, (1 + n) / (10 + n) in update n before" if averaging["warmup"] else ""
-        how = f"exponential, {averaging['decay']:g}{rising}, {when}" if is_ema else "equal, at the end of each epoch"
+        decay = (
+            "(1 + n) / (10 + n) in update n but at most " if averaging["warmup"] else ""
+        ) + f"{averaging['decay']:g}"
+        how = f"exponential, decay {decay}, {when}" if is_ema else "equal, at the end of each epoch"
         lines.append(f"Average of the weights, validated and stored: {how}, from epoch {start_epoch + 1}.")
     return lines
 
