@@ -10,7 +10,6 @@ from helpers.plans import plan_of
 
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.precision import choose_precision
 from imagenet_ddp.engine import startup_report
 from imagenet_ddp.engine.plan import Choice, Plan, data_options, trainer_arguments
 from imagenet_ddp.errors import ConfigError
@@ -41,7 +40,7 @@ def test_what_is_left_to_the_plan_reaches_the_trainer_and_the_data(folder: list[
     plan = plan_of(*folder, "data.batch_size=6", "trainer.accumulate_grad_batches=2", world_info=TWO_NODES)
     arguments, options = trainer_arguments(plan), data_options(plan)
     assert (arguments["accelerator"], arguments["devices"], arguments["num_nodes"]) == ("cpu", 2, 2)
-    assert arguments["precision"] == choose_precision("auto", "cpu", options)[0]
+    assert arguments["precision"] == plan.precision.value
     assert options["num_workers"] == choose_num_workers("auto", True, 2)[0]
     assert (options["batch_size"], options["val_batch_size"]) == (6, 6)
     assert plan.global_batch_size == 6 * 4 * 2
@@ -199,8 +198,8 @@ def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkey
         plan_of(*folder, "trainer.accelerator=gpu", "trainer.devices=[1,0]", world_info=WorldInfo(local_rank=rank))
         for rank in (0, 1)
     ]
-    assert [plan.precision.value for plan in of_rank] == ["bf16-mixed", "32-true"]
-    assert of_rank[1].precision.reason == "V100 has no bf16 units"
+    assert [plan.precision.value for plan in of_rank] == ["bf16-mixed", "16-mixed"]
+    assert of_rank[1].precision.reason == "V100 has tensor cores for fp16, but none for bf16"
 
 
 def test_a_device_that_is_not_there_is_refused(folder: list[str], monkeypatch: pytest.MonkeyPatch):

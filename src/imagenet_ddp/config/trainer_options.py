@@ -74,7 +74,7 @@ ACCEPTED: dict[str, TrainerKey] = {
             | choice("64", "32", "16", "bf16", 64, 32, 16)
         ),
         "auto",
-        "auto: bf16-mixed if the device computes fast in it, else 32-true.",
+        "auto: bf16-mixed if the device computes this net fast in it, 16-mixed on V100, T4 and RTX 20, else 32-true.",
     ),
     "fast_dev_run": TrainerKey(FLAG | integer(0), "false", "Run one batch, or this number of batches, and stop."),
     "max_epochs": TrainerKey(integer(-1) | NULL, "90 (-1: no limit)", "Number of epochs; -1: no limit."),

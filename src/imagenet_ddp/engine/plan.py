@@ -3,6 +3,7 @@ summary.json stores it. No other module decides these values again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from imagenet_ddp.data.decoding import jpeg_backends
@@ -17,6 +18,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
+from imagenet_ddp.models.depthwise import depthwise_share
 from imagenet_ddp.models.factory import own_statistics
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
@@ -117,7 +119,8 @@ def make_plan(
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
     gpu = devices.device_of(trainer, world_info.local_rank).index
-    precision = Choice(*choose_precision(trainer["precision"], kind, data, gpu))
+    share = partial(depthwise_share, config["model"], data["image_size"])
+    precision = Choice(*choose_precision(trainer["precision"], kind, data, share, gpu))
     return Plan(
         config=config,
         world_info=world_info,
