@@ -141,7 +141,7 @@ def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
     assert validate(keys, {}, verb="evaluate") == []
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)
     (text,) = validate(keys, {}, verb="evaluate")
-    assert "pip install 'imagenet_ddp[parquet]'`, or set predictions=csv." in text
+    assert " 'imagenet_ddp[parquet]'`, or set predictions=csv." in text
 
 
 def test_what_predict_writes_may_be_new():
@@ -156,7 +156,7 @@ def test_what_predict_writes_may_be_new():
 def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str, package: str):
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)
     (text,) = validate(NODES | {"logger": {"m": {"_target_": f"{package}.{name}Logger"}}}, {})
-    assert f"pip install 'imagenet_ddp[{extra}]'`, or set logger.m=null." in text
+    assert f" 'imagenet_ddp[{extra}]'`, or set logger.m=null." in text
 
 
 @pytest.mark.parametrize(

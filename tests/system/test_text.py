@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from imagenet_ddp.system import text
@@ -30,12 +32,20 @@ def test_words(found: list[str], expected: list[str]):
 
 
 @pytest.mark.parametrize(
-    ("uv", "run", "install"),
-    [(False, "", "python -m pip install 'a[b]'"), (True, "uv run ", "uv pip install 'a[b]'")],
+    ("uv", "pip", "prefix", "command"),
+    [
+        (False, True, ".venv", "python -m pip install 'a[b]'"),
+        (False, False, ".venv", "uv pip install -p .venv 'a[b]'"),
+        (True, True, "/else where", "uv pip install -p '/else where' 'a[b]'"),
+    ],
 )
-def test_commands_are_those_of_the_environment(uv: bool, run: str, install: str, monkeypatch: pytest.MonkeyPatch):
-    """A virtual environment that `uv run` made holds no pip: `pip install` would end elsewhere, or be refused."""
+def test_commands_are_those_of_the_environment(
+    uv: bool, pip: bool, prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
+):
+    """An environment of uv has no pip, and `uv pip install` without -p installs into the activated environment."""
     monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
     if uv:
         monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
-    assert (text.uv_run(), text.install("a[b]")) == (run, install)
+    monkeypatch.setattr(text.importlib.util, "find_spec", lambda name: pip or None)
+    monkeypatch.setattr(text.sys, "prefix", str(Path.cwd() / prefix))
+    assert (text.uv_run(), text.install("a[b]")) == ("uv run " if uv else "", command)

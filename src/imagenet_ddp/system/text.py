@@ -1,8 +1,12 @@
 """Format counts, fractions, times, lists, errors and commands for display."""
 
+import importlib.util
 import os
 import re
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 MIB = 2**20  # bytes
 _UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
@@ -60,6 +64,10 @@ def uv_run() -> str:
 
 
 def install(requirement: str) -> str:
-    """Return the command that installs a package into the running environment. An environment created by uv has no
-    pip."""
-    return f"{'uv' if _UV in os.environ else 'python -m'} pip install '{requirement}'"
+    """Return the command that installs a package into the running environment. `uv pip` is told which one, because it
+    prefers the activated environment to that of `uv run`. An environment created by uv has no pip."""
+    if _UV not in os.environ and importlib.util.find_spec("pip"):
+        return f"python -m pip install '{requirement}'"
+    prefix = Path(sys.prefix)
+    shown = prefix.relative_to(Path.cwd()) if prefix.is_relative_to(Path.cwd()) else prefix
+    return f"uv pip install -p {shlex.quote(str(shown))} '{requirement}'"

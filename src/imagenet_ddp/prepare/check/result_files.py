@@ -85,7 +85,8 @@ def print_report(report: Report, folder: Path) -> None:
     write = partial(print_message, stream=sys.stdout)
     for name, split in report.splits.items():
         counts = split.classes.values()
-        span = f" with {min(counts):,} to {max(counts):,} images each" if counts else ""
+        fewest, most = min(counts, default=0), max(counts, default=0)
+        span = f" with {fewest:,} to {most:,} images each" if fewest < most else f" with {most:,} images each"
         classes = count_noun(len(counts), "class")
         write(f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes}{span}")
     for path, reason in report.bad[:MAX_PRINTED]:
