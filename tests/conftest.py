@@ -4,6 +4,7 @@ import atexit
 import fcntl
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,9 @@ import hypothesis
 import numpy as np
 import pytest
 from PIL import Image
+
+# nohup and some CI systems ignore SIGHUP, and every process started here would inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parent.parent
 PROBES = str(ROOT / "tests" / "helpers" / "probes")  # a folder for PYTHONPATH
