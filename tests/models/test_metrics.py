@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from imagenet_ddp.config.schema.commands import METRICS
-from imagenet_ddp.models.metrics import FURTHER, ImagesCounted, further_metrics
+from imagenet_ddp.models.metrics import FURTHER, ImagesCounted, TopKAccuracy, further_metrics, has_class
 
 NONE = torch.tensor([], dtype=torch.int64)
 
@@ -74,3 +74,18 @@ def test_further_metrics_by_hand():
 def test_no_class_stands_against_another():
     nan = further_metrics(["auroc"], torch.tensor([0, 0]), torch.tensor([0, 0]), 2, torch.tensor([[0.6, 0.4]] * 2))
     assert isinstance(nan["auroc"], float) and nan["auroc"] != nan["auroc"]
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_an_image_without_finite_logits_is_wrong_and_of_no_class(broken: float):
+    """Scikit-learn's definitions, by hand: two images right, and one of class 0 without a prediction."""
+    logits, target = torch.tensor([[3.0, 1.0], [1.0, 2.0], [broken, 0.0]]), torch.tensor([0, 1, 0])
+    assert has_class(logits).tolist() == [True, True, False]
+    top1, predicted = TopKAccuracy(2, 1), torch.tensor([0, 1, -1])
+    top1.update(logits, target)
+    assert top1.compute() == pytest.approx(2 / 3)
+    found = further_metrics(["f1", "precision", "recall", "per_class", "cohen_kappa"], predicted, target, 2)
+    assert found == {
+        "f1": pytest.approx((2 / 3 + 1) / 2), "precision": pytest.approx(1), "recall": pytest.approx(3 / 4),
+        "per_class": [0.5, 1.0], "cohen_kappa": pytest.approx((2 / 3 - 1 / 3) / (1 - 1 / 3)),
+    }  # fmt: skip

@@ -22,10 +22,16 @@ FURTHER: dict[str, tuple[type[Metric], dict[str, Any]]] = {
 MAX_AUROC_CLASSES = 1000  # AUROC keeps all scores in memory: 0.2 GB for ImageNet's validation images
 
 
+def has_class(logits: Tensor) -> Tensor:
+    """Return bool (B,): whether the logits (B, C) of an image, and so its probabilities, are finite. Other images are
+    wrong and predicted as no class."""
+    return logits.logsumexp(1).isfinite()
+
+
 class TopKAccuracy(tm.MulticlassAccuracy):
-    """Share of the images whose target is among the k largest logits. An image whose logits contain NaN counts as
-    wrong. torchmetrics would use the first class as its prediction, so a diverged net would score as if it predicted
-    that class for every image."""
+    """Share of the images whose target is among the k largest logits. An image whose logits are NaN or inf is wrong.
+    torchmetrics would use the first class as its prediction, so a diverged net would score as if it predicted that
+    class for every image."""
 
     def __init__(self, num_classes: int, top_k: int):
         super().__init__(num_classes, top_k=top_k, average="micro", validate_args=False)
@@ -33,7 +39,7 @@ class TopKAccuracy(tm.MulticlassAccuracy):
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch. preds: logits, float (B, num_classes). target: int64 (B,)."""
         target_last = -F.one_hot(target, preds.shape[1]).to(preds.dtype)
-        super().update(torch.where(preds.isnan().any(1, keepdim=True), target_last, preds), target)
+        super().update(torch.where(has_class(preds)[:, None], preds, target_last), target)
 
 
 class MeanLoss(Metric):
@@ -90,16 +96,26 @@ def further_metrics(
 ) -> dict[str, float | list[float | None]]:
     """Return name -> value of the metrics in `names`. per_class is a list, with None for a class without images.
 
-    predicted, target: int64 (N,). scores: float (N, num_classes), probabilities; only auroc needs them.
+    predicted, target: int64 (N,); predicted is -1 for an image without a class, which is wrong. scores: float
+    (N, num_classes), probabilities; only auroc needs them.
     """
     found: dict[str, float | list[float | None]] = {}
     num_images = torch.bincount(target, minlength=num_classes)
+    has_none = predicted < 0
+    with_none = predicted.where(~has_none, torch.tensor(num_classes))  # one more class, which is never a label
+    occurs = (num_images + torch.bincount(predicted[~has_none], minlength=num_classes)) > 0
     for name in names:
         if name == "auroc":
             found[name] = _auroc(scores, target, num_images)
             continue
         kind, arguments = FURTHER[name]
-        value = kind(num_classes=num_classes, **arguments)(predicted, target)
+        if not has_none.any():
+            value = kind(num_classes=num_classes, **arguments)(predicted, target)
+        elif "average" not in arguments:
+            value = kind(num_classes=num_classes + 1)(with_none, target)
+        else:
+            value = kind(num_classes=num_classes + 1, average="none")(with_none, target)[:num_classes]
+            value = value[occurs].mean() if arguments["average"] == "macro" else value
         if name == "per_class":
             found[name] = [each if count else None for each, count in zip(value.tolist(), num_images, strict=True)]
         else:
