@@ -85,3 +85,24 @@ def test_how_the_weights_are_averaged(name: str, steps: int, how: str, folder: l
     assert startup_report.learning_lines(plan.config, 0) == [
         f"Average of the weights, validated and stored: {how}, from epoch 1."
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "steps"),
+    [
+        (("trainer.max_steps=30",), 3),
+        (("trainer.max_steps=-1",), 2 * 7),
+        (("trainer.max_steps=3000",), 2 * 7),
+        (("trainer.max_steps=30", "trainer.limit_train_batches=2"), 3),
+        (("trainer.max_steps=300", "trainer.limit_train_batches=2"), 2 * 2),
+    ],
+)
+def test_the_announced_warmup_is_that_of_a_run_that_ends_with_max_steps(
+    typed: tuple[str, ...], steps: int, folder: list[str]
+) -> None:
+    keys = ("optim.lr=0.1", "optim.reference_batch=8", "data.batch_size=16", "trainer.max_epochs=20")
+    plan = plan_of(*folder, *keys, "trainer.accumulate_grad_batches=1", "schedule.warmup_epochs=auto", *typed)
+    epochs, reason = startup_report.warmup_of_run(plan, 100)
+    per_epoch = 2 if "trainer.limit_train_batches=2" in typed else 7
+    assert epochs * per_epoch == pytest.approx(steps)
+    assert ("a tenth of trainer.max_steps=30" in reason) == (steps == 3)

@@ -1,10 +1,13 @@
 """Set the learning rate of each step."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as L
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+from imagenet_ddp.callbacks.loop_state import find_callback
 
 Schedule = Callable[[float], float]  # maps the epochs passed, fractional within an epoch, to a factor
 
@@ -15,6 +18,7 @@ class LearningRate(L.Callback):
 
     spanning: returns the schedule of a run that ends after so many epochs (fractional; infinite without a limit), each
     of so many optimizer steps; both are known only when training starts. say: function that writes a line to the log.
+    rates: option such as optim.lr -> its value after scaling, for the hint in that line.
     """
 
     def __init__(
@@ -23,10 +27,16 @@ class LearningRate(L.Callback):
         *,
         spanning: Callable[[float, int], Schedule] | None = None,
         say: Callable[[str], None] | None = None,
+        rates: Mapping[str, float] | None = None,
     ):
         self._schedule = schedule or (lambda epochs: 1.0)
-        self._spanning, self._say = spanning, say
+        self._spanning, self._say, self._rates = spanning, say, rates or {}
         self._peaks: list[float] = []
+        self._peak_before: float | None = None  # of the first group, before a resume
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        settings = checkpoint.get("optimizer_settings") or [{}]
+        self._peak_before = settings[0].get("lr")
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # Lightning restores the optimizer of a checkpoint, with the rates stored in it, only after this hook
@@ -35,33 +45,47 @@ class LearningRate(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._spanning is None:
             return
-        steps = max(math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches), 1)
-        done, epoch = trainer.global_step, trainer.current_epoch
-        begin = epoch + min(max(done - epoch * steps, 0) / steps, 1)
-        end = math.inf if trainer.max_epochs in (None, -1) else float(trainer.max_epochs or 0)
+        steps, epoch, done = int(_steps_per_epoch(trainer)), trainer.current_epoch, trainer.global_step
+        # not from global_step, because epochs before a resume may have had another number of steps
+        passed = min(-(-(trainer.fit_loop.batch_idx + 1) // trainer.accumulate_grad_batches), steps)
+        left = math.inf if trainer.max_epochs in (None, -1) else ((trainer.max_epochs or 0) - epoch) * steps - passed
         if trainer.max_steps >= 0:
-            end = min(end, begin + (trainer.max_steps - done) / steps)
-        self._schedule = self._spanning(end, steps)
-        before = trainer.optimizers[0].param_groups[0]["lr"] if done else None  # that of the last step
-        if self._say is not None and end > begin:
-            self._report(begin, end, steps, done, before)
+            left = min(left, trainer.max_steps - done)
+        self._schedule = self._spanning(epoch + (passed + left) / steps, steps)
+        is_even = find_callback(trainer, GradientAccumulationScheduler) is None
+        if self._say is not None and left > 0 and is_even:
+            before = trainer.optimizers[0].param_groups[0]["lr"] if done else None  # that of the last step
 
-    def _report(self, begin: float, end: float, steps: int, done: int, before: float | None) -> None:
-        """Write the rates of the first and last step, and whether the rate jumps from that before a resume. begin, end:
-        in epochs. done: the steps before this run."""
+            def factor(step: float) -> float:
+                return self._schedule(epoch + (passed + step) // steps + (passed + step) % steps / steps)
+
+            self._report(factor, left, done, before)
+
+    def _report(self, factor: Schedule, left: float, done: int, before: float | None) -> None:
+        """Write the rates of the first and last step, and whether the rate jumps from that before a resume. factor: of
+        each step, counted from the first one of this run. left, done: steps of this run, and before it."""
         assert self._say is not None
         peak = self._peaks[0]
-        first, last = peak * self._schedule(begin), peak * self._schedule(max(end - 1 / steps, begin))
-        until = "" if end == math.inf else f"; of the last, step {done + round((end - begin) * steps)}: {last:.3g}"
+        first = peak * factor(0)
+        until = "" if left == math.inf else f"; of the last, step {done + left}: {peak * factor(left - 1):.3g}"
         self._say(f"Learning rate of the first step, step {done + 1}: {first:.3g}{until}.")
         # at a step where the schedule of this run has a jump of its own, the rate before it is no other
-        planned = peak * self._schedule(max(begin - 1 / steps, 0))
-        if before is not None and abs(planned - before) > 0.05 * max(planned, before):
-            self._say(
-                f"The learning rate jumps from {before:.3g} to {first:.3g}, because the schedule is another one than "
-                "before the resume: it now ends with this run. Hint: for a constant rate, add schedule.name=constant "
-                f"schedule.warmup_epochs=0 optim.scaling=none optim.lr={before:.3g}."
-            )
+        if before is None or not _differ(peak * factor(-1), before):
+            return
+        was = self._peak_before or peak
+        causes = []
+        if was != peak:
+            causes.append(f"the rate after warm-up is {peak:.3g} instead of {was:.3g} (optim.lr, optim.scaling, batch)")
+        hint = ""
+        if was == peak or _differ(factor(-1), before / was):
+            causes.append("the schedule, or the end of the training to which it leads, is another one")
+            rates = [f"{option}={rate * before / peak:.3g}" for option, rate in self._rates.items()]
+            constant = " ".join(["schedule.name=constant schedule.warmup_epochs=0 optim.scaling=none", *rates])
+            hint = f" Hint: for a constant rate, add {constant}."
+        self._say(
+            f"The learning rate jumps from {before:.3g} to {first:.3g}, because compared with before the resume, "
+            f"{' and '.join(causes)}.{hint}"
+        )
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._set(trainer, trainer.current_epoch)
@@ -69,11 +93,21 @@ class LearningRate(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # the rate is the same for all batches of an update, so it does not depend on how the update is split
-        first = batch_idx - batch_idx % trainer.accumulate_grad_batches
-        self._set(trainer, trainer.current_epoch + first / trainer.num_training_batches)
+        # the rate is the same for all batches of an update, and does not depend on how the update is split
+        step = batch_idx // trainer.accumulate_grad_batches
+        self._set(trainer, trainer.current_epoch + step / _steps_per_epoch(trainer))
 
     def _set(self, trainer: L.Trainer, epochs: float) -> None:
         factor = self._schedule(epochs)
         for group, peak in zip(trainer.optimizers[0].param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
+
+
+def _steps_per_epoch(trainer: L.Trainer) -> float:
+    """Return the number of optimizer steps in an epoch, at least 1; infinite if the loader has no length."""
+    batches = trainer.num_training_batches
+    return batches if batches == math.inf else max(math.ceil(batches / trainer.accumulate_grad_batches), 1)
+
+
+def _differ(one: float, other: float) -> bool:
+    return abs(one - other) > 0.05 * max(one, other)

@@ -25,13 +25,13 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     rate, and each automatic choice with its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
     trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
-    epochs, reason = plan.warmup_epochs
+    epochs, reason = warmup_of_run(plan, len(data.train_images))
     warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
     return [
         info.sentence(),
         _data_line(data, config),
         f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
-        f" schedule {_schedule_words(config['schedule'], plan.warmup_epochs.value)},"
+        f" schedule {_schedule_words(config['schedule'], epochs)},"
         f" {_loss_words(config['loss'])}.",
         *_class_weight_lines(config["loss"]["class_weights"], data.source.classes),
         *learning_lines(config, plan.averaging_start_epoch),
@@ -55,6 +55,23 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         f" JPEG decoder: {plan.decoder.reason}.",
         *data.source.notes,
     ]
+
+
+def warmup_of_run(plan: Plan, num_images: int) -> tuple[float, str]:
+    """Return the epochs of warm-up, which trainer.max_steps may cut short, and the reason. num_images: of an epoch."""
+    epochs, reason = plan.warmup_epochs
+    trainer = plan.config["trainer"]
+    max_steps, limit, accumulate = (
+        trainer[key] for key in ("max_steps", "limit_train_batches", "accumulate_grad_batches")
+    )
+    if reason == "as set" or max_steps in (None, -1):
+        return epochs, reason
+    batches = -(-num_images // plan.global_batch_size) * accumulate
+    batches = min(limit, batches) if isinstance(limit, int) else batches * (1.0 if limit is None else limit)
+    of_run = max_steps / max(math.ceil(batches / accumulate), 1) / 10
+    if of_run >= epochs:
+        return epochs, reason
+    return of_run, f"{reason.partition(';')[0]}; a tenth of trainer.max_steps={max_steps}"
 
 
 def batch_lines(plan: Plan) -> list[str]:

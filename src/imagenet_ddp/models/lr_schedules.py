@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 WARMUP_EPOCHS = 5.0  # for large batches, as in Goyal et al. 2017
+ROUNDING = 1e-9  # epochs; more than the rounding errors of steps that are converted to epochs, less than a step
 ONE_CYCLE_START = 1 / 25  # share of the highest rate, as in torch.optim.lr_scheduler.OneCycleLR
 
 
@@ -13,6 +14,14 @@ def scaled_lr(optim: Mapping[str, Any], global_batch_size: int) -> float:
     scaling_rule."""
     exponent = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[scaling_rule(optim)]
     return optim["lr"] * (global_batch_size / (optim["reference_batch"] or 1)) ** exponent
+
+
+def scaled_rates(optim: Mapping[str, Any], global_batch_size: int) -> dict[str, float]:
+    """Return each option that sets a learning rate of this optimizer, with its scaled value."""
+    keys = ["lr", *(["lr_head"] if optim["lr_head"] is not None else [])]
+    keys += ["lr_adamw"] if optim["name"] == "muon" and not optim["_target_"] else []
+    scale = scaled_lr(optim, global_batch_size) / optim["lr"]
+    return {f"optim.{key}": optim[key] * scale for key in keys}
 
 
 def scaling_rule(optim: Mapping[str, Any]) -> str:
@@ -80,10 +89,10 @@ def make_schedule(
     def factor(epochs: float) -> float:
         if schedule["interval"] == "epoch":
             epochs = float(math.floor(epochs))
-        if epochs < warmup_epochs:
+        if epochs < warmup_epochs - ROUNDING:
             start = schedule["warmup_start"]
             return start if schedule["warmup"] == "constant" else start + (1 - start) * epochs / warmup_epochs
-        return shape(min(epochs - warmup_epochs, length))
+        return shape(min(max(epochs - warmup_epochs, 0), length))
 
     return factor
 
@@ -113,7 +122,9 @@ def _shape(schedule: Mapping[str, Any], length: float, warmup_epochs: float) -> 
     shapes: dict[str, Callable[[float], float]] = {
         "constant": lambda epochs: 1.0,
         "step": lambda epochs: gamma ** (int(epochs + warmup_epochs) // schedule["step_epochs"]),
-        "multistep": lambda epochs: gamma ** sum(epochs + warmup_epochs >= each for each in schedule["milestones"]),
+        "multistep": lambda epochs: (
+            gamma ** sum(epochs + warmup_epochs >= each - ROUNDING for each in schedule["milestones"])
+        ),
         "exponential": lambda epochs: gamma**epochs,
         "linear": lambda epochs: fall(1 - epochs / length),
         "poly": lambda epochs: fall((1 - epochs / length) ** schedule["power"]),

@@ -84,7 +84,7 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
         if key in optim["args"] and (key == "lr" or not optim["_target_"]):
             value = shown(optim["args"][key])
             found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
-    found += _schedule(schedule)
+    found += _schedule(schedule) + _steps(config)
     if config["loss"]["bce_threshold"] == 0 and number(above=0).accepts(config["loss"]["label_smoothing"]):
         found.append(
             "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing="
@@ -132,6 +132,19 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             "compensate twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
         )
     return found
+
+
+def _steps(config: Mapping[str, Any]) -> list[str]:
+    """Return a message if keys count steps although a callback changes the number of steps in an epoch."""
+    keys = {f"schedule.{key}": config["schedule"][key] for key in ("warmup_steps", "milestone_steps")}
+    keys["trainer.max_steps"] = None if (steps := config["trainer"].get("max_steps")) == -1 else steps
+    given = [f"{key}={shown(value)}" for key, value in keys.items() if value is not None]
+    if not given or "GradientAccumulationScheduler" not in str(config["callbacks"]):
+        return []
+    return [
+        f"{' and '.join(given)} must be given in epochs beside GradientAccumulationScheduler, which changes the number "
+        "of steps in an epoch. Hint: set trainer.max_epochs, schedule.warmup_epochs and schedule.milestones instead."
+    ]
 
 
 def _schedule(schedule: Mapping[str, Any]) -> list[str]:

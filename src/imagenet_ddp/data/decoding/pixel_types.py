@@ -71,8 +71,6 @@ def assumptions(image: Image.Image) -> list[str]:
         largest = _largest(values)
         if (kind, largest) != ("16-bit", RANGES[-1]):
             found.append(f"store {kind} grey, which is read as 0 to {largest} because of its largest value")
-    elif image.has_transparency_data:
-        alpha = image.convert("RGBA").getchannel("A").getextrema()[0]
-        if alpha < 255:
-            found.append("have transparent pixels, whose hidden colours are used")
+    elif image.has_transparency_data and np.asarray(image.convert("RGBA"))[:, :, 3].min() < 255:
+        found.append("have transparent pixels, whose hidden colours are used")
     return found
