@@ -8,7 +8,7 @@ import pytest
 from imagenet_ddp.benchmark import options as benchmark_options
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.keys import Key, declared
-from imagenet_ddp.config.read_if import CONDITIONS, words
+from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread, words
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
@@ -96,6 +96,16 @@ def test_a_key_is_also_found_in_a_typed_mapping():
 @pytest.mark.parametrize("option", ["teacher.name=null", "optim=adamw", "experiment=pytorch_example"])
 def test_null_and_files_are_no_typed_values(option: str):
     assert not [text for text in refusals("train", [option]) if "has no effect" in text]
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "export", "demo"])
+def test_commands_that_read_a_checkpoint_refuse_keys_of_training(verb: str):
+    typed = ["optim.lr=0.5", "schedule=cosine", "averaging={decay:0.9}", "loss.name=bce", "+teacher.weights=DEFAULT"]
+    found = unread([*typed, "optim.lr_head=null", "data.val_resize=256", "trainer.devices=1"], {}, declared(verb))
+    assert [text.partition(" has no effect")[0] for text in found] == typed
+    assert found[0].startswith("optim.lr=0.5 has no effect, because only training reads optim. Hint: leave it out")
+    assert set(OF_TRAINING) <= {path.partition(".")[0] for path in declared(verb)}
+    assert not unread(typed[:3], {}, declared("train"))
 
 
 def test_the_words_name_every_condition():

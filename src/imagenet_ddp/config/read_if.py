@@ -157,6 +157,9 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "benchmark.model": (_LOADER,),
 }  # fmt: skip
 
+# Groups that only a training reads. Commands that read a checkpoint take their values from it.
+OF_TRAINING = ("optim", "schedule", "loss", "teacher", "averaging")
+
 
 def words(path: str) -> str:
     """Return when a key is read, in words; "" if always."""
@@ -166,6 +169,13 @@ def words(path: str) -> str:
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[str]:
     """Return a message for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
     values, found = leaves(config), []
+    if "checkpoint" in declared:
+        found += [
+            f"{option} has no effect, because only training reads {group}. Hint: leave it out, or type it for "
+            "`python -m imagenet_ddp.train`."
+            for option in typed
+            if (group := key_of(option).partition(".")[0]) in OF_TRAINING and not option.endswith("=null")
+        ]
     for path, conditions in CONDITIONS.items():
         if path not in declared or values.get(path) is None or not any(_sets(option, path) for option in typed):
             continue
