@@ -252,7 +252,7 @@ def _keys(root: Path) -> dict[str, Any]:
 
 
 def test_files_are_kept_as_they_are_where_they_can_be(tmp_path: Path):
-    write_images(tmp_path / "tree/train", {"cat": 3})
+    write_images(tmp_path / "tree/train", {"cat": 3, "dog": 1})
     write_images(tmp_path / "tree/val", {"cat": 1})
     cat = tmp_path / "tree/train/cat"
     pixels = np.full((30, 20, 3), (200, 40, 90), np.uint8)
@@ -337,7 +337,7 @@ def test_a_bad_image_of_a_table_is_named_by_its_path(tmp_path: Path, capsys: pyt
 
 
 def test_a_file_that_is_far_too_large_is_named_and_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    write_images(tmp_path / "tree/train", {"cat": 3})
+    write_images(tmp_path / "tree/train", {"cat": 3, "dog": 1})
     write_images(tmp_path / "tree/val", {"cat": 1})
     with (tmp_path / "tree/train/cat/001.jpg").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 2**30)  # takes no room on the disk
@@ -362,7 +362,7 @@ def test_names_that_are_not_utf8_are_kept(tmp_path: Path):
 
 
 def test_mended_images_need_no_new_start(tmp_path: Path):
-    write_images(tmp_path / "tree/train", {"cat": 5})
+    write_images(tmp_path / "tree/train", {"cat": 5, "dog": 1})
     write_images(tmp_path / "tree/val", {"cat": 3})
     good = (tmp_path / "tree/train/cat/002.jpg").read_bytes()
     assert packs(tmp_path / "tree", tmp_path / "whole") == 0
@@ -383,7 +383,7 @@ def packs_until_judged(source: Path, out: Path) -> None:
 
 def test_changed_images_are_packed_anew_or_refused(tmp_path: Path):
     tree, out = tmp_path / "tree", tmp_path / "out"
-    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "train", {"cat": 5, "dog": 1})
     write_images(tree / "val", {"cat": 3})
     packs_until_judged(tree, out)
     Image.new("RGB", (33, 22)).save(tree / "train/cat/001.jpg")
@@ -399,7 +399,7 @@ def test_a_changed_image_of_the_same_size_is_packed_anew(
     time_is_set_back: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     tree, out = tmp_path / "tree", tmp_path / "out"
-    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "train", {"cat": 5, "dog": 1})
     write_images(tree / "val", {"cat": 3})
     packs_until_judged(tree, out)
     first = (out / "train-00000.bin").read_bytes()
@@ -419,17 +419,17 @@ def test_a_changed_image_of_the_same_size_is_packed_anew(
 
 def test_an_image_that_went_bad_since_is_left_out_and_not_as_it_was(tmp_path: Path):
     tree, out = tmp_path / "tree", tmp_path / "out"
-    write_images(tree / "train", {"cat": 5})
+    write_images(tree / "train", {"cat": 5, "dog": 1})
     write_images(tree / "val", {"cat": 3})
     packs_until_judged(tree, out)
     (tree / "train/cat/001.jpg").write_bytes(b"no image")
     assert packs(tree, out) == 1
     assert packs(tree, out, "data.on_bad_image=skip", "data.bad_image_limit=1") == 0
-    assert len(opened(out)) == 4
+    assert len(opened(out)) == 5
 
 
 def test_more_bad_images_than_are_said_stay_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    write_images(tmp_path / "tree/train", {"cat": 30})
+    write_images(tmp_path / "tree/train", {"cat": 30, "dog": 1})
     write_images(tmp_path / "tree/val", {"cat": 3})
     for number in range(25):
         (tmp_path / f"tree/train/cat/{number:03}.jpg").write_bytes(b"no image")
@@ -508,6 +508,7 @@ def test_a_disk_that_fills_up_is_named(photos: Path, tmp_path: Path, capsys: pyt
 def test_odd_files_are_packed_or_left_out(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "tree/train").mkdir(parents=True)
     (tmp_path / "tree/train/odd").symlink_to(shared_data / "odd")
+    write_images(tmp_path / "tree/train", {"dog": 1})
     write_images(tmp_path / "tree/val", {"odd": 1})
     monkeypatch.setattr(plan_shards, "NUM_SAMPLES", 1)
     options = ("data.on_bad_image=skip", "data.bad_image_limit=0.9", "prepare.short_side=32")
