@@ -46,7 +46,8 @@ SAMPLES = {
 }  # fmt: skip
 # What must stand beside an option, as it must in its own program.
 BESIDE = {
-    "--ra-magnitude": "--auto-augment ra", "--bce-target-thresh": "--bce-loss", "--clip-mode": "--clip-grad 1",
+    "--ra-magnitude": "--auto-augment ra", "--remode": "--reprob 0.25",
+    "--bce-target-thresh": "--bce-loss", "--clip-mode": "--clip-grad 1",
     "--opt-betas": "--opt adamw", "--opt-eps": "--opt adamw", "--decay-milestones": "--sched multistep",
     "--lr-min": "--sched cosine --lr 0.5", "--warmup-lr": "--warmup-epochs 5", "--nesterov": "--opt sgd",
     "gpu0_bsz": "gpus=2 batch_size=4", "--rank": "--world-size 8", "-rn": "-ws 2", "--node_rank": "-n 2",

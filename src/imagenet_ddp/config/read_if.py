@@ -86,6 +86,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "data.policy_ops": (_one_of("data.policy", "randaugment", "augmix"),),
     "data.policy_magnitude": (_one_of("data.policy", "randaugment", "augmix"),),
     "data.autoaugment": (_one_of("data.policy", "autoaugment"),),
+    "data.erasing_fill": (Condition(("data.erasing",), number(above=0), "0.25"),),
     "data.mix_probability": (Condition(("data.mixup_alpha", "data.cutmix_alpha"), number(above=0), "0.2"),),
     "data.bad_image_limit": (_one_of("data.on_bad_image", "skip"),),
     "model.library": (_OF_LIBRARY,),
