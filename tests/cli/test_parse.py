@@ -630,3 +630,7 @@ def test_a_long_tmpdir_is_refused_before_sockets_are_made(length: int, is_refuse
         assert bool(_long_tmpdir({"TMPDIR": str(folder)})) == is_refused
     finally:
         folder.rmdir()
+
+
+def test_a_command_that_runs_one_job_refuses_m():
+    assert "-m starts several jobs, but export runs one. Hint: leave -m out." in refused("-m", verb="export")

@@ -97,7 +97,10 @@ def test_well(typed: dict[str, Any]):
         ({"schedule__warmup_epochs": "five"}, "got five. Hint: set schedule.warmup_epochs=auto."),
         ({"schedule__warmup_epochs": None}, "got null."),
         ({"schedule__final_fraction": 1.5}, "schedule.final_fraction must be "),
-        ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the number of"),
+        (
+            {"schedule__name": "cosine", "trainer__max_epochs": -1},
+            "schedule.name=cosine depends on the end of training",
+        ),
         ({"schedule__name": "one_cycle", "schedule__warmup_epochs": 2.0}, "the rate would rise twice"),
         ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
         ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but schedule.warm"),
@@ -125,4 +128,4 @@ def test_a_missing_timm_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (text,) = validate(config(model__library="timm"), {})
     assert text.startswith("model.library=timm needs timm, which is not installed. Hint: run `")
-    assert text.endswith("pip install 'timm'`.")
+    assert "pip install " in text and text.endswith("'timm'`.")

@@ -49,6 +49,10 @@ def _null(key: str) -> Condition:
     return Condition((key,), NULL, "null")
 
 
+# What else a choice of data needs.
+_ROOTS = dict.fromkeys(("data=imagefolder", "data=packed", "data=streamed"), "data.root=FOLDER")
+_ROOTS["data=table"] = "data.root=FILE.csv"
+
 _SHARDS = _one_of("data.name", "packed", "streamed")
 _FOLDERS = _one_of("data.name", "imagefolder", "imagenet")
 _STL10, _STREAMED = _one_of("data.name", "stl10"), _one_of("data.name", "streamed")
@@ -116,7 +120,9 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "schedule.power": (_one_of("schedule.name", "poly"),),
     "schedule.cycle_epochs": (_one_of("schedule.name", "cosine"),),
     "schedule.decay_fraction": (_one_of("schedule.name", "wsd"),),
-    "schedule.peak_fraction": (_one_of("schedule.name", "one_cycle"),),
+    "schedule.peak_fraction": (
+        Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0"),
+    ),
     "schedule.final_fraction": (_one_of("schedule.name", "cosine", "linear", "poly", "one_cycle", "wsd"),),
     "schedule.warmup": _WITH_WARMUP,
     "schedule.warmup_steps": _WITH_WARMUP[1:],
@@ -183,9 +189,21 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
         if failed := next((each for each in conditions if not each.holds(values)), None):
             found.append(
                 f"{path}={shown(values[path])} has no effect, because it is read only if {failed.words}, and "
-                f"{failed.keys[0]} is {shown(values[failed.keys[0]])}. Hint: set {failed.hint}, or leave {path} out."
+                f"{failed.keys[0]} is {shown(values[failed.keys[0]])}. "
+                f"Hint: set {' '.join(required(path, values))}, or leave {path} out."
             )
     return found
+
+
+def required(path: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the options to type so that a key is read. values: path -> value."""
+    options: list[str] = []
+    for condition in CONDITIONS.get(path, ()):
+        if not condition.holds(values):
+            options += [*required(condition.keys[0], values), condition.hint]
+            if root := _ROOTS.get(condition.hint) if values.get("data.root") is None else None:
+                options.append(root)
+    return list(dict.fromkeys(options))
 
 
 def _sets(option: str, path: str) -> bool:

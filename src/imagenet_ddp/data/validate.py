@@ -119,6 +119,6 @@ def _progressive(data: Mapping[str, Any]) -> list[str]:
     if data["progressive_start"] > data[key]:
         return [
             f"data.progressive_start must be at most data.{key} ({data[key]}), got "
-            f"{data['progressive_start']}. Hint: set data.progressive_start=null."
+            f"{data['progressive_start']}. Hint: set data.progressive_start={max(data[key] // 2, 1)}."
         ]
     return []
