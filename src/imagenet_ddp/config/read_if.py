@@ -50,8 +50,12 @@ def _null(key: str) -> Condition:
 
 
 # What else a choice of data needs.
-_ROOTS = dict.fromkeys(("data=imagefolder", "data=packed", "data=streamed"), "data.root=FOLDER")
-_ROOTS["data=table"] = "data.root=FILE.csv"
+_ROOTS = {
+    "data=imagefolder": "data.root=FOLDER",
+    "data=packed": "data.root=FOLDER",
+    "data=streamed": "data.root=FOLDER",
+    "data=table": "data.root=FILE.csv",
+}
 
 _SHARDS = _one_of("data.name", "packed", "streamed")
 _FOLDERS = _one_of("data.name", "imagefolder", "imagenet")

@@ -69,7 +69,7 @@ def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
     """Return a message if one of the two folders is inside the other, or is the same, also through links."""
     train, val = layout.train.resolve(), layout.val.resolve()
     if not (train.is_relative_to(val) or val.is_relative_to(train)):
-        return []
+        return _shared_classes(layout)
     where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
     usual = find_layout({**data, "val_dir": "val"}).val
     hint = "put the class folders of both into separate folders"
@@ -78,6 +78,19 @@ def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
     return [
         f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} is {where} "
         f"{layout.train}. Hint: {hint}; to score training images, run evaluate with data.val_dir={data['val_dir']}."
+    ]
+
+
+def _shared_classes(layout: Layout) -> list[str]:
+    """Return a message if class folders of the validation images are links to those of the training images."""
+    train = {(layout.train / name).resolve() for name in class_folders(layout.train)}
+    shared = [name for name in class_folders(layout.val) if (layout.val / name).resolve() in train]
+    if not shared:
+        return []
+    return [
+        f"data.val_dir must contain other images than data.train_dir, but in {describe_path(layout.val)}, "
+        f"{shorten_list(shared)} and a class folder in {layout.train} are the same folder. Hint: replace the links in "
+        f"{layout.val} by folders of other images; to score training images, run evaluate."
     ]
 
 

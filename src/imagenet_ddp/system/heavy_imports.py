@@ -6,12 +6,14 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import cache_dir
+
+SPIN_COUNT = "1000"  # about 20 µs; docs/performance.md has the measurements
 
 
 @contextmanager
@@ -22,6 +24,7 @@ def import_torch() -> Iterator[None]:
     effect, which takes a tenth of the import time, and again during training.
     """
     cache_bytecode()
+    limit_spinning(os.environ)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -31,6 +34,14 @@ def import_torch() -> Iterator[None]:
         atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
         if was_enabled:
             gc.enable()
+
+
+def limit_spinning(environ: MutableMapping[str, str]) -> None:
+    """Let the OpenMP threads of torch sleep after a short busy wait for each other, unless the user has set how they
+    wait. libgomp reads the variable when torch is imported. Its default wait lasts longer than a time slice: threads
+    that share their cores with another program then mostly wait for threads that are not running."""
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environ.keys():
+        environ["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
 def cache_bytecode() -> None:

@@ -44,6 +44,7 @@ def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:
         (["p/train", "p/val", "p/valid", "p/test"], "p", "p/train", "p/val"),
         (["p/train", "p/valid", "p/test"], "p", "p/train", "p/valid"),
         (["p/train", "p/validation"], "p", "p/train", "p/validation"),
+        (["p/train", "p/validate"], "p", "p/train", "p/validate"),
         (["p/train", "p/dev", "p/VALIDATION"], "p", "p/train", "p/VALIDATION"),
         (["p/Train", "p/Val"], "p", "p/Train", "p/Val"),
         (["p/TRAINING", "p/VAL"], "p", "p/TRAINING", "p/VAL"),
@@ -124,6 +125,14 @@ def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: 
 def test_what_is_no_class_is_refused(made: list[str], typed: dict[str, Any], said: str):
     make(*made)
     assert any(said in text for text in mistakes("p", **typed))
+
+
+def test_class_folders_that_are_links_to_those_of_training_are_refused():
+    make("p/train")
+    make("p/val", classes=("cat",))
+    (Path("p/val") / "dog").symlink_to("../train/dog")
+    assert ["dog and a class folder in p/train are the same folder" in text for text in mistakes("p")] == [True]
+    assert mistakes("p", "evaluate") == []
 
 
 def test_two_classes_are_needed():

@@ -10,7 +10,7 @@ from imagenet_ddp.data.sources.folder.scan import class_folders
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
 TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
-VAL = re.compile(f"(?:val(?:id(?:ation)?)?|dev|eval(?:uation)?){_MORE}", re.IGNORECASE)
+VAL = re.compile(f"(?:val(?:id(?:at(?:ion|e))?)?|dev|eval(?:uation)?){_MORE}", re.IGNORECASE)
 TEST = re.compile(f"test(?:ing)?{_MORE}", re.IGNORECASE)
 MAX_DEPTH = 5  # of inner_folder, because links may form a circle
 _PREFERRED = ("val", "valid", "validation", "dev")  # if there are several
