@@ -16,6 +16,7 @@ from imagenet_ddp.engine.resume_checks import is_over, require_same_data
 from imagenet_ddp.engine.run_summary import closing_lines, results
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.models import batch_norm
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
@@ -92,6 +93,11 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, RuntimeError) and (reason := diagnosis.explain(plan, error)):
             raise RunError(reason) from error
+        if isinstance(error, ValueError) and str(error).startswith(batch_norm.ERROR):  # a small remainder with dp
+            raise RunError(
+                "batch norm needs 2 images per device in each batch, but the last one of an epoch has fewer. "
+                f"Hint: set data.batch_size={job.config['data']['batch_size'] + 1}."
+            ) from error
         diagnosis.refuse_unrestorable(job.checkpoint, error, log)
         raise
     except Stopped as stop:

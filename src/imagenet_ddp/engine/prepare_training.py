@@ -4,8 +4,11 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.frozen_layers import FrozenLayers, has_statistics
 from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.data.transforms import Sizes
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.batch_norm import require_batch
 from imagenet_ddp.models.head import head_names, is_in_head
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
@@ -43,6 +46,7 @@ def prepare_training(
     keeps_statistics = model["batch_norm"] == "frozen" and any(map(has_statistics, module.net.modules()))
     if keeps_statistics:
         messages.append("Batch norm uses and keeps its stored statistics throughout.")
+    _require_batch(plan, module)
     if model["freeze"] or keeps_statistics:
         frozen = heads if model["freeze"] else None
         callbacks.append(FrozenLayers(frozen, model["unfreeze_epoch"], batch_norm=keeps_statistics))
@@ -54,6 +58,25 @@ def prepare_training(
             WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch, averaging["warmup"])
         )
     return callbacks, messages
+
+
+def _require_batch(plan: Plan, module: ImageClassifier) -> None:
+    """Raise ConfigError if a device would get too few images for batch norm from a full batch."""
+    config, strategy, num_devices = plan.config, plan.config["strategy"], plan.num_own_devices
+    if config["trainer"]["sync_batchnorm"] and plan.world_info.world_size > 1:
+        return  # its values come from all ranks
+
+    def fewest(batch_size: int) -> int:
+        full = batch_split.images_per_forward(strategy, batch_size, num_devices)
+        if strategy["name"] not in batch_split.DATA_PARALLEL:
+            return full
+        first = batch_split.first_device_images(strategy, batch_size, num_devices)
+        return min(filter(None, batch_split.split_batch(full, num_devices, first, full)))
+
+    data = config["data"]
+    size = data["progressive_start"] or Sizes.from_options(data).image_size
+    smallest = next((each for each in range(2, 5) if fewest(each) > 1), 2)
+    require_batch(config["model"], module.net, fewest(data["batch_size"]), size, smallest)
 
 
 def _require_forgetting(plan: Plan, num_images: int) -> None:

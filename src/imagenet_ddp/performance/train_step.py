@@ -8,6 +8,7 @@ import torch
 from imagenet_ddp.data.transforms import Sizes, mean_and_std, normalise
 from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.batch_norm import require_batch
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.optimizers import choose_fused, make_optimizer
 from imagenet_ddp.performance.step_timer import Training
@@ -27,7 +28,9 @@ def make_training(config: Config, precision: str, device: torch.device, classes:
     data, model = config["data"], config["model"]
     size = Sizes.from_options(data).image_size
     torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config["trainer"], device.type))  # as in the run
-    net = create_model(model, classes, config["seed"], data["image_size"]).to(device, TRUE_PRECISION.get(precision))
+    net = create_model(model, classes, config["seed"], data["image_size"])
+    require_batch(model, net, data["batch_size"], data["progressive_start"] or size)
+    net = net.to(device, TRUE_PRECISION.get(precision))
     kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model["channels_last"]
     generator = torch.Generator().manual_seed(config["seed"])
     images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)

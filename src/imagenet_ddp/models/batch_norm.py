@@ -1,0 +1,47 @@
+"""Find batch norm that cannot be trained, because a channel has one value per batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from imagenet_ddp.errors import ConfigError
+
+ERROR = "Expected more than 1 value per channel"  # how torch's message begins
+
+
+def require_batch(model: Mapping[str, Any], net: nn.Module, images: int, image_size: int, smallest: int = 2) -> None:
+    """Raise ConfigError if batch norm would see a single value per channel in training.
+
+    images: the fewest images that a device gets from a full batch; more than one cannot fail.
+    image_size: the smallest in training. smallest: data.batch_size that works. The net runs once in evaluation mode,
+    which changes none of its statistics.
+    """
+    layers = [layer for layer in net.modules() if isinstance(layer, _BatchNorm)]
+    is_frozen = model["batch_norm"] == "frozen" or (model["freeze"] and model["unfreeze_epoch"] is None)
+    if images > 1 or is_frozen or not layers:
+        return
+    found: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].numel() == inputs[0].shape[1]:
+            found.append(layer)
+
+    modes = {module: module.training for module in net.modules()}
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    weight = next(net.parameters())
+    try:
+        with torch.no_grad():
+            net.eval()(weight.new_zeros(1, 3, image_size, image_size))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    if found:
+        raise ConfigError(
+            f"each device must get at least 2 images of {image_size} pixels per forward pass, got 1, because batch "
+            f"norm of this net would have one value per channel. Hint: set data.batch_size={smallest}."
+        )
