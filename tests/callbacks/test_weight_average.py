@@ -10,6 +10,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.errors import ConfigError
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -45,12 +46,12 @@ class Module(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.3)
 
 
-def fit(tmp_path: Path, average: WeightAverage, epochs: int) -> tuple[Module, L.Trainer]:
+def fit(tmp_path: Path, average: WeightAverage, epochs: int, max_steps: int = -1) -> tuple[Module, L.Trainer]:
     torch.manual_seed(1)
     images, module = TensorDataset(torch.randn(STEPS * 4, 4), torch.arange(STEPS * 4) % 2), Module()
     trainer = L.Trainer(
-        max_epochs=epochs, accelerator="cpu", callbacks=[average], logger=False, default_root_dir=tmp_path,
-        enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+        max_epochs=epochs, max_steps=max_steps, accelerator="cpu", callbacks=[average], logger=False,
+        default_root_dir=tmp_path, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, DataLoader(images, 4), DataLoader(images, 40))
     return module, trainer
@@ -115,3 +116,12 @@ def test_a_short_run_forgets_its_first_weights(tmp_path: Path, epochs: int):
     for number, net in enumerate(module.trained[1:], 1):
         wanted.lerp_(net.get_parameter("0.weight"), 1 - min(0.9998, (1 + number) / (10 + number)))
     torch.testing.assert_close(average, wanted)
+
+
+@pytest.mark.parametrize(("decay", "needed"), [(0.5, STEPS + 1), (None, 2 * STEPS)])
+def test_an_average_that_would_never_begin_is_refused(tmp_path: Path, decay: float | None, needed: int):
+    with pytest.raises(ConfigError, match=f"trainer.max_steps must be at least {needed} .* got {needed - 1}"):
+        fit(tmp_path, WeightAverage(decay, start_epoch=1), 3, max_steps=needed - 1)
+    average = WeightAverage(decay, start_epoch=1)
+    fit(tmp_path, average, 3, max_steps=needed)
+    assert average.has_average
