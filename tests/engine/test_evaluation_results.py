@@ -91,3 +91,16 @@ def test_a_row_for_each_image(form: str, predicted: Predicted, tmp_path: Path):
         assert number(row["probability_2"]) == pytest.approx(p[1], rel=1e-5)
         assert number(row["label_probability"]) == pytest.approx(label_probability, rel=1e-5)
         assert number(row["loss"]) == pytest.approx(-np.log(label_probability), rel=1e-5)
+
+
+def test_an_output_that_is_not_finite_is_no_class(predicted: Predicted):
+    predicted.classes[1], predicted.probabilities[1] = -1, np.nan
+    found = further_results(predicted, TARGETS, CLASSES, ["per_class", "auroc"], [set(CLASSES)] * 4)
+    assert found == {
+        "num_without_class": 1,
+        "metrics": {"per_class": {CLASSES[0]: 1.0, CLASSES[1]: 0.0, CLASSES[2]: 0.0}},
+        "real": {"top1": pytest.approx(2 / 3), "num_images": 3},
+    }
+    assert results_lines(found)[0].startswith("For 1 image the output of the net is NaN or inf: counted as wrong")
+    columns = prediction_columns(predicted, Named(), CLASSES, {})
+    assert columns["prediction"][2] is None and columns["error"][2] == "the output of the net is NaN or inf"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from imagenet_ddp.models.metrics import has_class
+
 
 @dataclass(frozen=True)
 class Means:
@@ -26,8 +28,9 @@ class Means:
 
 
 def is_hit(logits: Tensor, target: Tensor, top_k: int) -> Tensor:
-    """Return bool (B, top_k): whether the target of each image has the highest, second highest, ... logit."""
-    return logits.topk(top_k).indices == target.unsqueeze(1)
+    """Return bool (B, top_k): whether the target of each image has the highest, second highest, ... logit.
+    Never for logits that are not finite."""
+    return (logits.topk(top_k).indices == target.unsqueeze(1)) & has_class(logits).unsqueeze(1)
 
 
 def sums_of(loss_sum: float, hits: list[float], count: float) -> list[float]:

@@ -15,6 +15,7 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loggers.background import Background
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.data.contact_sheet import FILE
+from imagenet_ddp.models.metrics import has_class
 from imagenet_ddp.runs.confusion_figure import draw_confusion
 from imagenet_ddp.system.text import first_line
 
@@ -58,8 +59,9 @@ class LoggerPictures(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         if outputs is not None:
-            self._predicted.append(outputs["logits"].argmax(1))
-            self._target.append(batch["target"][: len(outputs["logits"])])
+            logits = outputs["logits"]
+            self._predicted.append(logits.argmax(1).masked_fill(~has_class(logits), -1))
+            self._target.append(batch["target"][: len(logits)])
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Sum the confusion matrix over all ranks, and draw it on rank 0."""
@@ -68,6 +70,8 @@ class LoggerPictures(L.Callback):
         labels = trainer.datamodule.source.labels  # type: ignore[attr-defined]
         empty = torch.empty(0, dtype=torch.long, device=pl_module.device)
         target, predicted = (torch.cat([empty, *each]) for each in (self._target, self._predicted))
+        there = predicted >= 0  # an image without a class is in no column
+        target, predicted = target[there], predicted[there]
         wrong = target != predicted
         num_wrong = _sum(trainer, torch.bincount(torch.cat([target[wrong], predicted[wrong]]), minlength=len(labels)))
         kept = num_wrong.topk(min(MAX_CLASSES, len(labels))).indices.sort().values

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, distributed
 
 from imagenet_ddp.models.calibration import log_sums
+from imagenet_ddp.models.metrics import has_class
 
 
 @dataclass
@@ -17,7 +18,7 @@ class Predicted:
     classes if there are fewer."""
 
     index: np.ndarray  # int64 (N,), position in the split
-    classes: np.ndarray  # int64 (N, k), most probable first
+    classes: np.ndarray  # int64 (N, k), most probable first; -1 if the output is NaN or inf
     probabilities: np.ndarray  # float32 (N, k)
     losses: np.ndarray  # float32 (N,), cross entropy
     log_sums: np.ndarray  # float32 (N, 41), see models.calibration
@@ -59,6 +60,7 @@ class Predictions(L.Callback):
         # topk may order equal logits differently from the argmax that val/top1 is computed with
         values, classes = logits.sort(dim=1, descending=True, stable=True)
         values, classes = values[:, : pl_module.top_k], classes[:, : pl_module.top_k].clone()
+        classes.masked_fill_(~has_class(logits)[:, None], -1)  # no wait for the device
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
         gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]
         found = [batch["index"][:counted], classes, probabilities, losses, log_sums(logits), gaps]

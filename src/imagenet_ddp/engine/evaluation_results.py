@@ -11,7 +11,8 @@ from imagenet_ddp.callbacks.prediction_collector import Predicted
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import calibrate
 from imagenet_ddp.models.metrics import further_metrics
-from imagenet_ddp.system.text import percent
+from imagenet_ddp.runs.predictions_file import NOT_FINITE
+from imagenet_ddp.system.text import count_noun, percent
 
 
 def further_results(
@@ -21,17 +22,21 @@ def further_results(
     metric_names: Sequence[str],
     real_labels: Sequence[set[str]] | None,
 ) -> dict[str, Any]:
-    """Return the entries calibration and, if requested, metrics and real of evaluation.json.
+    """Return the entries calibration and, if requested, metrics and real of evaluation.json. If outputs are NaN or
+    inf, their number replaces calibration, and auroc is left out.
 
     targets: int64, index into `classes` for each image of the split. real_labels: names of the correct classes of each
     image.
     """
     labels, top1 = targets[predicted.index], predicted.classes[:, 0]
-    found: dict[str, Any] = {
-        "calibration": calibrate(
+    found: dict[str, Any] = {}
+    if without := int((top1 < 0).sum()):
+        found["num_without_class"] = without
+        metric_names = [name for name in metric_names if name != "auroc"]  # needs probabilities of all images
+    else:
+        found["calibration"] = calibrate(
             predicted.probabilities[:, 0], top1 == labels, predicted.losses, predicted.log_sums, predicted.gaps
         )
-    }
     if metric_names:
         scores = None if predicted.scores is None else torch.from_numpy(predicted.scores)
         values = further_metrics(
@@ -43,7 +48,7 @@ def further_results(
         }
     if real_labels is not None:
         pairs = zip(predicted.index.tolist(), top1.tolist(), strict=True)
-        is_right = [classes[top] in real_labels[index] for index, top in pairs if real_labels[index]]
+        is_right = [top >= 0 and classes[top] in real_labels[index] for index, top in pairs if real_labels[index]]
         top1_real = sum(is_right) / len(is_right) if is_right else math.nan
         found["real"] = {"top1": top1_real, "num_images": len(is_right)}
     return found
@@ -51,9 +56,14 @@ def further_results(
 
 def results_lines(results: Mapping[str, Any]) -> list[str]:
     """Return the log lines for the results of further_results."""
-    calibration = results["calibration"]
-    ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
-    lines = [f"Calibration error {ece}, or {then} at the best temperature ({calibration['temperature']:.3f})"]
+    if calibration := results.get("calibration"):
+        ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
+        lines = [f"Calibration error {ece}, or {then} at the best temperature ({calibration['temperature']:.3f})"]
+    else:
+        lines = [
+            f"For {count_noun(results['num_without_class'], 'image')} {NOT_FINITE}: counted as wrong, without a class. "
+            "Calibration and auroc need finite outputs and are left out."
+        ]
     for name, value in results.get("metrics", {}).items():
         if isinstance(value, dict):
             worst = sorted((share, each) for each, share in value.items() if share is not None)[:5]
@@ -84,10 +94,13 @@ def prediction_columns(
         return [None if row is None else found[row] for row in rows]
 
     paths = [images.path(each) for each in index.tolist()]
-    tops = [[None if each is None else classes[each] for each in column(top)] for top in predicted.classes.T]
+    tops = [
+        [None if each is None or each < 0 else classes[each] for each in column(top)] for top in predicted.classes.T
+    ]
     probabilities = [column(each) for each in predicted.probabilities.T]
-    unreadable = [
-        reasons.get(path, "cannot be read") if row is None else None for path, row in zip(paths, rows, strict=True)
+    errors = [
+        reasons.get(path, "cannot be read") if row is None else NOT_FINITE if predicted.classes[row, 0] < 0 else None
+        for path, row in zip(paths, rows, strict=True)
     ]
     columns = {
         "index": index.tolist(),
@@ -100,4 +113,4 @@ def prediction_columns(
     }
     for rank, (top, probability) in enumerate(zip(tops, probabilities, strict=True), 1):
         columns |= {f"class_{rank}": top, f"probability_{rank}": probability}
-    return {**columns, "error": unreadable}
+    return {**columns, "error": errors}

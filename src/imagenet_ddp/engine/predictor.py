@@ -17,8 +17,7 @@ from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.runs.checkpoint_file import load_weights
-
-NOT_FINITE = "the output of the net is NaN or inf"
+from imagenet_ddp.runs.predictions_file import NOT_FINITE
 
 
 @dataclass(frozen=True)

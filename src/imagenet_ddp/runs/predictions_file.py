@@ -8,6 +8,7 @@ from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 from imagenet_ddp.system.csv_file import csv_bytes
 
+NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 FILES = {"csv": "predictions.csv", "parquet": "predictions.parquet"}
 
 

@@ -71,10 +71,13 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     wrong_labels = label_errors.likely_wrong(found)
     top1 = float(found.is_right.mean())
     inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
-    by_loss = np.argsort(np.where(found.is_right, -np.inf, found.loss))[::-1]
+    by_loss = np.argsort(np.where(found.is_right | (found.prediction < 0), -np.inf, found.loss))[::-1]
     worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
+    num_classified = int((found.prediction >= 0).sum())
     margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
-    doubtful: list[int] = np.argsort(margin, kind="stable")[:NUM_THUMBNAILS].tolist()
+    doubtful: list[int] = np.argsort(margin, kind="stable")[
+        : min(NUM_THUMBNAILS, num_classified)
+    ].tolist()  # NaN is last
     suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
@@ -101,7 +104,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "csv_name": label_errors.FILE,
         "diagram": calibration.diagram(bins),
         "calibration": {"ece": calibration.expected_error(bins), **of_one},
-        "num_wrong": len(wrong_labels.rows),
+        "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
     num_likely_wrong = int(wrong_labels.is_confident.sum())

@@ -28,7 +28,7 @@ class Matrix:
 def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
     """Return the confused pairs, most frequent first, int64 (number of pairs, 3): true class, predicted class,
     images."""
-    wrong = target != prediction
+    wrong = (target != prediction) & (prediction >= 0)  # -1 is no class
     codes, counts = np.unique(target[wrong] * num_classes + prediction[wrong], return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return np.stack([codes[order] // num_classes, codes[order] % num_classes, counts[order]], axis=1)
@@ -65,6 +65,8 @@ def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Mat
     size = len(labels)
     if size > MOST_GROUPED:
         return None
+    there = prediction >= 0
+    target, prediction = target[there], prediction[there]
     counts = np.bincount(target * size + prediction, minlength=size * size).reshape(size, size)
     if size <= MOST_CLASSES:
         return Matrix(labels, labels, counts)

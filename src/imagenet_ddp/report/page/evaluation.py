@@ -19,6 +19,7 @@ from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.table.cells import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.find_runs import EVALUATION
+from imagenet_ddp.runs.predictions_file import NOT_FINITE
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system import console
 from imagenet_ddp.system.paths import describe_path
@@ -32,7 +33,7 @@ class Predictions:
 
     folders: folders of the evaluations. There are several if each evaluated other held-out images. part: int64 (N,),
     position of each image's evaluation in folders. index: int64 (N,), position of each image in the evaluated split.
-    top, top_probability: (N, k), most probable class first.
+    top, top_probability: (N, k), most probable class first; -1 if the output is NaN or inf.
     """
 
     classes: list[str]
@@ -94,13 +95,15 @@ def read(folder: Path, remedy: str = "") -> Predictions:
         if len(columns["path"]) != num_images:
             raise ConfigError(f"{path} must hold {num_images:,} images, got {len(columns['path']):,}. {hint}")
         position = {name: number for number, name in enumerate(classes)}
-        good = [number for number, error in enumerate(columns["error"]) if not error]
+        good = [number for number, error in enumerate(columns["error"]) if not error or error == NOT_FINITE]
 
         def numbers(name: str) -> np.ndarray:
             return np.array([float(columns[name][row]) for row in good], dtype=np.float64)
 
         def positions(name: str) -> np.ndarray:
-            return np.array([position[columns[name][row]] for row in good], dtype=np.int64)
+            return np.array(
+                [position[columns[name][row]] if columns[name][row] else -1 for row in good], dtype=np.int64
+            )
 
         return Predictions(
             classes, labels, [folder], [evaluation], np.zeros(len(good), np.int64), numbers("index").astype(np.int64),

@@ -35,14 +35,15 @@ def thresholds(found: Predictions) -> np.ndarray:
     """Return the mean probability of each class over the images with that label. It is infinite for a class without
     images, so that the class is never suggested."""
     size = len(found.classes)
-    sums = np.bincount(found.target, found.target_probability, size)
-    counts = np.bincount(found.target, minlength=size)
+    there = found.prediction >= 0
+    sums = np.bincount(found.target[there], found.target_probability[there], size)
+    counts = np.bincount(found.target[there], minlength=size)
     return np.divide(sums, counts, out=np.full(size, np.inf), where=counts > 0)
 
 
 def likely_wrong(found: Predictions) -> LikelyWrong:
-    """Return the images whose prediction differs from their label."""
-    rows = np.flatnonzero(~found.is_right)
+    """Return the images whose prediction is a class other than their label."""
+    rows = np.flatnonzero(~found.is_right & (found.prediction >= 0))
     score = (1 + found.target_probability[rows] - found.confidence[rows]) / 2
     rows, score = rows[order := np.argsort(score, kind="stable")], score[order]
     return LikelyWrong(rows, score, found.confidence[rows] >= thresholds(found)[found.prediction[rows]])
