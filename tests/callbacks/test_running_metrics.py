@@ -148,12 +148,12 @@ def test_figures_come_at_their_steps_alone(accumulate: int, every: int, batches:
     ]
     assert logger.of("train/loss") == pytest.approx(dict(zip(steps, means, strict=True)))
     lasts = [divmod(batch - 1, NUM_BATCHES) for batch in batches]  # of the first batch of each update
-    rates = [0.5 / (1 + epoch + (last - last % accumulate) / NUM_BATCHES) for epoch, last in lasts]
+    steps_per_epoch = -(-NUM_BATCHES // accumulate)
+    rates = [0.5 / (1 + epoch + last // accumulate / steps_per_epoch) for epoch, last in lasts]
     assert logger.of("lr") == pytest.approx(dict(zip(steps, rates, strict=True)))
     for name in ("train/top1", "train/top5", "images_per_s", "data_wait_frac"):
         assert list(logger.of(name)) == steps
-    num_steps = -(-NUM_BATCHES // accumulate)
-    assert logger.of("train/loss_epoch") == {num_steps - 1: 3.0, 2 * num_steps - 1: 3.0}
+    assert logger.of("train/loss_epoch") == {steps_per_epoch - 1: 3.0, 2 * steps_per_epoch - 1: 3.0}
     assert seen.at_validation == [1.5, 1.5]  # of the epoch's four batches so far
     assert seen.at_epoch_end == [3.0, 3.0]
     assert seen.logged_at_epoch_end == [1, 2], "before a checkpoint is written, which no kill then separates from it"
