@@ -12,8 +12,7 @@ from omegaconf import MISSING
 
 from imagenet_ddp.benchmark import result_tables
 from imagenet_ddp.cli import help
-from imagenet_ddp.cli.known_terms import BY_NAME, VALUES, Term, plain
-from imagenet_ddp.cli.translate import translate
+from imagenet_ddp.cli.known_terms import BY_NAME, Term, plain
 from imagenet_ddp.config import read_if
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, declared
@@ -76,15 +75,18 @@ def _default(key: Key) -> str:
 
 _COMING_FROM = """# Coming from another program
 
-If you type the options of another program, the error shows the equivalent options here, and one line that replaces the
-whole command. For example, type:
+If you type an option of another program, the error shows the equivalent option here, and nothing is started:
 
-    $ python -m imagenet_ddp.train -a resnet18 --lr 0.1 --multiprocessing-distributed --world-size 1 --rank 0 FOLDER
+    $ python -m imagenet_ddp.train -a resnet50 --lr 0.1 --print-freq 10
 
-The error lists the equivalent of each option, and ends with
-`python -m imagenet_ddp.train data=imagenet data.root=FOLDER …`. Nothing is started. Names of other programs typed as
-keys (`print_freq=10`, `trainer.gpus=2`) are translated in the same way. If an option of another program accepts several
-values, as in `--opt-betas 0.9 0.95`, separate them by commas in VALUE.
+Names of other programs typed as keys (`print_freq=10`, `trainer.gpus=2`) are answered in the same way. If an option of
+another program accepts several values, as in `--opt-betas 0.9 0.95`, separate them by commas in VALUE.
+
+pytorch/examples' command for two machines, `main.py -a resnet50 --dist-url tcp://10.0.0.1:23456 --dist-backend nccl
+--multiprocessing-distributed --world-size 2 --rank 0 FOLDER`, is typed here as:
+
+    $ python -m imagenet_ddp.train data=imagenet data.root=FOLDER model.name=resnet50 trainer.num_nodes=2 \\
+        cluster.node_rank=0 cluster.address=tcp://10.0.0.1:23456
 
 In the tables, "there" is the other program and "here" is this one.
 
@@ -145,24 +147,6 @@ PROGRAMS = {
 }
 
 
-# Whole commands of tutorials, and of pytorch/examples on several machines.
-LINES = (
-    "mnist.py -n 2 -g 8 -nr 0 --epochs 20",
-    "main.py -bk nccl -im tcp://10.0.0.1:23456 -rn 0 -ws 2",
-    "main.py --init-method tcp://10.0.0.1:23456 --rank 3 --world-size 8",
-    "main.py 2 0",
-    "main.py -a resnet50 --dist-url tcp://10.0.0.1:23456 --dist-backend nccl --multiprocessing-distributed "
-    "--world-size 2 --rank 0 FOLDER",
-)
-_LINES_HEAD = """## Whole commands
-
-These commands come from tutorials, and the last one from pytorch/examples. `main.py 2 0` specifies the rank and the
-local rank. The number of processes is set in the code of that tutorial.
-
-| there | here |
-|---|---|"""
-
-
 def coming_from() -> str:
     """Return the text of docs/coming-from.md."""
     parts = [_COMING_FROM]
@@ -176,23 +160,17 @@ def coming_from() -> str:
         ]
         head = "| there | here | difference in meaning |\n|---|---|---|"
         parts.append("\n".join([f"## {title}\n\n{introduction}\n", head, *rows, ""]))
-    parts.append("\n".join([_LINES_HEAD, *(f"| `{line}` | `{_line_here(line)}` |" for line in LINES), ""]))
     return "\n".join(parts)
 
 
-def _line_here(line: str) -> str:
-    translation = translate("train", line.split()[1:], {})
-    assert translation is not None
-    return shlex.join(["python", "-m", f"imagenet_ddp.{translation.verb}", *translation.argv])
-
-
 def _here(term: Term) -> str:
-    if not term.flag and (values := VALUES.get(term.role)):
-        others = [f"others: `{term.here.replace('{}', 'VALUE')}`"] if term.here else []
+    here = shlex.join(term.here.replace("{}", "VALUE").split())
+    if not term.flag and term.values:
+        others = [f"others: `{here}`"] if here else []
         return "; ".join(
-            [*(f"{name}: `{here}`" if here else f"{name}: nothing" for name, here in values.items()), *others]
+            [*(f"{name}: `{here}`" if here else f"{name}: nothing" for name, here in term.values.items()), *others]
         )
-    return f"`{term.here.replace('{}', 'VALUE')}`" if term.here else "nothing"
+    return f"`{here}`" if here else "nothing"
 
 
 _RECIPES = """# Recipes

@@ -92,8 +92,7 @@ def test_a_custom_config(tmp_path: Path) -> None:
          ["trainer.devices must be a number, got [0,3]: SLURM chooses the GPUs. Hint: set trainer.devices=2."]),
         (("~submit", "submit.nope=1"), ["submit is not a known key.", "submit.nope is not a known key."]),
         (("submit.time=30", "--epochs", "3"),
-         ["options of other programs, and their equivalents here:\n  --epochs 3: trainer.max_epochs=3.\n"
-          "Hint: `python -m imagenet_ddp.submit submit.time=30 trainer.max_epochs=3`"]),
+         ["--epochs 3 is an option of another program. Hint: type trainer.max_epochs=3."]),
         (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
         (("submit.extra=--mail-type=(END",),
          ["'submit.extra=--mail-type=(END' cannot be read by Hydra's grammar. "

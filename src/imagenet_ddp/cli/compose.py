@@ -91,11 +91,11 @@ class Composer:
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
         """Return (options, mistakes)."""
-        overrides, found = [], []
+        overrides, found, unreadable = [], [], []
         for line in lines:
             override = self._parsed(line)
             if override is None or not override.key_or_group:
-                found.append(self.explain.unreadable(line))
+                unreadable.append(line)
             elif override.is_sweep_override() and not sweeps:
                 found.append(self.explain.sweep_without_m(line, override))
             elif override.is_sweep_override() and override.is_hydra_override():
@@ -104,7 +104,8 @@ class Composer:
                 )
             else:
                 overrides.append(override)
-        return overrides, found
+        # only the first: the others are often parts of the same quoted value
+        return overrides, [*map(self.explain.unreadable, unreadable[:1]), *found]
 
     def _parsed(self, line: str) -> Override | None:
         try:

@@ -16,10 +16,11 @@ from hydra.errors import MissingConfigException
 
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.cli.suggest import closest, removed, unknown
+from imagenet_ddp.cli.text_values import exists, quoted
 from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data.sources.detect import name_of, options_for
+from imagenet_ddp.data.sources.detect import NAMES, name_of, options_for
 from imagenet_ddp.data.sources.table import table
 from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.paths import expand_home
@@ -42,6 +43,8 @@ class Explainer:
         """Explain a line that does not follow Hydra's grammar."""
         key, equals, value = line.partition("=")
         bare = key.lstrip("+~")
+        if not equals and (meant := self._of_word(line)):
+            return f"{shlex.quote(line)} must be key=value. Hint: type {meant}."
         if not equals or not bare:
             close = closest(bare or value, self.keys)
             hint = f"did you mean {self._hint(close[0])}?" if close else "`--help` shows examples."
@@ -53,6 +56,17 @@ class Explainer:
         quoted = f"put quotes around the value: `{_as_text(key, value)}`"
         hint = quoted if self.parse(shlex.split(_as_text(key, value))[0]) else "`--help` shows examples."
         return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}"
+
+    def _of_word(self, word: str) -> str:
+        """Return what a word without = probably means: a folder, a checkpoint, a data set or a model; "" if unknown."""
+        path = expand_home(word)
+        if not exists(str(path)):
+            return f"data={word}" if word in NAMES else f"model.name={word}" if word in CLASSIFIERS else ""
+        if path.is_file() and path.suffix in (".ckpt", ".pt", ".pth", ".tar"):
+            return shlex.quote(quoted(f"{'resume' if self.verb == 'train' else 'checkpoint'}={word}"))
+        if "images" in self.keys:
+            return shlex.quote(quoted(f"images={word}"))
+        return shlex.join(quoted(option) for option in options_for(word))
 
     def sweep_without_m(self, line: str, override: Override) -> str:
         """Explain that an option has several values although -m is not set."""
@@ -92,8 +106,8 @@ class Explainer:
             return instead
         if group == "model" and value.lower() in CLASSIFIERS:
             return f"set model.name={value.lower()}"
-        if group == "optim" and value.lower() in known_terms.VALUES["optimiser"]:
-            return f"set {known_terms.VALUES['optimiser'][value.lower()]}"
+        if group == "optim" and (instead := known_terms.BY_NAME["opt"].values.get(value.lower())):
+            return f"set {instead}"
         if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in table.SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
         if (group, value.lower()) == ("logger", "neptune"):

@@ -1,43 +1,40 @@
 """Map the options of other programs to the keys of this one. The table is known_terms.txt, from which hints and
-docs/coming-from.md are made."""
+docs/coming-from.md are made. Does not import torch."""
 
 import re
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagenet_ddp.cli import hydra_flags
+from imagenet_ddp.distributed.network import nccl
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Term:
     """One line of known_terms.txt, whose first lines explain the format. flag: the option accepts no value. several: it
-    accepts more than one value (nargs="+")."""
+    accepts more than one value (nargs="+"). values: value in the other program -> options to type here."""
 
     names: tuple[str, ...]
     here: str
     note: str
-    role: str
     flag: bool
     several: bool
+    values: Mapping[str, str]
 
 
-def _read() -> tuple[list[Term], dict[str, dict[str, str]]]:
-    """Return (the terms, role -> {value in the other program: options to type here})."""
+def _read() -> list[Term]:
     terms: list[Term] = []
-    values: dict[str, dict[str, str]] = {}
     for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("    "):
             there, _, here = line.partition(" :")
-            values.setdefault(terms[-1].role, {}).update(dict.fromkeys(there.split(), here.strip()))
+            terms[-1].values.update(dict.fromkeys(there.split(), here.strip()))  # type: ignore[attr-defined]
         elif not line.startswith("#"):
-            names, here, note, role = ([cell.strip() for cell in line.split("|")] + [""])[:4]
+            names, here, note = ([cell.strip() for cell in line.split("|")] + [""])[:3]
             flag, several = names.startswith("!"), names.startswith("*")
-            terms.append(Term(tuple(names.lstrip("!* ").split()), here, note, role, flag, several))
-    return terms, values
-
-
-TERMS, VALUES = _read()
-# Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
-NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
-        "exif": "data.exif_orientation"}  # fmt: skip
+            terms.append(Term(tuple(names.lstrip("!* ").split()), here, note, flag, several, {}))
+    return terms
 
 
 def plain(name: str) -> str:
@@ -47,7 +44,12 @@ def plain(name: str) -> str:
     return name if name.startswith("-") and not name.startswith("--") else bare.replace("-", "_")
 
 
+TERMS = _read()
 BY_NAME = {plain(name): term for term in TERMS for name in term.names}
+# Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
+NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
+        "exif": "data.exif_orientation"}  # fmt: skip
+_NUMBER, _PAIR = re.compile(r"-?\d*\.?\d+(e-?\d+)?"), re.compile(r"\w+=\S+")
 
 
 def find(name: str) -> Term | None:
@@ -61,32 +63,74 @@ def key_for(name: str) -> str | None:
     return NEAR.get(name) if term is None or not term.here else term.here.strip("'").split()[-1].partition("=")[0]
 
 
-def options(term: Term, value: str) -> list[str]:
-    """Return the options to type here. value: one value, or several separated by spaces."""
-    values, here = [value], _by_value(term, value.lower())
+def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (argv without the options of other programs, a message for each of them)."""
+    rest, kept, found = list(argv), [], []
+    while rest:
+        token = rest.pop(0)
+        name, equals, value = token.partition("=")
+        if equals and re.fullmatch(r"[A-Z][A-Z0-9_]+", name):
+            key = f", or set nccl.env.{token}" if name.startswith(nccl.PREFIXES) else ""
+            found.append(f"{name} is an environment variable. Hint: type {token} before the command{key}.")
+            continue
+        if not token.startswith("-") or len(token) == 1 or _is_of_hydra(name, rest):
+            kept.append(token)
+            continue
+        if not find(name) and (joined := re.fullmatch(r"(-[a-z]+)(\d+)", name)) and find(joined[1]):  # -b256
+            name, equals, value = joined[1], "=", joined[2]
+        term = find(name)
+        if term is None and name.startswith("--no-") and (opposite := find(name[5:])) and opposite.flag:
+            found.append(_message(token, opposite, "false"))
+            continue
+        if not equals:
+            values = _values(term, rest)
+            del rest[: len(values)]
+            value, token = " ".join(values), " ".join([token, *values])
+        found.append(_message(token, term, value))
+    return kept, found
+
+
+def _is_of_hydra(name: str, rest: list[str]) -> bool:
+    if name == "-p" and rest and rest[0].isdecimal():
+        return False  # pytorch/examples' --print-freq; Hydra's -p is followed by a name
+    return name in hydra_flags.FLAGS | hydra_flags.WITH_VALUE
+
+
+def _values(term: Term | None, rest: list[str]) -> list[str]:
+    """Return the leading words of the rest of a line that are the values of an option."""
+    if term is not None and term.several:
+        pattern = _PAIR if "args.{}" in term.here else _NUMBER
+        return rest[: next((number for number, word in enumerate(rest) if not pattern.fullmatch(word)), len(rest))]
+    takes = term is not None and not term.flag and rest and "=" not in rest[0] and not re.match(r"-(?!\d)", rest[0])
+    return rest[:1] if takes else []
+
+
+def _message(typed: str, term: Term | None, value: str) -> str:
+    """Return the message about one option of another program. typed: with its value."""
+    if term is None:
+        return f"{typed} is not an option. Hint: options are typed as KEY=VALUE; `--help` shows examples."
+    is_off = term.flag and value.lower() in ("false", "0", "no")
+    options = _off(term) if is_off else _options(term, value)
+    note = "" if is_off else term.note.replace("{}", value or "VALUE")
+    if options:
+        return f"{typed} is an option of another program. Hint: type {options}{f' ({note})' if note else ''}."
+    return f"{typed} is an option of another program. Hint: leave it out{f': {note}' if note else ''}."
+
+
+def _options(term: Term, value: str) -> str:
+    """Return the options to type here, in a shell. value: one value, or several separated by spaces."""
+    here = term.values.get(value.lower(), term.here)
+    values = [value or "VALUE"]
     if term.several:
         values = value.strip("[]()").replace(",", " ").split()
         values = [",".join(values)] if "[{}]" in here else values
-    found = [word.strip("'").replace("{}", each) for each in values for word in here.split()]
-    if term.role == "timm_policy" and value.startswith("rand"):
-        found = [f"data.policy={value if value != 'rand' else 'rand-m10'}"]
-    elif term.role == "timm_policy" and found:  # augmix-m5-w4-d2
-        names = {"m": "policy_magnitude", "w": "policy_ops"}
-        found += [f"data.{names[kind]}={number}" for kind, number in re.findall(r"-([mw])(\d+)(?=-|$)", value)]
-    return found
+    elif "," in value and "[" not in value + here:
+        values = [f"[{value}]"]
+    return shlex.join(dict.fromkeys(word.replace("{}", each) for each in values for word in here.split()))
 
 
-def off_options(term: Term) -> list[str]:
-    """Return the options that switch off what an option without a value switches on; [] if leaving it out is enough."""
-    if found := VALUES.get(term.role, {}).get("false"):
-        return [found]
-    opposite = {"true": "false", "false": "true"}
+def _off(term: Term) -> str:
+    """Return the option that switches off what a flag switches on; "" if leaving it out is enough."""
     key, _, value = term.here.partition("=")
-    return [f"{key}={opposite[value]}"] if value in opposite else []
-
-
-def _by_value(term: Term, value: str) -> str:
-    known = VALUES.get(term.role, {})
-    if term.role == "timm_policy":
-        value = value.partition("-")[0]
-    return known.get(value, term.here)
+    opposite = {"true": f"{key}=false", "false": f"{key}=true"}
+    return term.values.get("false") or opposite.get(value, "")

@@ -15,12 +15,11 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import hydra_flags
+from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
-from imagenet_ddp.cli.translate import Translation, translate
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.cli.validate import refused_targets, validate
-from imagenet_ddp.cli.whole_line import quoted
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.data.sources.detect import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
@@ -70,12 +69,10 @@ def command_line(
     """
     with hold_signals():
         commands.register(verb)  # even for --help, which composes the config
-    argv = hydra_flags.without_local_rank(argv)
-    is_answered = not hydra_flags.ANSWERED.isdisjoint(argv)
-    if not is_answered and (translation := translate(verb, argv, environ)):
-        raise ConfigError([translation.text, *_mistakes_of(translation, environ, compose_only)])
-    args, argv, found = hydra_flags.read(argv)
-    if is_answered:
+    argv, found = known_terms.split_options(hydra_flags.without_local_rank(argv))
+    args, argv, more = hydra_flags.read(argv)
+    found += more
+    if not hydra_flags.ANSWERED.isdisjoint(argv):
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     require_current_folder()
     composer = Composer(verb, args.config_name or verb, args.config_dir)
@@ -166,17 +163,6 @@ def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
     if len(numbers) == 1:
         return f"Job {numbers[0]} ({names[numbers[0]]}): {text}"
     return f"Jobs {', '.join(map(str, numbers))} of 0 to {len(names) - 1}: {text}"
-
-
-def _mistakes_of(translation: Translation, environ: Mapping[str, str], compose_only: bool) -> list[str]:
-    """Return the mistakes in the translated line; [] if it has placeholders, which cannot be checked."""
-    if translation.has_placeholders:
-        return []
-    try:
-        command_line(translation.verb, translation.argv, environ, compose_only=compose_only)
-    except ConfigError as error:
-        return error.mistakes
-    return []
 
 
 def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:

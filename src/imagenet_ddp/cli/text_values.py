@@ -37,7 +37,7 @@ def quote(option: str, verb: str, parse: Parse) -> str:
     text = key if key is not None and key.type is str else None
     if not equals or not (is_group or text or (key and typing.get_args(key.type) == (str,))):
         return option
-    if text and text.allowed is None and value != "null" and "${" not in value and _exists(value):
+    if text and text.allowed is None and value != "null" and "${" not in value and exists(value):
         return f"{name}={_quoted(value)}" if _needs_quotes(value, parse) else option
     parsed = parse(option)
     if parsed is None and text and _PART.fullmatch(value) and value[0] not in "'\"~" and "${" not in value:
@@ -68,7 +68,14 @@ def _declared(verb: str) -> Mapping[str, Key]:
     return {**keys.declared(verb), **keys.of_class(HydraConf, "hydra.")}
 
 
-def _exists(path: str) -> bool:
+def quoted(option: str) -> str:
+    """Return key=value with the quotes that Hydra's grammar requires around the value."""
+    key, _, value = option.partition("=")
+    is_plain = re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII)
+    return option if is_plain else f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+
+
+def exists(path: str) -> bool:
     try:
         return bool(path) and Path(path).exists()
     except OSError:  # such as a name that is too long, which the check of the key reports

@@ -5,7 +5,7 @@ import shlex
 from contextlib import nullcontext
 
 from imagenet_ddp.callbacks.loggers.background import connect
-from imagenet_ddp.cli.whole_line import quoted
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
-from imagenet_ddp.cli.whole_line import quoted
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import restarted

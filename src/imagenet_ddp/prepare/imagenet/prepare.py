@@ -6,7 +6,7 @@ Does not import torch.
 from pathlib import Path
 
 from imagenet_ddp.cli import overrides
-from imagenet_ddp.cli.whole_line import quoted
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.sources.download import lock_or_wait, validate_size, verify
 from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.cli.whole_line import quoted
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import lock_or_wait

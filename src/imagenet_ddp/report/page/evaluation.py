@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.cli.whole_line import quoted
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.table.cells import read_cells
 from imagenet_ddp.errors import ConfigError
