@@ -4,9 +4,8 @@ import os
 import sys
 
 from imagenet_ddp.cli import command, mistakes, overrides, parse
-from imagenet_ddp.distributed import elastic_nodes
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import coordinate, elastic, restart_after_failure, sweep, worker
+from imagenet_ddp.engine import coordinate, restart_after_failure, sweep, worker
 from imagenet_ddp.engine import job as engine_job
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
@@ -42,8 +41,6 @@ def main() -> float | None:
 def _start(request: parse.Request, *, own_processes: bool = False) -> float | None:
     """Run one training job and return its best val/top1. own_processes: start new processes even for a single rank,
     so that the next job of a sweep inherits nothing from this one."""
-    if elastic_nodes.is_wanted(request.configs[0], os.environ):
-        return elastic.run(request, main)
     with raise_on_signal():
         launch_info = coordinate.launch_info_of(request, os.environ)
         restart_after_failure.validate(request.configs[0], launch_info, in_sweep=own_processes)

@@ -11,7 +11,7 @@ from helpers.plans import plan_of
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import startup_report
-from imagenet_ddp.engine.plan import Choice, Plan, data_options, trainer_arguments
+from imagenet_ddp.engine.plan import Choice, data_options, trainer_arguments
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import make_schedule
 
@@ -167,25 +167,6 @@ def test_a_warmup_longer_than_the_run(typed: tuple[str, ...], share: str | None,
         "The warm-up (2 epochs) is longer than the run (1 epoch), so the learning rate reaches only "
         f"{share}. Hint: set schedule.warmup_epochs=auto."
     ])  # fmt: skip
-
-
-def test_nodes_that_come_and_go_have_the_update_of_all(folder: list[str]) -> None:
-    """However many come first; and where it does not divide, it is what later ones are to have."""
-    typed = [*folder, "trainer.num_nodes=1:3", "cluster.address=a", "cluster.max_restarts=1", "hydra.run.dir=r"]
-
-    def on(num_nodes: int, batch_size: int) -> Plan:
-        world = WorldInfo(world_size=2 * num_nodes, local_world_size=2, num_nodes=num_nodes)
-        return plan_of(*typed, f"data.batch_size={batch_size}", world_info=world)
-
-    plans = [on(num_nodes, 8) for num_nodes in (1, 2, 3)]
-    assert [plan.global_batch_size for plan in plans] == [48, 48, 48]
-    assert [tuple(plan.batch.value.values()) for plan in plans] == [(8, 3), (6, 2), (8, 1)]
-    reason = "it keeps the 48 images per step of 3 nodes"
-    assert startup_report.batch_lines(plans[0])[1:] == [f"Reason for this batch: {reason}."]
-    plan = on(2, 1)
-    assert (plan.global_batch_size, plan.update_wanted) == (4, 6)
-    reason = "6 images cannot be split evenly among these devices"
-    assert startup_report.batch_lines(plan)[1:] == [f"Reason for this batch: {reason}."]
 
 
 def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkeypatch: pytest.MonkeyPatch):

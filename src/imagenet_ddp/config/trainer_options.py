@@ -48,7 +48,7 @@ class TrainerKey(NamedTuple):
     meaning: str
 
 
-# num_nodes=auto, num_nodes=LEAST:MOST, precision=auto and batch_finder are this project's own; all else is Lightning's.
+# num_nodes=auto, precision=auto and batch_finder are this project's own; all else is Lightning's.
 ACCEPTED: dict[str, TrainerKey] = {
     "accelerator": TrainerKey(choice("auto", "cpu", "gpu", "cuda", "mps"), "auto", "Kind of device."),
     "devices": TrainerKey(
@@ -63,9 +63,9 @@ ACCEPTED: dict[str, TrainerKey] = {
         "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
     ),
     "num_nodes": TrainerKey(
-        AUTO | integer(1) | matching(r"[1-9]\d*:[1-9]\d*", "LEAST:MOST"),
-        "auto",
-        "Number of machines; LEAST:MOST if nodes join and leave.",
+        AUTO | integer(1),
+        "auto (nodes that come and go: torchrun --nnodes=1:4 --max-restarts=10 -m imagenet_ddp.train resume=auto)",
+        "Number of machines.",
     ),
     "precision": TrainerKey(
         (

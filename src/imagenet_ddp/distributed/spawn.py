@@ -4,19 +4,16 @@ code."""
 import contextlib
 import ctypes
 import logging
-import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
-from imagenet_ddp.distributed.elastic_nodes import ElasticNodes
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.system.closed_pipe import discard_closed_terminal
 from imagenet_ddp.system.process_exit import exit_at_once
@@ -25,7 +22,6 @@ from imagenet_ddp.system.process_exit import exit_at_once
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
 # Ranks that fail end at once. The resource tracker removes the semaphores of their data loaders, and would warn of it.
 QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
-STUCK_S = 40.0  # after cluster.timeout_s plus this time, an agent's store will not answer any more
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
@@ -58,8 +54,7 @@ class Workers:
     """Run worker(world_info, *arguments) in num_local processes of this node.
 
     Each process has the environment variables that torchrun sets, because libraries read them. first: ranks of this
-    node's first worker if several nodes have joined; None on a single node. elastic: settings of an elastic run, in
-    which worker(*arguments) reads its ranks from torchrun's variables; None for other runs.
+    node's first worker if several nodes have joined; None on a single node.
     """
 
     worker: Callable[..., Any]
@@ -67,7 +62,6 @@ class Workers:
     num_local: int
     first: WorldInfo | None = None
     timeout_s: float = 120.0
-    elastic: ElasticNodes | None = None
 
     def run(self) -> Any:
         """Run the workers and return the result of this node's first rank. Raises WorkersFailedError if a worker fails.
@@ -99,7 +93,6 @@ class Workers:
             while engine.is_alive() or received:
                 if engine.is_alive():
                     engine.join(0.1)
-                    self._require_store(result)
                 if received:
                     number = received[0]
                     if number == signal.SIGHUP:
@@ -136,7 +129,7 @@ class Workers:
         sys.warnoptions.remove(QUIET_TRACKER)
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            values = self._launch(result)
+            values = self._launch()
             result["value"] = values[min(values)]
         except ChildFailedError as error:
             # a negative code is the signal that ended the worker. After a failure, the agent ends the other workers
@@ -154,33 +147,16 @@ class Workers:
         except BaseException as error:
             result["error"] = error
 
-    def _launch(self, result: dict[str, Any]) -> dict[int, Any]:
-        if self.elastic is None:
-            from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    def _launch(self) -> dict[int, Any]:
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-            # the engine only starts this node's processes, because the rendezvous has already found the other nodes
-            config = LaunchConfig(
-                min_nodes=1, max_nodes=1, nproc_per_node=self.num_local, run_id="imagenet_ddp", rdzv_backend="c10d",
-                rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
-                max_restarts=0, start_method="spawn",
-            )  # fmt: skip
-            return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, os.getpid())
-        from imagenet_ddp.distributed import elastic_agent
-
-        arguments = (self.worker, self.arguments, os.getpid())
-        return elastic_agent.run(_elastic, arguments, self.elastic, self.num_local, self.timeout_s, result)
-
-    def _require_store(self, result: dict[str, Any]) -> None:
-        """Raise WorkersFailedError if the agent of an elastic run has waited too long without making progress."""
-        longest_s = self.timeout_s + STUCK_S
-        if self.elastic and time.monotonic() - result.get("alive_s", math.inf) > longest_s:
-            where = f"{self.elastic.host}:{self.elastic.port}"
-            print(
-                f"The node at {where} has not answered for {longest_s:.0f} s. Hint: run the same command on that node "
-                "and on this node to continue the run.",
-                file=sys.stderr,
-            )
-            raise WorkersFailedError(1, engine_runs=True)
+        # the engine only starts this node's processes, because the rendezvous has already found the other nodes
+        config = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=self.num_local, run_id="imagenet_ddp", rdzv_backend="c10d",
+            rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
+            max_restarts=0, start_method="spawn",
+        )  # fmt: skip
+        return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, os.getpid())
 
 
 def _forward(number: int) -> int:
@@ -192,23 +168,13 @@ def _forward(number: int) -> int:
     return len(workers)
 
 
-def _elastic(worker: Callable[..., Any], arguments: tuple, parent: int) -> Any:
-    """Prepare a worker process of an elastic run and run `worker`, which reads its ranks itself."""
-    _prepare(parent)
-    return worker(*arguments)
-
-
-def _prepare(parent: int) -> None:
+def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
+    """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: the workers end if their parent is killed
         if os.getppid() != parent:
             sys.exit(1)
-
-
-def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
-    """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
-    _prepare(parent)
     local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     first = first or WorldInfo(
         world_size=local_world_size,

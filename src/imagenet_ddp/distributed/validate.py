@@ -7,7 +7,6 @@ from typing import Any
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
 from imagenet_ddp.config.validators import integer, shown
-from imagenet_ddp.distributed import elastic_nodes
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -49,8 +48,6 @@ def validate(
     if verb != "evaluate":
         errors += _cpu_precision(config)
     errors += _gpus_of_other_jobs(config["trainer"], environ)
-    if not unusable and elastic_nodes.is_wanted(config, environ):
-        return errors + elastic_nodes.validate(config, environ, verb=verb, typed=typed, multirun=multirun), None
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors, None  # the number of processes depends on these values
     try:

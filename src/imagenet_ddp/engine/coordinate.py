@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import plain
-from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
@@ -112,8 +111,7 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     checkpoint = send_file(group, None)
     try:
         if group.members[0]["machine"] != group.members[group.number]["machine"]:
-            must_share = node_range(job.config["trainer"]["num_nodes"]) is not None
-            run_dir = folder.make_elsewhere(run_dir, relative, must_share)
+            run_dir = folder.make_elsewhere(run_dir, relative)
     except ConfigError as error:
         group.abort(error)
         raise

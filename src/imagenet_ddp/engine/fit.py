@@ -6,7 +6,6 @@ from contextlib import nullcontext
 
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.cli.text_values import quoted
-from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, diagnosis, startup_report
@@ -117,8 +116,6 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
 
 def _world_words(config: Config, info: WorldInfo) -> str:
     """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
-    if node_range(config["trainer"]["num_nodes"]):
-        return " trainer.num_nodes=1 (or the same as before, on each node)"
     if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
         return ""
     address = config["cluster"]["address"] or f"{info.address}:{info.port}"

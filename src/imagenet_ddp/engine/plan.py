@@ -10,7 +10,6 @@ from imagenet_ddp.data.decoding import jpeg_backends
 from imagenet_ddp.data.loading.worker_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.elastic_nodes import node_range
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.precision import choose_precision
@@ -108,11 +107,8 @@ def make_plan(
     # the number of devices of trainer.devices=auto is known only now
     if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
         raise ConfigError(mistakes)
-    wanted, whose = update_before if keep_update else None, "from before the resume"
-    if wanted is None and (nodes := node_range(trainer["num_nodes"])):  # for all nodes, not only those that join first
-        of_node = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices) * local_world_size
-        wanted, whose = of_node * nodes[1] * trainer["accumulate_grad_batches"], f"of {nodes[1]} nodes"
-    size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted, whose)
+    wanted = update_before if keep_update else None
+    size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted)
     data, trainer = {**data, "batch_size": size}, batch_split.with_accumulation(trainer, accumulate)
     config = {**config, "data": data, "trainer": trainer}
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)

@@ -30,7 +30,7 @@ def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bo
         hint = "set cluster.max_restarts=0, and use the launcher's own restarts, such as torchrun --max-restarts=3"
     elif not launch_info.standalone:
         reason = "with several nodes"
-        hint = "set cluster.max_restarts=0 and let SLURM requeue the job, or set trainer.num_nodes=2:2"
+        hint = "set cluster.max_restarts=0 and let SLURM requeue the job, or start it with torchrun --max-restarts=3"
     else:
         return
     raise ConfigError(f"cluster.max_restarts must be 0 {reason}, got {times}. Hint: {hint}.")

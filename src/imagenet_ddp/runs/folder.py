@@ -68,19 +68,13 @@ def make_given(folder: Path, *, key: str = "hydra.run.dir", again: bool = False,
     return folder
 
 
-def make_elsewhere(run_dir: Path, relative: str, must_share: bool) -> Path:
+def make_elsewhere(run_dir: Path, relative: str) -> Path:
     """Return the run folder of node 0 if this machine shares its disk, else make a local folder for the logs.
 
-    run_dir: path on node 0. relative: the same path relative to the current folder of node 0. must_share: raise
-    ConfigError if the disk is not shared, because nodes that come and go must all find the checkpoints of the run.
+    run_dir: path on node 0. relative: the same path relative to the current folder of node 0.
     """
     if run_dir.is_dir():
         return run_dir
-    if must_share:
-        raise ConfigError(
-            f"{run_dir} must be on a disk that all nodes share (trainer.num_nodes=LEAST:MOST), but this machine does "
-            "not have that folder. Hint: set hydra.run.dir=FOLDER to a folder on a shared disk."
-        )
     own = run_dir if relative.startswith("..") else Path(relative).resolve()
     try:
         own.mkdir(parents=True, exist_ok=True)

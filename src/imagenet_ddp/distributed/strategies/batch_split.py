@@ -35,13 +35,13 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
 
 
 def split_update(
-    config: Mapping[str, Any], num_devices: int, world_size: int, wanted: int | None, whose: str = ""
+    config: Mapping[str, Any], num_devices: int, world_size: int, wanted: int | None
 ) -> tuple[int, int, str]:
     """Return (images per device and forward pass, forward passes per update of the weights, reason).
 
     num_devices: number of devices of each process. wanted: number of images per update, which is reached with the
     largest batch up to data.batch_size that divides it. If no batch divides it, or wanted is None, both numbers stay as
-    set. whose: words that follow "images per step" in the reason.
+    set.
     """
     strategy, most = config["strategy"], config["data"]["batch_size"]
     times = config["trainer"]["accumulate_grad_batches"]
@@ -52,7 +52,7 @@ def split_update(
     for size in range(most, 0, -1):
         forwards, rest = divmod(wanted, images_per_forward(strategy, size, num_devices) * world_size)
         if not rest and (forwards == 1 or not one_forward):
-            return size, forwards, f"it keeps the {wanted} images per step {whose}"
+            return size, forwards, f"it keeps the {wanted} images per step from before the resume"
     reason = f"{wanted} images cannot be split evenly among these devices" + " without accumulation" * one_forward
     return most, times, reason
 
