@@ -156,6 +156,12 @@ class ImageDataModule(L.LightningDataModule):
         sampler.start_at(*self._start)
         return self._make_loader("train", images, self.train_transform, sampler)
 
+    def plain_train_dataloader(self) -> EpochLoader:
+        """Return a loader of the training images as they are validated, each once, in the random order of an epoch."""
+        batch_size = self.options["val_batch_size"] or self.options["batch_size"]
+        sampler = self._sampler(self.train_images, batch_size, shuffle=True, fill_to=1)
+        return self._make_loader("plain train", self.train_images, self.eval_transform, sampler)
+
     def val_dataloader(self) -> EpochLoader:
         batch_size = self.options["val_batch_size"] or self.options["batch_size"]
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)

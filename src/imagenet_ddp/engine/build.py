@@ -200,8 +200,9 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
     module = make_module(plan, source.classes, len(data.val_images), counts)
     learning, messages = prepare_training(
-        plan, module, source.classes, len(data.train_images), resumed=job.checkpoint is not None
-    )
+        plan, module, source.classes, len(data.train_images), resumed=job.checkpoint is not None,
+        say=log.say,
+    )  # fmt: skip
     for message in messages:
         log.say(message)
     contents = {

@@ -1,14 +1,18 @@
 """Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training run."""
 
+from collections.abc import Callable
+
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.frozen_layers import FrozenLayers, has_statistics
+from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.transforms import Sizes
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.batch_norm import require_batch
+from imagenet_ddp.models.features import require_features
 from imagenet_ddp.models.head import head_names, is_in_head
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
@@ -19,17 +23,28 @@ MOST_KEPT = 0.1  # share of the first weights in an exponential average at the e
 
 
 def prepare_training(
-    plan: Plan, module: ImageClassifier, classes: list[str], num_images: int, *, resumed: bool
+    plan: Plan,
+    module: ImageClassifier,
+    classes: list[str],
+    num_images: int,
+    *,
+    resumed: bool,
+    say: Callable[[str], None] = print,
 ) -> tuple[list[L.Callback], list[str]]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
-    Return the callbacks for model.freeze, model.batch_norm and averaging.*, and log messages on what was done. Raises
-    ConfigError if model.freeze is set for a net without a suitable last layer."""
+    Return the callbacks for model.head, model.freeze, model.batch_norm and averaging.*, and log messages on what was
+    done. say: writes a line to the log later. Raises ConfigError if model.freeze or model.head is set for a net without
+    a suitable last layer."""
     config, model = plan.config, plan.config["model"]
     heads, messages = head_names(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
     if model["weights"] and not resumed:
         weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
-        messages.append(load_weights_into(module.net, weights, heads, classes)[0])
+        sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
+        messages.append(sentence)
+        if model["head"] == "regression" and not head_fits:
+            require_features(module.net, model["name"], heads, config["data"]["image_size"])
+            callbacks.append(RegressionHead(heads[0], config["seed"], say))
     module.teacher, sentence = make_teacher(config, classes, plan.mean.value, plan.std.value)
     messages += [sentence] if sentence else []
     if model["freeze"]:
@@ -81,10 +96,13 @@ def _require_batch(plan: Plan, module: ImageClassifier) -> None:
 
 def _require_forgetting(plan: Plan, num_images: int) -> None:
     """Raise ConfigError for a constant decay that keeps the first weights until the end. num_images: of an epoch."""
-    averaging, max_epochs = plan.config["averaging"], plan.config["trainer"]["max_epochs"]
-    if averaging["name"] != "ema" or averaging["warmup"] or max_epochs in (None, -1):
+    averaging, trainer = plan.config["averaging"], plan.config["trainer"]
+    steps_per_epoch = -(-num_images // plan.global_batch_size)
+    ends = [steps_per_epoch * trainer["max_epochs"]] if trainer["max_epochs"] not in (None, -1) else []
+    ends += [trainer["max_steps"]] if trainer["max_steps"] not in (None, -1) else []
+    if averaging["name"] != "ema" or averaging["warmup"] or not ends:
         return
-    steps = (max_epochs - plan.averaging_start_epoch) * -(-num_images // plan.global_batch_size)
+    steps = min(ends) - plan.averaging_start_epoch * steps_per_epoch
     updates = max(steps // averaging["every_n_steps"], 1)
     if (kept := averaging["decay"] ** updates) > MOST_KEPT:
         raise ConfigError(

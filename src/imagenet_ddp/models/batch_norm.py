@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.features import evaluating
 
 ERROR = "Expected more than 1 value per channel"  # how torch's message begins
 
@@ -29,17 +30,14 @@ def require_batch(model: Mapping[str, Any], net: nn.Module, images: int, image_s
         if inputs[0].numel() == inputs[0].shape[1]:
             found.append(layer)
 
-    modes = {module: module.training for module in net.modules()}
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     weight = next(net.parameters())
     try:
-        with torch.no_grad():
-            net.eval()(weight.new_zeros(1, 3, image_size, image_size))
+        with torch.no_grad(), evaluating(net):
+            net(weight.new_zeros(1, 3, image_size, image_size))
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in modes.items():
-            module.training = mode
     if found:
         raise ConfigError(
             f"each device must get at least 2 images of {image_size} pixels per forward pass, got 1, because batch "

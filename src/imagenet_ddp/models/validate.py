@@ -120,11 +120,12 @@ def _combinations(config: Mapping[str, Any]) -> list[str]:
             "strategy.static_graph=true needs the same graph in every step, but model.unfreeze_epoch changes it. "
             "Hint: set strategy.static_graph=false."
         )
-    for key, value in (("freeze", "backbone"), ("batch_norm", "frozen")):
+    for key, value, other in (("freeze", "backbone", "null"), ("batch_norm", "frozen", "train"),
+                              ("head", "regression", "new")):  # fmt: skip
         if model[key] == value and not model["weights"]:
             found.append(
                 f"model.{key}={value} needs pretrained layers, but model.weights is null. Hint: set "
-                f"model.weights=DEFAULT, or model.{key}={'null' if key == 'freeze' else 'train'}."
+                f"model.weights=DEFAULT, or model.{key}={other}."
             )
     if config["loss"]["class_weights"] == "balanced" and config.get("data", {}).get("sampling") == "balanced":
         found.append(

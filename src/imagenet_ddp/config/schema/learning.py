@@ -35,6 +35,12 @@ class ModelConfig:
         "train: batch norm uses and updates the statistics of each batch; frozen: it uses and keeps those of "
         "model.weights, and only its weights and biases learn.",
     ] = "train"
+    head: Annotated[
+        str,
+        choice("new", "regression"),
+        "How a last layer begins for which model.weights have no values. new: all logits are nearly equal; regression: "
+        "logistic regression on the features of the training images, of at most 20,000.",
+    ] = "new"
     drop_path: Annotated[
         float | None,
         number(0, below=1),

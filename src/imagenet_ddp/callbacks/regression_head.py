@@ -1,0 +1,76 @@
+"""Start the last layer from a logistic regression on the features that the loaded weights give."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+from torch import Tensor, distributed
+
+from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.models.features import Regression, compute_features, evaluating, fit_regression
+from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
+from imagenet_ddp.system.text import count_noun, duration, percent
+
+MAX_IMAGES = 20_000  # over all ranks, drawn at random if there are more; 2,048 features of each are 160 MB
+
+
+class RegressionHead(L.Callback):
+    """Before the first step, fit a logistic regression to the features of the training images, without augmentation,
+    and start the last layer with its weights. Leave this callback out on resume.
+
+    head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
+    """
+
+    def __init__(self, head: str, seed: int, say: Callable[[str], None]):
+        self.head, self._seed, self._say = head, seed, say
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
+        begin_s = time.monotonic()
+        data: ImageDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        num_images = min(len(data.train_images), MAX_IMAGES)
+        self._say(f"Computing the features of {count_noun(num_images, 'training image')} for the last layer.")
+        try:
+            with raise_on_signal(), evaluating(pl_module.net):  # nothing is trained yet that could be saved
+                mine = self._compute(pl_module, data)
+        except SignalExit as left:
+            self._say(str(left))
+            raise
+        ranks: list[Any] | None = [mine]
+        if trainer.world_size > 1:
+            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
+            distributed.gather_object(mine, ranks)
+        head = pl_module.net.get_submodule(self.head)
+        found = None
+        if ranks is not None:  # rank 0
+            index, features, targets = (torch.cat(column) for column in zip(*ranks, strict=True))
+            order = index.argsort()  # the same on any number of ranks
+            features, targets = (each[order].to(pl_module.device) for each in (features, targets))
+            found = fit_regression(features, targets, head.out_features, self._seed)
+        regression: Regression = trainer.strategy.broadcast(found)  # type: ignore[assignment]
+        with torch.no_grad():
+            head.weight.copy_(regression.weight)
+            head.bias.copy_(regression.bias)
+        self._say(
+            f"The last layer starts from logistic regression on these features, which is right for "
+            f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
+            f"({duration(time.monotonic() - begin_s)})."
+        )
+
+    def _compute(self, pl_module: Any, data: ImageDataModule) -> tuple[Tensor, Tensor, Tensor]:
+        """Return this rank's (index, features, targets) on the CPU: int64 (N,), float32 (N, features), int64 (N,)."""
+        columns: list[tuple[Tensor, ...]] = []
+        loader, num_done = data.plain_train_dataloader(), 0
+        for batch in loader:
+            counted = batch["num_counted"]
+            batch = data.finish(data.transfer_batch_to_device(batch, pl_module.device, 0), training=False)
+            features = compute_features(pl_module.net, self.head, batch["image"].to(pl_module.dtype))[0]
+            rows = batch["index"], features.float(), batch["target"]
+            columns.append(tuple(each[:counted].cpu() for each in rows))
+            num_done += batch["step_images"]
+            if num_done >= MAX_IMAGES:  # at the same step on all ranks
+                break
+        loader.close()
+        index, features, targets = (torch.cat(column) for column in zip(*columns, strict=True))
+        return index, features, targets

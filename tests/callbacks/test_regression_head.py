@@ -1,0 +1,82 @@
+"""A last layer that starts from logistic regression, in real runs."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SMALL, Run
+
+from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.features import compute_features, minimise
+
+ARGS = {"width_mult": 0.25, "inverted_residual_setting": [[1, 16, 1, 1], [6, 24, 1, 2], [6, 32, 1, 2]]}  # as in SMALL
+LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """Random weights for seven classes."""
+    net = create_model(asdict(ModelConfig(name="mobilenet_v2", args=ARGS)), 7, 5, 32)
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    return tmp_path / "weights.pt"
+
+
+@pytest.mark.slow
+def test_the_last_layer_is_the_regression_on_any_number_of_devices(run: Run, tree: Path, weights: Path, tmp_path: Path):
+    """One process, two processes, and two threads of one process: all get the same layer, with the validation accuracy
+    of the regression. An average of the weights starts from it, too. A resumed run does not compute it again."""
+    base = (*SMALL, f"data.root={tree}", "model.weights=weights.pt", "model.head=regression", "model.batch_norm=frozen",
+            "optim.lr=1e-20", "averaging=ema", "trainer.max_epochs=1")  # fmt: skip
+    found = {}
+    for name, options in {"one": [], "two": ["trainer.devices=2"], "dp": ["trainer.devices=2", "strategy=dp"]}.items():
+        result = run("train", *base, *options, f"hydra.run.dir={name}")
+        assert result.returncode == 0, result.stderr
+        accuracy = re.search(LINE, result.stdout)
+        assert accuracy, result.stdout
+        state = torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        val = re.search(r"val loss \S+ top-1 (\S+) %", result.stdout)
+        assert val
+        found[name] = (accuracy[1], val[1], state["net.classifier.1.weight"], state["net.classifier.1.bias"])
+    for name in ("two", "dp"):
+        assert found[name][:2] == found["one"][:2]
+        torch.testing.assert_close(found[name][2:], found["one"][2:], rtol=1e-3, atol=1e-3)
+
+    resumed = run("train", "resume=one", "trainer.max_epochs=2")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "regression" not in resumed.stdout and "features" not in resumed.stdout
+
+    data = ImageDataModule.from_options("imagefolder", tree, image_size=32, val_resize=32, num_workers=0)
+    net = create_model(asdict(ModelConfig(name="mobilenet_v2", args=ARGS)), 3, 5, 32).eval()
+    stored = {name: value for name, value in torch.load(weights).items() if not name.startswith("classifier")}
+    net.load_state_dict(stored, strict=False)
+    columns = []
+    for loader in (data.plain_train_dataloader(), data.val_dataloader()):
+        batches = [data.finish(batch, training=False) for batch in loader]
+        features = torch.cat([compute_features(net, "classifier.1", batch["image"])[0] for batch in batches])
+        columns.append((features, torch.cat([batch["target"] for batch in batches])))
+    (features, targets), (val_features, val_targets) = columns
+    tried = [minimise(features.double(), targets, 3, 10 ** (half / 2)) for half in range(-6, 2)]
+    distances = [((weight - found["one"][2]).norm() / weight.norm()).item() for weight, _ in tried]
+    assert min(distances) < 1e-3, "the layer is no minimum of the objective"
+    right = F.linear(val_features, *tried[distances.index(min(distances))]).argmax(1) == val_targets
+    assert f"{100 * right.float().mean():.2f}" == found["one"][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["model.weights=null"], "model.head=regression needs pretrained layers, but model.weights is null"),
+     (["model.name=squeezenet1_1"], "needs a net that ends in one linear layer, but squeezenet1_1 does not. "
+                                    "Hint: set model.head=new.")],
+)  # fmt: skip
+def test_a_net_without_such_features_is_refused(run: Run, tree: Path, tmp_path: Path, options: list[str], message: str):
+    net = create_model(asdict(ModelConfig(name="squeezenet1_1")), 7, 5, 64)
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    options = [*(option for option in SMALL if "model." not in option), "data.image_size=64", "data.val_resize=64",
+               f"data.root={tree}", "model.weights=weights.pt", "model.head=regression", *options]  # fmt: skip
+    result = run("train", *options)
+    assert result.returncode == 2 and message in " ".join(result.stderr.split()), result.stdout + result.stderr
