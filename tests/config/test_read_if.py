@@ -96,11 +96,15 @@ def test_null_and_files_are_no_typed_values(option: str):
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "export", "demo"])
 def test_commands_that_read_a_checkpoint_refuse_keys_of_training(verb: str):
-    typed = ["optim.lr=0.5", "schedule=cosine", "averaging={decay:0.9}", "loss.name=bce", "+teacher.weights=DEFAULT"]
-    found = unread([*typed, "optim.lr_head=null", "data.val_resize=256", "trainer.devices=1"], {}, declared(verb))
+    typed = ["optim.lr=0.5", "schedule=cosine", "loss.name=bce", "+teacher.weights=DEFAULT", "averaging={decay:0.9}",
+             "+callbacks.mine._target_=x.Y", "data.augment=none", "model.freeze=backbone", "trainer.max_epochs=2",
+             "trainer={max_steps:3}"]  # fmt: skip
+    read = ["optim.lr_head=null", "data.val_resize=256", "data=packed", "trainer.devices=1", "model=timm",
+            "trainer.limit_val_batches=2", "trainer={devices:1}"]  # fmt: skip
+    found = unread([*typed, *read], {}, declared(verb))
     assert [text.partition(" has no effect")[0] for text in found] == typed
     assert found[0].startswith("optim.lr=0.5 has no effect, because only training reads optim. Hint: leave it out")
-    assert set(OF_TRAINING) <= {path.partition(".")[0] for path in declared(verb)}
+    assert set(OF_TRAINING) <= declared(verb).keys()
     assert not unread(typed[:3], {}, declared("train"))
 
 

@@ -168,8 +168,22 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "benchmark.model": (_LOADER,),
 }  # fmt: skip
 
-# Groups that only a training reads. Commands that read a checkpoint take their values from it.
-OF_TRAINING = ("optim", "schedule", "loss", "teacher", "averaging")
+
+def _keys(group: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{group}.{name}" for name in names.split())
+
+
+# Groups and keys that only a training reads. Commands that read a checkpoint take what they need from it.
+OF_TRAINING = (
+    "optim", "schedule", "loss", "teacher", "averaging", "callbacks",
+    *_keys("data", "augment crop_scale pad flip policy policy_ops policy_magnitude autoaugment color_jitter grayscale "
+                   "blur erasing erasing_fill cutout sampling repeats mixup_alpha cutmix_alpha mix_probability "
+                   "train_size progressive_start progressive_epochs shuffle_window_shards"),
+    *_keys("model", "freeze unfreeze_epoch batch_norm head drop_path zero_init_last activation_checkpointing"),
+    *_keys("trainer", "max_epochs min_epochs max_steps min_steps max_time limit_train_batches val_check_interval "
+                      "check_val_every_n_epoch num_sanity_val_steps accumulate_grad_batches gradient_clip_val "
+                      "gradient_clip_algorithm detect_anomaly reload_dataloaders_every_n_epochs batch_finder"),
+)  # fmt: skip
 
 
 def words(path: str) -> str:
@@ -182,10 +196,11 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
     values, found = leaves(config), []
     if "checkpoint" in declared:
         found += [
-            f"{option} has no effect, because only training reads {group}. Hint: leave it out, or type it for "
+            f"{option} has no effect, because only training reads {path}. Hint: leave it out, or type it for "
             "`python -m imagenet_ddp.train`."
+            for path in OF_TRAINING
             for option in typed
-            if (group := key_of(option).partition(".")[0]) in OF_TRAINING and not option.endswith("=null")
+            if (_sets(option, path) or key_of(option).startswith(f"{path}.")) and not option.endswith("=null")
         ]
     for path, conditions in CONDITIONS.items():
         if path not in declared or values.get(path) is None or not any(_sets(option, path) for option in typed):
