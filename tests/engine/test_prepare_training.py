@@ -3,15 +3,17 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from conftest import SMALL, Run, small_run, write_images
 
 from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.engine.prepare_training import _require_forgetting
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,7 @@ def other_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Path, tmp_path: Path):
     """Two ranks, the last layer alone at first, batch norm's statistics frozen, an average of the weights, stopped and
     resumed; then evaluated."""
@@ -75,6 +78,7 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
         )
 
 
+@pytest.mark.slow
 def test_both_heads_of_a_distilled_net_learn_alone(run: Run, tree: Path, tmp_path: Path):
     net = ("model=timm", "model.name=deit_tiny_distilled_patch16_224")
     keys = {**asdict(ModelConfig(name="deit_tiny_distilled_patch16_224")), "library": "timm"}
@@ -95,6 +99,7 @@ def test_both_heads_of_a_distilled_net_learn_alone(run: Run, tree: Path, tmp_pat
         assert trained[f"net.{head}.bias"].abs().max() > 1e-3, f"{head} did not learn"  # it starts at 0
 
 
+@pytest.mark.slow
 def test_a_model_of_timm(run: Run, tree: Path, tmp_path: Path):
     """Its mean and standard deviation, in training and in prediction."""
     result = run(
@@ -107,3 +112,27 @@ def test_a_model_of_timm(run: Run, tree: Path, tmp_path: Path):
     result = run("predict", "checkpoint=r/checkpoints/last.ckpt", f"images={tree}/val/cat")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("max_epochs", "max_steps", "num_updates"),
+    [(10, -1, 100), (10, 20, 20), (-1, 20, 20), (None, 20, 20), (2, 500, 20), (-1, -1, None)],
+)
+def test_a_constant_decay_must_forget_the_first_weights_before_the_run_ends(
+    max_epochs: int | None, max_steps: int, num_updates: int | None
+):
+    """By whichever of trainer.max_epochs and trainer.max_steps ends it. An epoch has 10 steps of 8 images."""
+
+    def require(decay: float) -> None:
+        averaging = {"name": "ema", "decay": decay, "warmup": False, "every_n_steps": 1}
+        trainer = {"max_epochs": max_epochs, "max_steps": max_steps}
+        plan: Any = SimpleNamespace(config={"averaging": averaging, "trainer": trainer}, averaging_start_epoch=0,
+                                    global_batch_size=8)  # fmt: skip
+        _require_forgetting(plan, 77)
+
+    if num_updates is None:
+        require(0.9999)
+    else:
+        require(0.09 ** (1 / num_updates))
+        with pytest.raises(ConfigError, match=f"within the {num_updates} updates of this run, but 11 % of"):
+            require(0.11 ** (1 / num_updates))

@@ -106,3 +106,12 @@ def test_the_announced_warmup_is_that_of_a_run_that_ends_with_max_steps(
     per_epoch = 2 if "trainer.limit_train_batches=2" in typed else 7
     assert epochs * per_epoch == pytest.approx(steps)
     assert ("a tenth of trainer.max_steps=30" in reason) == (steps == 3)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [((), "× 0.1 at epochs 30, 60"), (("schedule.milestone_steps=[500,900]",), "× 0.1 at steps 500, 900")],
+)
+def test_the_milestones_are_those_that_are_used(typed: tuple[str, ...], words: str, folder: list[str]) -> None:
+    plan = plan_of(*folder, "schedule.name=multistep", "schedule.milestones=[30,60]", *typed)
+    assert startup_report._schedule_words(plan.config["schedule"], 0) == words

@@ -189,9 +189,11 @@ def _optimizer_words(optim: Mapping[str, Any]) -> str:
 def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:
     name, gamma, final = schedule["name"], schedule["gamma"], schedule["final_fraction"]
     again = f", again every {schedule['cycle_epochs']} epochs" if schedule["cycle_epochs"] else ""
+    at_steps = schedule["milestone_steps"] is not None
+    milestones = schedule["milestone_steps" if at_steps else "milestones"]
     words = {
         "step": f"× {gamma:g} every {schedule['step_epochs']} epochs",
-        "multistep": f"× {gamma:g} at epochs {', '.join(map(str, schedule['milestones']))}",
+        "multistep": f"× {gamma:g} at {'steps' if at_steps else 'epochs'} {', '.join(map(str, milestones))}",
         "exponential": f"× {gamma:g} each epoch",
         "cosine": f"cosine to {final:g}{again}",
         "linear": f"linear to {final:g}",
