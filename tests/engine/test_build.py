@@ -7,7 +7,7 @@ import torch
 from conftest import write_images
 from helpers.plans import plan_of
 
-from imagenet_ddp.distributed.rendezvous.consistency import differences
+from imagenet_ddp.distributed.facts import differences
 from imagenet_ddp.engine.build import make_data, make_module
 from imagenet_ddp.engine.world import World
 
@@ -47,7 +47,7 @@ def test_ranks_that_list_other_images_differ(tmp_path: Path, monkeypatch: pytest
     group: Any = SimpleNamespace(check_equal=lambda key, facts, timeout_s: found.append(facts))
 
     def facts():
-        make_data(plan, World(plan.world_info, rank_group=group), print)
+        make_data(plan, World(plan.world_info, meeting=group), print)
         return found[-1]
 
     first = facts()

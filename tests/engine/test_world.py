@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from helpers.plans import plan_of
 
-from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup
+from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.engine.plan import Choice
 from imagenet_ddp.engine.world import World, require_equal_devices
 
@@ -16,10 +16,10 @@ def test_unlike_machines_are_refused():
     plan, connections = plan_of(), connect(3)
 
     def check(*devices: tuple[str, str]) -> list[Future[None]]:
-        def of_rank(group: RankGroup) -> None:
+        def of_rank(group: Meeting) -> None:
             accelerator, precision = (Choice(value, "auto") for value in devices[group.number])
             own = dataclasses.replace(plan, accelerator=accelerator, precision=precision)
-            require_equal_devices(own, World(plan.world_info, rank_group=group))
+            require_equal_devices(own, World(plan.world_info, meeting=group))
 
         with FakeRanks(connections) as fake_ranks:
             return call_all(fake_ranks, join_all(fake_ranks, len(devices)), of_rank)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
-from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
+from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
+from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.errors import ConfigError
 
 FACTS = {"seed": 0}
@@ -36,7 +36,7 @@ def roster(size: int, **more: Any) -> Roster:
 
 
 class FakeRanks:
-    """Run each rank that joins in a thread. The futures contain its RankGroup, or the error."""
+    """Run each rank that joins in a thread. The futures contain its Meeting, or the error."""
 
     def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
         self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s
@@ -51,10 +51,10 @@ class FakeRanks:
 
     def join(
         self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, leader: bool | None = None, **more: Any
-    ) -> Future[RankGroup]:
+    ) -> Future[Meeting]:
         leader = number == 0 if leader is None else leader
         return self.pool.submit(
-            gather_ranks, next(self._stores), roster(size, **more), number, facts, self.timeout_s, leader=leader
+            meet, next(self._stores), "ranks", roster(size, **more), number, self.timeout_s, leader=leader, equal=facts
         )
 
 
@@ -65,9 +65,9 @@ def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
     return caught.value.mistakes
 
 
-def join_all(fake_ranks: FakeRanks, size: int) -> list[RankGroup]:
+def join_all(fake_ranks: FakeRanks, size: int) -> list[Meeting]:
     return [future.result(15) for future in [fake_ranks.join(number, size) for number in range(size)]]
 
 
-def call_all(fake_ranks: FakeRanks, members: list[RankGroup], act: Callable[[RankGroup], Any]) -> list[Future[Any]]:
+def call_all(fake_ranks: FakeRanks, members: list[Meeting], act: Callable[[Meeting], Any]) -> list[Future[Any]]:
     return [fake_ranks.pool.submit(act, member) for member in members]

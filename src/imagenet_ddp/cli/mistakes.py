@@ -9,7 +9,7 @@ from typing import NoReturn
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.parse import NotMetError
-from imagenet_ddp.distributed.rendezvous import announce_refusal
+from imagenet_ddp.distributed import refusal
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system import console
@@ -31,9 +31,9 @@ def _tell_others(error: NotMetError) -> None:
     # the mistakes are printed already; they may also be the reason why this fails
     with contextlib.suppress(SignalExit, Exception), raise_on_signal():
         config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
-        if refused := announce_refusal.refused_command(request.launch_infos[0], config, os.environ):
+        if refused := refusal.refused_command(request.launch_infos[0], config, os.environ):
             sys.stderr.flush()
-            announce_refusal.send(refused, error.mistakes)
+            refusal.send(refused, error.mistakes)
 
 
 def show(error: ConfigError, verb: str) -> None:

@@ -32,9 +32,9 @@ class WorkersFailedError(Exception):
     requeue the job. is_stopped: whether a signal had requested the end before the failure.
     """
 
-    def __init__(self, exit_code: int, *, engine_runs: bool = False):
+    def __init__(self, exit_code: int, reason: str = "", *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
-        self.exit_code = exit_code
+        self.exit_code, self.reason = exit_code, reason
         self.is_requeued = self.is_stopped = False
         self._engine_runs = engine_runs
 
@@ -136,14 +136,16 @@ class Workers:
             # with SIGTERM, so any other code is more informative
             codes = [failure.exitcode for failure in error.failures.values()]
             code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
+            reason = ""
             if "stopped" in result and code == -result["stopped"]:
                 code = 128 + result["stopped"]
             elif code < 0:
                 # a process that is ended by a signal cannot print the reason itself
                 rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
                 rank += self.first.rank if self.first else 0
-                print(f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})", file=sys.stderr)
-            result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1)
+                reason = f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})"
+                print(reason, file=sys.stderr)
+            result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
         except BaseException as error:
             result["error"] = error
 

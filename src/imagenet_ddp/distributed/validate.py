@@ -7,13 +7,13 @@ from typing import Any
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.trainer_options import ACCEPTED
 from imagenet_ddp.config.validators import integer, shown
+from imagenet_ddp.distributed import address_file
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason, query_gpus
-from imagenet_ddp.distributed.rendezvous import address_file
 from imagenet_ddp.distributed.strategies import batch_split, validate_ddp
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores

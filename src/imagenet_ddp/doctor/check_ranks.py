@@ -69,7 +69,7 @@ def check_world(config: Config, world: World, node_checks: Sequence[Check] = ())
             with _check(checks, "ranks") as check:
                 check.what = f"all {info.world_size} have joined"
                 require_equal_devices(plan, world)
-            if world.rank_group is not None and info.num_nodes > 1:  # tested when they joined
+            if world.meeting is not None and info.num_nodes > 1:  # tested when they joined
                 checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
             _check_ranks(checks, plan, world, node_checks, stack)
     return checks if info.rank == 0 else []

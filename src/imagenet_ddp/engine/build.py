@@ -27,7 +27,7 @@ from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.datamodule import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
-from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
+from imagenet_ddp.distributed.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import make_strategy
@@ -90,8 +90,8 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
         "the number of validation images": len(data.val_images),
         "the names of the images": source.digest,
     }
-    if world.rank_group is not None:
-        world.rank_group.check_equal("data", facts, config["strategy"]["timeout_s"])
+    if world.meeting is not None:
+        world.meeting.check_equal("data", facts, config["strategy"]["timeout_s"])
     return data
 
 

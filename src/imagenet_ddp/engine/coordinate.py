@@ -26,7 +26,7 @@ T = TypeVar("T")
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.rendezvous.join import Rendezvous
+    from imagenet_ddp.distributed.join import Rendezvous
 
 
 def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
@@ -45,9 +45,8 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
         return None
     # this package reports a rank that ends; torch's C++ code would also print a stack trace
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from imagenet_ddp.distributed import devices
-    from imagenet_ddp.distributed.rendezvous import join
-    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
+    from imagenet_ddp.distributed import devices, join
+    from imagenet_ddp.distributed.meet import SharedError
 
     config = plain(request.configs[0], partial=True)
     place = launch_info.world_info
@@ -60,7 +59,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
             sys.exit(2)
         raise parse.NotMetError(error.mistakes, request) from error
     try:
-        return join.join_rendezvous(launch_info, config, num_local)
+        return join.join_commands(launch_info, config, num_local)
     except SharedError:
         if not speaks:
             sys.exit(2)
@@ -91,29 +90,29 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
     clocks differ, and continue from the same checkpoint. make: function that decides on the job."""
     if rendezvous is None:
         return make()
-    from imagenet_ddp.distributed.rendezvous.send_file import send_file
+    from imagenet_ddp.distributed.join import share_file
 
-    group = rendezvous.rank_group
-    if group.number == 0:
+    meeting = rendezvous.meeting
+    if meeting.number == 0:
         try:
             job = make()
         except ConfigError as error:
-            group.broadcast_error("job", error)
+            meeting.abort(error)
             raise
         job = replace(job, run_dir=job.run_dir.resolve())
         run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
-        group.broadcast("job", {**vars(job), **run_dir, "checkpoint": None})
-        send_file(group, job.checkpoint)
+        meeting.broadcast("job", {**vars(job), **run_dir, "checkpoint": None})
+        share_file(meeting, job.checkpoint)
         return job
-    content = group.broadcast("job")
+    content = meeting.broadcast("job")
     relative, job = content.pop("relative"), Job(**content)
     run_dir = Path(job.run_dir)
-    checkpoint = send_file(group, None)
+    checkpoint = share_file(meeting, None)
     try:
-        if group.members[0]["machine"] != group.members[group.number]["machine"]:
+        if meeting.members[0]["machine"] != meeting.members[meeting.number]["machine"]:
             run_dir = folder.make_elsewhere(run_dir, relative)
     except ConfigError as error:
-        group.abort(error)
+        meeting.abort(error)
         raise
     return replace(job, run_dir=run_dir, checkpoint=checkpoint, messages=tuple(job.messages))
 
@@ -145,7 +144,7 @@ def run_job(
         ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
         console.print_message(
             f"Node {first.node_rank} of {first.num_nodes} runs {ranks}. The rendezvous is at "
-            f"{first.address}:{first.port}. Node 0 ({rendezvous.rank_group.members[0]['host']}) shows the run.",
+            f"{first.address}:{first.port}. Node 0 ({rendezvous.meeting.members[0]['host']}) shows the run.",
             sys.stdout,
         )
     workers = Workers(task, (payload,), num_local, first, config["cluster"]["timeout_s"])
@@ -159,7 +158,9 @@ def run_job(
         if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
             error.is_requeued = slurm_requeue.requeue_and_print(os.environ)  # all workers have saved
         if rendezvous is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
-            rendezvous.abort(f"its workers ended with exit code {error.exit_code}. Hint: read that node's messages.")
+            who = rendezvous.meeting.name(rendezvous.meeting.number)
+            reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
+            rendezvous.abort(error.exit_code, f"{reason}. Hint: read that node's messages.")
         raise
     finally:
         if rendezvous is not None:

@@ -52,7 +52,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
 def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
     """Return (the smallest of the values found by the ranks, the rank that found it). The result is the same on all
     ranks. Waits for the slowest rank."""
-    group = world.rank_group
+    group = world.meeting
     if group is None:
         return found, 0
     sizes = group.check_all("batch_finder", found, lambda sizes: [], timeout_s)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -106,8 +105,8 @@ def run_in_process(
     except SignalExit as left:
         if is_command:
             raise
-        if world is not None and world.failure_detector:  # None while torch is being imported
-            world.failure_detector.fail(f"was stopped by {left.signal_name}", left.exit_code)
+        if world is not None and world.watch:  # None while torch is being imported
+            world.watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
         if info.rank == 0:
             console.print_message(str(left))
         exit_at_once(left.exit_code)
@@ -127,9 +126,9 @@ def run_in_process(
         if info.world_size == 1:
             console.print_message(what)
             sys.exit(1)
-        detector = world.failure_detector if world else None
+        watch = world.watch if world else None
         cause = first_line(error) if explained else f"{type(error).__name__}: {first_line(error)}"
-        if detector is not None and not detector.fail(cause):
+        if watch is not None and not watch.fail(cause, follows=_is_lost_connection(error)):
             _end_for_other(world)
         console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
         exit_at_once(1)
@@ -137,23 +136,27 @@ def run_in_process(
 
 def _refuse(error: ConfigError, world: Any) -> NoReturn:
     """Print an error shared by all ranks on the first rank of each node, and a rank's own error on that rank."""
-    from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
+    from imagenet_ddp.distributed.meet import SharedError
 
     info = world.info
     own = not isinstance(error, SharedError)
-    if own and world.failure_detector is not None:
-        world.failure_detector.fail(" ".join(error.mistakes), 2)
-        if world.failure_detector.code > 128:  # this error follows from the stop of another rank
+    if own and world.watch is not None:
+        world.watch.fail(" ".join(error.mistakes), 2)
+        if world.watch.code > 128:  # this error follows from the stop of another rank
             _end_for_other(world)
     if own or info.local_rank == 0:
         for mistake in error.mistakes:
             console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
-    if info.rank == 0 and not info.store_is_served:
-        time.sleep(1.0)  # other ranks read the reason from the store of this process
-    exit_at_once(2)
+    exit_at_once(error.code if isinstance(error, SharedError) else 2)
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    from torch.distributed import DistError
+
+    return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
 
 
 def _end_for_other(world: Any) -> NoReturn:
     """Exit with a message that names the rank whose failure caused this one."""
-    console.print_message(f"rank {world.info.rank} ends because {world.failure_detector.failed}")
-    exit_at_once(world.failure_detector.code if world.failure_detector.code > 128 else 1)
+    console.print_message(f"rank {world.info.rank} ends because {world.watch.failed}")
+    exit_at_once(world.watch.code if world.watch.code > 128 else 1)

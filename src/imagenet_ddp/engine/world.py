@@ -5,16 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch.distributed import PrefixStore, Store
+from torch.distributed import Store
 
 from imagenet_ddp.distributed import devices, nvidia_gpus
+from imagenet_ddp.distributed.failure_watch import FailureWatch, end_process
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.rendezvous import connectivity
-from imagenet_ddp.distributed.rendezvous.failure_detector import FailureDetector, end_process
-from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
-from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError, abort_mistakes
-from imagenet_ddp.distributed.rendezvous.store import COMMANDS, connect
+from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
+from imagenet_ddp.distributed.network import connectivity, nccl
+from imagenet_ddp.distributed.roster import Roster
+from imagenet_ddp.distributed.store import connect
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError
 
@@ -26,24 +25,24 @@ class World:
     info: WorldInfo
     store: Store | None = None
     store_client: Callable[[], Store] | None = None  # makes a new connection
-    rank_group: RankGroup | None = None
-    failure_detector: FailureDetector | None = None
+    meeting: Meeting | None = None
+    watch: FailureWatch | None = None
     network_notes: tuple[str, ...] = ()  # which interface was chosen and why, for the log
     gpus: tuple[str, ...] = ()  # the GPU of each rank, for the log; only on rank 0 of several ranks
     gpu_models: tuple[str, ...] = ()  # GPU models of all ranks; only on rank 0 of several ranks
 
     def leave(self) -> None:
         """Mark this process's exit as normal."""
-        if self.failure_detector is not None:
-            self.failure_detector.end()
+        if self.watch is not None:
+            self.watch.end()
 
 
 def require_equal_devices(plan: Plan, world: World) -> None:
     """Raise SharedError on all ranks if automatic choices differ between unlike machines: ranks with other accelerators
     have other process groups, which wait for each other, and ranks with other precisions compute other gradients."""
-    if world.rank_group is not None:
+    if world.meeting is not None:
         facts = {"the accelerator": plan.accelerator.value, "the precision": plan.precision.value}
-        world.rank_group.check_equal("devices", facts)
+        world.meeting.check_equal("devices", facts)
 
 
 def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
@@ -63,32 +62,24 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
         return devices.find_shared_gpus([gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks], label)
 
     roster = Roster(info.world_size, "rank", label, "read that rank's messages, or set a longer cluster.timeout_s.")
-    commands = PrefixStore(COMMANDS, store)  # a command may have given up before its workers joined
-    rank_group = gather_ranks(
-        PrefixStore("ranks", store), roster, info.rank, {}, timeout_s, leader=info.rank == 0,
-        aborted=lambda: abort_mistakes(commands),
-    )  # fmt: skip
-    failure_detector = None
+    meeting = meet(store, "ranks", roster, info.rank, timeout_s, leader=info.rank == 0)
+    client = lambda: connect(info, timeout_s)  # noqa: E731
+    watch = None
     try:
-        here = ["127.0.0.1"]
+        watch = FailureWatch(meeting, client, label, end_process(f"rank {info.rank}"))
+        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config["trainer"], info.local_rank)]
+        found = meeting.check_all("gpus", own_gpus, shared_gpus)
         if several:
             assert info.address
-            here = [connectivity.own_address(os.environ, info.address)]  # the interface to other nodes first
-            here += [address for address in interfaces.reachable_addresses() if address not in here]
-        failure_detector = FailureDetector(rank_group, here, label, end_process(f"rank {info.rank}"))
-        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config["trainer"], info.local_rank)]
-        found = rank_group.check_all("gpus", own_gpus, shared_gpus)
-        if several:
-            connectivity.check_connectivity(rank_group, here[0])
+            connectivity.check_connectivity(meeting, connectivity.own_address(os.environ, info.address))
     except ConfigError as error:
         if not isinstance(error, SharedError):
-            rank_group.abort(error)
-        if failure_detector is not None:
-            failure_detector.end(wait=False)
+            meeting.abort(error)
+        if watch is not None:
+            watch.end(wait=False)
         raise
     gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
-    hosts = {rank: str(member["host"]) for rank, member in enumerate(rank_group.members)}
+    hosts = {rank: str(member["host"]) for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, local)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
-    client = lambda: connect(info, timeout_s)  # noqa: E731
-    return World(info, store, client, rank_group, failure_detector, tuple(notes), tuple(lines), models)
+    return World(info, store, client, meeting, watch, tuple(notes), tuple(lines), models)

@@ -26,8 +26,8 @@ def search(info: WorldInfo, config: dict[str, Any], limits: list[int]) -> tuple[
     found = smallest(world, alone, 60.0)
     same = True
     try:
-        assert world.rank_group is not None
-        world.rank_group.check_equal("found", {"the batch": found[0]}, 60.0)
+        assert world.meeting is not None
+        world.meeting.check_equal("found", {"the batch": found[0]}, 60.0)
     except ConfigError:
         same = False
     world.leave()

@@ -1,4 +1,5 @@
-"""Compare the options, the code and the libraries of a run's commands, which must be equal. Does not import torch."""
+"""Compare what must be equal in a run's commands: options, code, libraries; and check how its ranks are numbered. Does
+not import torch."""
 
 import functools
 import hashlib
@@ -8,12 +9,14 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.validators import shown
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
@@ -46,12 +49,15 @@ def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[s
 
 
 def this_process() -> dict[str, Any]:
-    """Return the host and the pid for messages, and a machine ID that only the processes of one machine share."""
+    """Return the host and the pid for messages, a machine ID that only the processes of one machine share, and an ID of
+    the processes among which the pid is unique, such as those of a container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        pids = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
-        boot = ""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": f"{platform.node()} {boot}"}
+        boot = pids = ""
+    machine = f"{platform.node()} {boot}"
+    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": machine, "pids": f"{machine} {pids}"}
 
 
 def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
@@ -82,7 +88,7 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
 def code_digest() -> str:
     """Return a hash of this package's Python files, in the order of their names."""
     digest = hashlib.sha256()
-    package = Path(__file__).resolve().parents[2]
+    package = Path(__file__).resolve().parents[1]
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
@@ -120,3 +126,67 @@ def _numbers(numbers: Sequence[int], noun: str) -> str:
     ranges = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     more = ", ..." if len(ranges) > 8 else ""
     return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(ranges[:8])}{more}"
+
+
+def infer_nodes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> WorldInfo:
+    """Derive the nodes from the machines of the ranks, if no launcher provides the number of processes per node."""
+    machines = [str(each["machine"]) for each in members]
+    nodes = list(dict.fromkeys(machines))
+    return replace(
+        world_info,
+        local_world_size=len(machines) // len(nodes),
+        num_nodes=len(nodes),
+        node_rank=nodes.index(machines[world_info.rank]),
+    )
+
+
+def layout_mistakes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return errors in the assignment of ranks to machines. world_info: ranks of any one process."""
+    if world_info.local_world_size:
+        return _split_nodes(world_info.local_world_size, members)
+    machines = [str(each["machine"]) for each in members]
+    counts = {str(each["host"]): machines.count(str(each["machine"])) for each in members}
+    if len(set(counts.values())) > 1:
+        whose = ", ".join(f"{count} on {host}" for host, count in counts.items())
+        return [
+            f"every node must have the same number of processes, got {whose}. "
+            "Hint: start the same number of commands on every node."
+        ]
+    local = len(machines) // len(set(machines))
+    return _split_nodes(local, members) or _misnumbered(world_info.source, local, members)
+
+
+def _split_nodes(local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return an error if ranks of one node are on different machines.
+
+    In that case, the given numbers count machines instead of processes.
+    """
+    for first in range(0, len(members), local):
+        for other in range(first, first + local):
+            if members[other]["machine"] != members[first]["machine"]:
+                return [
+                    f"ranks {first} and {other} must be on one machine ({local} processes per node), got "
+                    f"{members[first]['host']} and {members[other]['host']}. Hint: set trainer.devices=1 if each "
+                    f"machine has one process, or set cluster.node_rank and trainer.num_nodes={len(members)} if RANK "
+                    "or cluster.rank counts machines."
+                ]
+    return []
+
+
+def _misnumbered(source: str, local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
+    given = [int(each["local_rank"]) for each in members]
+    wrong = [rank for rank, local_rank in enumerate(given) if local_rank != rank % local]
+    if not wrong:
+        return []
+    first = wrong[0] // local * local
+    host = members[first]["host"]
+    key, name = ("cluster.rank", "cluster.local_rank") if source == "cluster.rank" else ("RANK", "LOCAL_RANK")
+    hint = ", ".join(f"{name}={rank % local} for {key}={rank}" for rank in wrong[:8]) + (", ..." if wrong[8:] else "")
+    per_node = next((n for n in range(1, local) if given == [rank % n for rank in range(len(given))]), None)
+    if per_node is not None and local % per_node == 0:
+        num_nodes = len(given) // per_node
+        hint += f"; or set trainer.num_nodes={num_nodes} everywhere if several nodes share {host}"
+    return [
+        f"{name} must count from 0 on each machine, {', '.join(map(str, range(local)))} for ranks {first} to "
+        f"{first + local - 1} on {host}, got {', '.join(map(str, given[first : first + local]))}. Hint: set {hint}."
+    ]

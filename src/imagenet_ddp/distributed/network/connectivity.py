@@ -11,9 +11,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from imagenet_ddp.distributed.meet import Meeting, explain_lost_store
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous import sockets
-from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, explain_lost_store
 
 CONNECT_S = 5.0
 MAX_ALL_PAIRS = 16  # with more nodes than this, each node tries only the first node and the next node
@@ -31,13 +30,13 @@ def own_address(environ: Mapping[str, str], master: str) -> str:
     return interfaces.source_address(interfaces.resolve(master)) or master
 
 
-def check_connectivity(rank_group: RankGroup, address: str) -> None:
+def check_connectivity(meeting: Meeting, address: str) -> None:
     """Check the connections between the nodes, from the first rank of each node. Call this on all ranks.
 
     address: address at which the other machines reach this machine. Raises SharedError on all ranks if a node is
     unreachable. The error names the node.
     """
-    members, number, store = rank_group.members, rank_group.number, rank_group.store
+    members, number, store = meeting.members, meeting.number, meeting.store
     machines = list(dict.fromkeys(str(member["machine"]) for member in members))
     node_of = [machines.index(str(member["machine"])) for member in members]
     first_ranks = [node_of.index(node) for node in range(len(machines))]
@@ -45,14 +44,14 @@ def check_connectivity(rank_group: RankGroup, address: str) -> None:
     unreachable: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         if first_ranks[node] == number:
-            listener = stack.enter_context(sockets.listen())
+            listener = stack.enter_context(_listen())
             token = secrets.token_hex(8)
             threading.Thread(target=_answer, args=(listener, token), name="connectivity", daemon=True).start()
             own = {"host": address, "port": listener.getsockname()[1], "token": token}
-            store.set(f"connectivity/{node}", json.dumps(own))
+            store.set(f"node_address/{node}", json.dumps(own))
             for other in _targets(node, len(machines)):
                 with explain_lost_store():
-                    target = json.loads(store.get(f"connectivity/{other}"))  # soon set, because all ranks have joined
+                    target = json.loads(store.get(f"node_address/{other}"))  # soon set, because all ranks have joined
                 if reason := _try(target):
                     unreachable[str(other)] = f"{target['host']}:{target['port']}: {reason}"
 
@@ -66,7 +65,7 @@ def check_connectivity(rank_group: RankGroup, address: str) -> None:
                 for other, reason in others.items()
             ]
 
-        rank_group.check_all("connectivity", unreachable, find_mistakes)
+        meeting.check_all("connectivity", unreachable, find_mistakes)
 
 
 def _targets(node: int, num_nodes: int) -> list[int]:
@@ -85,6 +84,14 @@ def _try(target: Mapping[str, Any]) -> str | None:
     except OSError as error:
         return str(error.strerror or error)
     return None if answer == target["token"] else "another program answers there"
+
+
+def _listen() -> socket.socket:
+    """Listen on a free port at all of this machine's addresses."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+    return socket.create_server(("", 0), backlog=1024)
 
 
 def _answer(listener: socket.socket, token: str) -> None:

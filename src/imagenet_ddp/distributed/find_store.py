@@ -1,20 +1,21 @@
-"""Serve the rendezvous store if this command is node 0 or rank 0; otherwise find the store at a port or in a file."""
+"""Serve the store of a run if this command is node 0 or rank 0; otherwise find it at a port or in a file."""
 
 import contextlib
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from torch.distributed import TCPStore
 
+from imagenet_ddp.distributed import address_file, store
+from imagenet_ddp.distributed.address_file import StoreAddress
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous import address_file, store
-from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress
-from imagenet_ddp.distributed.rendezvous.bounded_wait import Deadline
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.bounded_wait import Deadline
 
 BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
 INCOMPLETE_S = 5.0  # for this time, a file that cannot be read may be one that its owner is still writing
@@ -28,37 +29,47 @@ class FoundStore:
     is_server: bool = False  # whether this process serves the store
 
 
-def find_store(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
-    """Serve the store, or wait up to timeout_s seconds for it.
-
-    who: name of this process, for messages. Raises ConfigError if the store cannot be served or reached.
-    """
+def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
+    """Serve the store, or wait up to timeout_s seconds for it. who: name of this process, for messages. Raises
+    ConfigError if the store cannot be served or reached."""
     address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
     assert address is not None
     if address.file is not None:
         return _find_by_file(address.file, launch_info, timeout_s, who)
     assert address.host
-    host, port = address.host, address.port
+    host, ports = address.host, (address.port, *address.more_ports)
     if world_info is not None and world_info.store_is_served:
-        return FoundStore(store.client(host, port, timeout_s, who, ours=False), host, port)
+        return FoundStore(store.client(host, ports, timeout_s, who, ours=False), host, address.port)
     if address.more_ports:
         owner = launch_info.job_id or ""
-        if number == 0:
-            served = store.serve_one_of(host, (port, *address.more_ports), owner)
-        else:
-            served = store.client(host, port, timeout_s, who, more_ports=address.more_ports, owner=owner)
+        served = (
+            _serve_one_of(host, ports, owner) if number == 0 else store.client(host, ports, timeout_s, who, owner=owner)
+        )
         return FoundStore(served, host, served.port, number == 0)
     if number == 0 or (number is None and interfaces.is_local(store.resolve(host))):
         try:
-            return FoundStore(store.serve(host, port), host, port, is_server=True)
+            return FoundStore(store.serve(host, address.port), host, address.port, is_server=True)
         except store.PortInUseError:
             if number == 0:
                 raise
             # with two nodes on one machine, the other node was first; or another program uses the port
             with contextlib.suppress(ConfigError):
-                return FoundStore(store.client(host, port, BUSY_S, who), host, port)
+                return FoundStore(store.client(host, ports, BUSY_S, who), host, address.port)
             raise
-    return FoundStore(store.client(host, port, timeout_s, who), host, port)
+    return FoundStore(store.client(host, ports, timeout_s, who), host, address.port)
+
+
+def _serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
+    """Serve a store at the first free port, and mark the store with its owner."""
+    for port in ports:
+        with contextlib.suppress(store.PortInUseError):
+            served = store.serve(host, port)
+            served.set(store.OWNER_KEY, owner)
+            return served
+    raise ConfigError(
+        f"ports {', '.join(map(str, ports))} of {host} are all in use by other programs. "
+        "Hint: export MASTER_PORT=PORT in the batch script, with a free port."
+    )
 
 
 def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
@@ -66,8 +77,7 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
     if mistakes := address_file.validate(path):
         raise ConfigError(mistakes)
     may_own, must_own = launch_info.number in (0, None), launch_info.number == 0
-    deadline = Deadline(timeout_s)
-    incomplete = Deadline(INCOMPLETE_S)
+    deadline, incomplete = Deadline(timeout_s), Deadline(INCOMPLETE_S)
     stale_token, reason = None, f"create {path}"
     while True:
         content = address_file.read(path)
@@ -79,7 +89,7 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
                 "Hint: set another path. The existing file is left unchanged."
             )
         if content is None and not Path(path).exists() and may_own:
-            if served := _serve(path, launch_info.job_id):
+            if served := _serve_by_file(path, launch_info.job_id):
                 return served
             continue
         if content is not None and content.token != stale_token:
@@ -106,7 +116,7 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
             )
 
 
-def _serve(path: str, job_id: str | None) -> FoundStore | None:
+def _serve_by_file(path: str, job_id: str | None) -> FoundStore | None:
     """Serve a store and create the file. Return None if another process has created the file first."""
     served = store.serve("127.0.0.1", 0)
     token = served.get(store.OWNER_KEY).decode() or secrets.token_hex(6)
@@ -118,10 +128,7 @@ def _serve(path: str, job_id: str | None) -> FoundStore | None:
 
 
 def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | None, str]:
-    """Connect to the owner's store. Return (the store, ""), or (None, the addresses that do not answer).
-
-    The owner may be alive although this machine cannot reach it.
-    """
+    """Return (the owner's store, ""), or (None, the addresses that do not answer, although the owner may be alive)."""
     unreachable = []
     for host in content.reachable_addresses():
         try:

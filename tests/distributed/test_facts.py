@@ -11,8 +11,8 @@ import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig
-from imagenet_ddp.distributed.rendezvous import consistency
-from imagenet_ddp.distributed.rendezvous.consistency import code_digest, differences, facts_of_command, this_process
+from imagenet_ddp.distributed import facts
+from imagenet_ddp.distributed.facts import code_digest, differences, facts_of_command, this_process
 
 
 def config(**changed: Any) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_the_code_s_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_
     package = tmp_path / "package"
     (package / "distributed").mkdir(parents=True)
     (package / "a.py").write_text("1")
-    monkeypatch.setattr(consistency, "__file__", str(package / "distributed" / "rendezvous" / "consistency.py"))
+    monkeypatch.setattr(facts, "__file__", str(package / "distributed" / "facts.py"))
     seen = [code_digest.__wrapped__()]
     (package / "a.py").write_text("2")
     seen.append(code_digest.__wrapped__())

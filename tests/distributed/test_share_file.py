@@ -12,9 +12,8 @@ import pytest
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from torch.distributed import TCPStore
 
-from imagenet_ddp.distributed.rendezvous import send_file as module
-from imagenet_ddp.distributed.rendezvous.send_file import send_file
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.distributed import join as module
+from imagenet_ddp.distributed.join import share_file
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +31,14 @@ def fake_ranks(connections: list[TCPStore]) -> Iterator[FakeRanks]:
 def sent(fake_ranks: FakeRanks) -> Callable[[Path | None], list[Path | None]]:
     def send(path: Path | None) -> list[Path | None]:
         members = join_all(fake_ranks, 3)
-        return [future.result(60) for future in call_all(fake_ranks, members, lambda m: send_file(m, path))]
+        return [future.result(60) for future in call_all(fake_ranks, members, lambda m: share_file(m, path))]
 
     return send
 
 
-def test_a_file_that_is_there_is_not_sent(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_is_there_is_not_sent(sent: Callable[..., Any], tmp_path: Path):
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"weights")
-    monkeypatch.setattr(module, "_send", None)
     assert sent(path) == [path] * 3
 
 
@@ -106,7 +104,13 @@ def test_a_file_that_changes_on_the_way_is_noticed(
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"weights")
     elsewhere(monkeypatch, path, None)
-    send = module._send
-    monkeypatch.setattr(module, "_send", lambda *args: (path.write_bytes(b"WEIGHTS"), send(*args)))
-    _, *others = call_all(fake_ranks, join_all(fake_ranks, 2), lambda m: send_file(m, path))
-    assert "arrived from rank 0 with different content. Hint: " in mistakes(others[0], ConfigError)[0]
+    check_all = module.Meeting.check_all
+
+    def changed(meeting: module.Meeting, key: str, *arguments: Any) -> Any:
+        if meeting.number == 0 and key == "who has the file":
+            path.write_bytes(b"WEIGHTS")
+        return check_all(meeting, key, *arguments)
+
+    monkeypatch.setattr(module.Meeting, "check_all", changed)
+    for future in call_all(fake_ranks, join_all(fake_ranks, 2), lambda m: share_file(m, path)):
+        assert "arrived from rank 0 with different content. Hint: " in mistakes(future)[0]

@@ -12,16 +12,16 @@ import pytest
 from conftest import SMALL, clean_environ
 from helpers import forked_commands
 from helpers.ports import free_port, program
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import TCPStore
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
+from imagenet_ddp.distributed import address_file, refusal, store
+from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file, announce_refusal, store
-from imagenet_ddp.distributed.rendezvous.consistency import this_process
-from imagenet_ddp.distributed.rendezvous.gather_ranks import Roster, gather_ranks
-from imagenet_ddp.distributed.rendezvous.rank_group import RankGroup, SharedError
+from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
+from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.errors import ConfigError
 
 MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
@@ -82,7 +82,7 @@ def test_all_end_at_once_with_the_cause(
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("FOREGROUND_S", 0.3), ("BACKGROUND_S", 0.3), ("SEND_S", 8.0)):
-        monkeypatch.setattr(announce_refusal, name, value)
+        monkeypatch.setattr(refusal, name, value)
 
 
 @pytest.fixture
@@ -110,10 +110,10 @@ class Others:
         self.server.set(store.OWNER_KEY, "")
         self.address = Address("127.0.0.1", self.server.port)
         clients = [TCPStore("127.0.0.1", self.server.port, None, False, timeout=ten) for _ in range(there - 1)]
-        self.futures: list[Future[RankGroup]] = [
+        self.futures: list[Future[Meeting]] = [
             pool.submit(
-                gather_ranks, PrefixStore(store.commands_prefix(0), each), Roster(size, "rank", str, "x."), number, {},
-                timeout_s, leader=number == 0,
+                meet, store.of_attempt(each, None), "commands", Roster(size, "rank", str, "x."), number, timeout_s,
+                leader=number == 0,
             )
             for number, each in enumerate([self.server, *clients])
         ]  # fmt: skip
@@ -122,7 +122,7 @@ class Others:
         (found,) = {tuple(self._told(future)) for future in self.futures}
         return list(found)
 
-    def _told(self, future: Future[RankGroup]) -> list[str]:
+    def _told(self, future: Future[Meeting]) -> list[str]:
         with pytest.raises(SharedError) as caught:
             future.result(15)
         return caught.value.mistakes
@@ -130,7 +130,7 @@ class Others:
 
 def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=3, there=2)
-    announce_refusal.send(refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
+    refusal.send(refused(others.address, "rank", 2, 3), [MISTAKE, "second. Hint: x."])
     host = this_process()["host"]
     assert others.told() == [f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
     assert (
@@ -143,7 +143,7 @@ def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.Captur
 def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, number: int | None) -> None:
     """Also where it counts machines, and the others processes."""
     others = Others(pool)
-    announce_refusal.send(refused(others.address, noun, number, 2), [MISTAKE])
+    refusal.send(refused(others.address, noun, number, 2), [MISTAKE])
     (text,) = others.told()
     assert text.startswith(f"one {noun} (" if number is None else f"{noun} {number} (") and text.endswith(MISTAKE)
 
@@ -152,7 +152,7 @@ def test_whatever_number_it_thinks_it_has(pool: ThreadPoolExecutor, noun: str, n
 def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: str | None) -> None:
     others = Others(pool, size=3, there=there, timeout_s=1.0)
     time.sleep(0.3)
-    announce_refusal.send(refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
+    refusal.send(refused(others.address, "rank", 1, 3, job_id), [MISTAKE])
     (text,) = others.told()
     assert f"{there} of 3 ranks joined after 1 s. Missing:" in text
 
@@ -160,7 +160,7 @@ def test_an_outsider_ends_nothing(pool: ThreadPoolExecutor, there: int, job_id: 
 def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]) -> None:
     others = Others(pool, size=2, there=2)
     assert [future.result(10).number for future in others.futures] == [0, 1]
-    announce_refusal.send(refused(others.address, "rank", 1, 2), [MISTAKE])
+    refusal.send(refused(others.address, "rank", 1, 2), [MISTAKE])
     assert capsys.readouterr().err == ""
 
 
@@ -169,15 +169,9 @@ def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
     server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     address = Address("127.0.0.1", server.port)
     waiting = pool.submit(
-        gather_ranks,
-        PrefixStore(store.commands_prefix(0), server),
-        Roster(2, "rank", str, "x."),
-        1,
-        {},
-        5.0,
-        leader=False,
+        meet, store.of_attempt(server, None), "commands", Roster(2, "rank", str, "x."), 1, 5.0, leader=False
     )
-    announce_refusal.send(refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
+    refusal.send(refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
@@ -185,15 +179,14 @@ def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
 def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
     port = free_port()
 
-    def come() -> RankGroup:
-        found = store.client("127.0.0.1", port, 10, "rank 1 of 2")
-        return gather_ranks(
-            PrefixStore(store.commands_prefix(0), found), Roster(2, "rank", str, "x."), 1, {}, 5.0, leader=False
-        )
+    def come() -> Meeting:
+        found = store.client("127.0.0.1", (port,), 10, "rank 1 of 2")
+        roster = Roster(2, "rank", str, "x.")
+        return meet(store.of_attempt(found, None), "commands", roster, 1, 5.0, leader=False)
 
     waiting = pool.submit(come)
     time.sleep(0.5)
-    announce_refusal.send(refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
+    refusal.send(refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
 
@@ -202,14 +195,14 @@ def test_a_file_leads_there(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     others = Others(pool)
     others.server.set(store.OWNER_KEY, "token")
     assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], others.address.port)
-    announce_refusal.send(refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
+    refusal.send(refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
     assert others.told()[0].endswith(MISTAKE)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_nobody_is_there(number: int) -> None:
     begin = time.monotonic()
-    announce_refusal.send(refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
+    refusal.send(refused(Address("127.0.0.1", free_port()), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 2
 
 
@@ -219,7 +212,7 @@ def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, answer: bytes
     monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within TELL_S, so that no thread of this test outlives it
     begin = time.monotonic()
     with program(answer) as port:
-        announce_refusal.send(refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
+        refusal.send(refused(Address("127.0.0.1", port), "rank", number, 2), [MISTAKE])
     assert time.monotonic() - begin < 6
 
 
@@ -263,6 +256,6 @@ def test_who_waits(
         launch_info = detect(config, environ)
     except ConfigError:
         launch_info = None
-    who = announce_refusal.refused_command(launch_info, config, environ)
+    who = refusal.refused_command(launch_info, config, environ)
     assert (who and (who.noun, who.number, who.size)) == found
     assert who is None or str(who.address) == "10.0.0.1:29500"

@@ -13,7 +13,7 @@ import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from imagenet_ddp.distributed.rendezvous.consistency import this_process
+from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.process_exit import clean_up_at_exit
 
@@ -27,6 +27,7 @@ class StoreAddress:
     host: str
     pid: int
     machine: str
+    pids: str
     addresses: list[str]
     port: int
 

@@ -13,16 +13,17 @@ import pytest
 from helpers.forked_commands import start_code
 from torch.distributed import TCPStore
 
+from imagenet_ddp.distributed import address_file, find_store, store
+from imagenet_ddp.distributed.address_file import StoreAddress, remove_own_files, validate
+from imagenet_ddp.distributed.find_store import FoundStore
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.distributed.rendezvous import address_file, bounded_wait, find_store, store
-from imagenet_ddp.distributed.rendezvous.address_file import StoreAddress, remove_own_files, validate
-from imagenet_ddp.distributed.rendezvous.find_store import FoundStore
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import bounded_wait
 
 OWNER = """
 launch_info = LaunchInfo("cluster.address", Address(file=args[0]), None, 2, 0, job_id=args[1])
-found = find_store.find_store(launch_info, 20, "node 0 of 2")
+found = find_store.find(launch_info, 20, "node 0 of 2")
 print("owned" if found.is_server else "joined")
 time.sleep(60) if args[2] == "sleep" else None
 address_file.remove_own_files() if args[2] == "hard" else None
@@ -62,7 +63,7 @@ def file(tmp_path: Path) -> Path:
 
 def find(file: Path, node_rank: int | None = None, job_id: str | None = None, timeout_s: float = 20) -> FoundStore:
     launch_info = LaunchInfo("cluster.address", Address(file=str(file)), None, 2, node_rank, job_id=job_id)
-    return find_store.find_store(launch_info, timeout_s, "one of 2 nodes")
+    return find_store.find(launch_info, timeout_s, "one of 2 nodes")
 
 
 def owner_process(file: Path, how: str = "sleep", job_id: str | None = None):
@@ -103,7 +104,7 @@ def test_joins_the_owner(file: Path):
 
 
 def test_addresses_from_another_machine():
-    content = StoreAddress("t", None, "h", 1, "another", ["127.0.0.1", "10.0.0.1", "fd00::1"], 7)
+    content = StoreAddress("t", None, "h", 1, "another", "", ["127.0.0.1", "10.0.0.1", "fd00::1"], 7)
     assert content.reachable_addresses() == ["10.0.0.1", "fd00::1"]
 
 

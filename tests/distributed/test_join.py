@@ -12,11 +12,11 @@ import pytest
 from helpers.ports import free_port, program
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig
+from imagenet_ddp.distributed import address_file, facts, store
+from imagenet_ddp.distributed.join import Rendezvous, join_commands
 from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.rendezvous import address_file, consistency, store
-from imagenet_ddp.distributed.rendezvous.join import Rendezvous, join_rendezvous
-from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
+from imagenet_ddp.distributed.meet import SharedError
 from imagenet_ddp.errors import ConfigError
 
 MACHINE = threading.local()
@@ -25,8 +25,8 @@ MACHINE = threading.local()
 @pytest.fixture(autouse=True)
 def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each thread may be on a machine of its own."""
-    process = consistency.this_process
-    for module in (consistency, address_file):
+    process = facts.this_process
+    for module in (facts, address_file):
         monkeypatch.setattr(
             module, "this_process",
             lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
@@ -48,7 +48,7 @@ class Commands:
 
         def command() -> Rendezvous:
             MACHINE.name = machine
-            return join_rendezvous(launch_info, config, num_local)
+            return join_commands(launch_info, config, num_local)
 
         return self.pool.submit(command)
 
@@ -83,9 +83,9 @@ def test_nodes_meet_at_a_port(commands: Commands, ranks: tuple[int | None, ...])
     """Given, found out, and mixed: the one that serves is node 0, and holds rank 0."""
     address = tcp()
     met = [future.result(30) for future in [commands.start(node(address, rank, 3), 2) for rank in ranks]]
-    assert sorted(each.rank_group.number for each in met) == [0, 1, 2]
+    assert sorted(each.meeting.number for each in met) == [0, 1, 2]
     for each, rank in zip(met, ranks, strict=True):
-        number = each.rank_group.number
+        number = each.meeting.number
         assert rank in (None, number)
         assert each.starts_workers
         assert each.world_info == WorldInfo(
@@ -98,7 +98,7 @@ def test_nodes_meet_through_a_file(commands: Commands, ranks: tuple[int | None, 
     address = Address(file=str(tmp_path / "job42"))
     futures = [commands.start(node(address, rank)) for rank in ranks]
     met = [future.result(30) for future in futures]
-    assert sorted(each.rank_group.number for each in met) == [0, 1]
+    assert sorted(each.meeting.number for each in met) == [0, 1]
     assert len({each.world_info.port for each in met}) == 1
     address_file.remove_own_files()
     assert list(tmp_path.iterdir()) == []
@@ -288,8 +288,8 @@ def test_a_launcher_s_store_is_used(commands: Commands):
     for rank in range(2):
         world_info = WorldInfo(rank, rank, 0, 2, 2, 1, "127.0.0.1", served.port, True, "torchrun", attempt=1)
         found.append(commands.start(LaunchInfo("torchrun", address, world_info, 1, 0)))
-    assert [each.result(30).rank_group.number for each in found] == [0, 1]
-    assert served.check(["imagenet_ddp/1/commands/decision"])
+    assert [each.result(30).meeting.number for each in found] == [0, 1]
+    assert served.check(["imagenet_ddp/1/commands/verdict"])
 
 
 def test_another_job_id(commands: Commands):

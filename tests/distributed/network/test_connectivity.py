@@ -9,10 +9,9 @@ import pytest
 from helpers.ports import program
 from torch.distributed import HashStore
 
-from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.rendezvous import connectivity
-from imagenet_ddp.distributed.rendezvous.connectivity import check_connectivity, own_address
-from imagenet_ddp.distributed.rendezvous.gather_ranks import RankGroup, SharedError
+from imagenet_ddp.distributed.meet import Meeting, SharedError
+from imagenet_ddp.distributed.network import connectivity, interfaces
+from imagenet_ddp.distributed.network.connectivity import check_connectivity, own_address
 
 
 def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.0.1") -> list[list[str]]:
@@ -23,7 +22,7 @@ def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.
     def one(rank: int) -> list[str]:
         threading.current_thread().name = str(rank)
         try:
-            check_connectivity(RankGroup(store, rank, members, "rank", 20), address_of(rank))
+            check_connectivity(Meeting(store, store, rank, members, "rank", 20), address_of(rank))
         except SharedError as error:
             return error.mistakes
         return []
@@ -39,7 +38,7 @@ def test_all_reach_each_other(machines: str):
 
 def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.MonkeyPatch):
     """Both came to the rendezvous, but nothing of the first machine is heard at the address it gives."""
-    monkeypatch.setattr(connectivity.sockets, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
+    monkeypatch.setattr(connectivity, "_listen", lambda: socket.create_server(("127.0.0.1", 0)))
     found = tried("aabb", lambda rank: "127.0.0.2" if rank < 2 else "127.0.0.1")
     assert all(mistakes == found[0] for mistakes in found)
     (text,) = found[0]
@@ -48,7 +47,7 @@ def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.M
 
 
 def test_each_direction_is_a_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connectivity.sockets, "listen", lambda: socket.create_server(("127.0.0.1", 0)))
+    monkeypatch.setattr(connectivity, "_listen", lambda: socket.create_server(("127.0.0.1", 0)))
     found = tried("abc", lambda rank: "127.0.0.2")
     assert len(found[0]) == 6
     assert sum(text.startswith("node 2 (host-c) cannot reach node 0 (host-a)") for text in found[0]) == 1

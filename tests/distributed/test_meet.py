@@ -13,18 +13,18 @@ from helpers.fake_ranks import FACTS, FakeRanks, call_all, connect, join_all, mi
 from helpers.forked_commands import start_code
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous import bounded_wait, rank_group
-from imagenet_ddp.distributed.rendezvous.gather_ranks import gather_ranks
-from imagenet_ddp.distributed.rendezvous.rank_group import SharedError
+from imagenet_ddp.distributed import meet as module
+from imagenet_ddp.distributed.meet import SharedError, meet
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import bounded_wait
 
 HOST = socket.gethostname()
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rank_group, "POLL_S", 0.01)
-    monkeypatch.setattr(rank_group, "GRACE_S", 1.0)
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    monkeypatch.setattr(module, "GRACE_S", 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_numbers_are_assigned(fake_ranks: FakeRanks):
 
 
 def test_many_meet_within_seconds(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rank_group, "POLL_S", 0.05)
+    monkeypatch.setattr(module, "POLL_S", 0.05)
     begin = time.monotonic()
     assert len(join_all(fake_ranks, 24)) == 24
     assert time.monotonic() - begin < 15
@@ -193,31 +193,28 @@ def test_refuse(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
     """Number 0's own mistake ends all who wait for its word, and it knows that they have heard it."""
     first, *others = join_all(fake_ranks, 3)
     waiting = call_all(fake_ranks, others, lambda m: m.broadcast("job", None))
-    monkeypatch.setattr(rank_group, "GRACE_S", 10.0)  # what it would wait for one that does not read
+    monkeypatch.setattr(module, "GRACE_S", 10.0)  # what it would wait for one that does not read
     begin = time.monotonic()
-    first.broadcast_error("job", ConfigError(["a. Hint: b.", "c. Hint: d."]))
+    first.abort(ConfigError(["a. Hint: b.", "c. Hint: d."]))
     assert time.monotonic() - begin < 8
     for future in waiting:
-        assert mistakes(future) == ["rank 0 refused: a. Hint: b.", "rank 0 refused: c. Hint: d."]
+        assert mistakes(future) == [f"rank 0 ({HOST}) refused: a. Hint: b.", f"rank 0 ({HOST}) refused: c. Hint: d."]
 
 
 def test_refuse_does_not_wait_for_the_dead(fake_ranks: FakeRanks):
     first, *_ = join_all(fake_ranks, 2)
     begin = time.monotonic()
-    first.broadcast_error("job", ConfigError("a"))
+    first.abort(ConfigError("a"))
     assert 0.9 < time.monotonic() - begin < 10
 
 
 def test_who_gave_up_before_is_not_waited_for(connections: list[TCPStore]):
     """A node's command that ends before its workers have come; the others' workers gather by themselves."""
-    store, (first, *_) = PrefixStore("before", connections[0]), connections
-    store.set(rank_group.ABORTED, '["node 1 (b): no room. Hint: x."]')
+    root = PrefixStore("before", connections[0])
+    module.post_failure(root, 1, ["node 1 (b): no room. Hint: x."])
     begin = time.monotonic()
     with pytest.raises(SharedError, match="node 1"):
-        gather_ranks(
-            PrefixStore("after", first), roster(2), 0, FACTS, 20, leader=True,
-            aborted=lambda: rank_group.abort_mistakes(store),
-        )  # fmt: skip
+        meet(root, "ranks", roster(2), 0, 20, leader=True, equal=FACTS)
     assert time.monotonic() - begin < 15
 
 
@@ -228,7 +225,7 @@ def test_give_up(fake_ranks: FakeRanks):
     begin = time.monotonic()
     second.abort(ConfigError("no GPU. Hint: x."))
     for future in waiting:
-        assert mistakes(future) == [f"rank 1 ({HOST}): no GPU. Hint: x."]
+        assert mistakes(future) == [f"rank 1 ({HOST}) refused: no GPU. Hint: x."]
     assert time.monotonic() - begin < 15
 
 
@@ -287,8 +284,8 @@ def test_collect_is_judged_once_by_number_0(fake_ranks: FakeRanks):
 CHIEF = """
 server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
 print(server.port)
-expected = gather_ranks.Roster(args[0], "rank", str, "")
-gather_ranks.gather_ranks(PrefixStore("x", server), expected, 0, {"seed": 0}, 60, leader=True)
+expected = roster.Roster(args[0], "rank", str, "")
+meet.meet(PrefixStore("x", server), "ranks", expected, 0, 60, leader=True, equal={"seed": 0})
 print("met")
 time.sleep(60)
 """
@@ -303,7 +300,7 @@ def test_a_chief_that_dies_is_said(size: int):
     store = PrefixStore("x", raw)
 
     def take_part() -> None:
-        member = gather_ranks(store, roster(size), 1, FACTS, 60, leader=False)
+        member = meet(store, "ranks", roster(size), 1, 60, leader=False, equal=FACTS)
         member.broadcast("job", None, 60)
 
     with ThreadPoolExecutor(1) as pool:

@@ -1,6 +1,6 @@
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.rendezvous.shared_list import SharedList
+from imagenet_ddp.distributed.shared_list import SharedList
 
 
 def test_all_ranks_read_what_each_has_posted():

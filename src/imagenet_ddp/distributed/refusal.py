@@ -10,9 +10,9 @@ from imagenet_ddp.distributed.launchers import ranks
 from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.launchers.request import requested_address
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.rendezvous.bounded_wait import run_bounded
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
+from imagenet_ddp.system.bounded_wait import run_bounded
 
 FOREGROUND_S = 3.0  # limit if a person waits for the prompt; commands that have already started check every 0.2 s
 BACKGROUND_S = 12.0  # limit in other cases; commands that start together may need different times to import torch
@@ -77,15 +77,15 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     def inform() -> bool:
-        from imagenet_ddp.distributed.rendezvous import gather_ranks, store
-        from imagenet_ddp.distributed.rendezvous.find_store import find_store
+        from imagenet_ddp.distributed import store
+        from imagenet_ddp.distributed.find_store import find
+        from imagenet_ddp.distributed.meet import refuse
+        from imagenet_ddp.distributed.roster import Roster
 
-        found = find_store(refused, timeout_s, name)
-        attempt = refused.world_info.attempt if refused.world_info else 0
-        commands = store.PrefixStore(store.commands_prefix(attempt), found.store)
-        if number == 0 or found.is_server:
-            return gather_ranks.refuse_everyone(commands, number, noun, refused.size, first_mistakes, timeout_s)
-        return gather_ranks.send_refusal(commands, number, noun, refused.job_id, first_mistakes)
+        found = find(refused, timeout_s, name)
+        root, leader = store.of_attempt(found.store, refused.world_info), number == 0 or found.is_server
+        roster = Roster(refused.size, noun, str, "", refused.job_id)
+        return refuse(root, "commands", roster, number, first_mistakes, timeout_s, leader=leader)
 
     if run_bounded(inform, SEND_S):  # the time is limited, because any program may use the port
         console.print_message(f"The other commands at {refused.address} have been informed that {name} was refused.")

@@ -1,0 +1,166 @@
+"""End all ranks soon after one fails. A rank that fails posts the reason in the run's store; a rank that was killed, or
+whose machine is gone, is found by the others."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch.distributed import Store
+
+from imagenet_ddp.distributed.meet import Meeting, post_failure, read_failure
+from imagenet_ddp.system import console
+from imagenet_ddp.system.bounded_wait import run_bounded
+from imagenet_ddp.system.process_exit import exit_at_once
+
+BEAT_S = 0.5
+LOST_BEATS = 40  # a rank that misses as many is gone; a thread that reads from a slow disk may hold up the others
+GRACE_S = 3.0  # time for a rank to raise its own error, before it is ended because another rank failed
+STOP_GRACE_S = 1.0  # time for the same signal to stop this rank, too
+LEAVE_S = 10.0  # how long rank 0 waits for the others at the end
+LEFT = -(2**40)  # of a rank's beats, once its exit is normal
+GONE = "is gone: its process, or its machine, no longer answers"
+
+
+class FailureWatch:
+    """Post this rank's failure, and call on_failure, in a thread of its own, with the exit code and the sentence of
+    another rank's failure if that is the first.
+
+    client: opens the watch's own connection. label: returns the name of a rank. Every rank counts a beat up in the
+    store; rank 0 looks for beats that stand still. Beats are counted instead of seconds, because a suspended machine
+    suspends its other ranks, too. The end of a process on this machine is seen at once by its number.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        client: Callable[[], Store],
+        label: Callable[[int], str],
+        on_failure: Callable[[int, str], None],
+    ):
+        self._rank, self._label, self._on_failure = meeting.number, label, on_failure
+        own = meeting.members[self._rank]["pids"]
+        self._local = {
+            rank: member["pid"]
+            for rank, member in enumerate(meeting.members)
+            if rank != self._rank and member["pids"] == own
+        }
+        self._store = client()
+        self._lock, self._ended, self._answered = threading.Lock(), threading.Event(), True
+        self.failed: str | None = None  # the first failure, of this rank or of another rank
+        self.code = 1  # exit code for that failure
+        self._beats: dict[int, tuple[int, int]] = dict.fromkeys(
+            range(1, meeting.size), (0, 0)
+        )  # rank -> (beats, how often they were the same)
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._watch, self._require_answers)]
+        for thread in self._threads:
+            thread.start()
+
+    def fail(self, what: str, code: int = 1, *, follows: bool = False) -> bool:
+        """Report to all ranks that this rank ends. Return False if another rank failed before, because that failure is
+        the likely cause.
+
+        code: exit code, 1 if this rank failed, 2 if it was refused, 128 + n if signal n stopped it. follows: whether
+        this failure is probably the end of a connection to a rank that was killed, which is therefore looked for.
+        """
+        end = time.monotonic() + (BEAT_S * (LOST_BEATS + 4) if follows else 0)
+        while self.failed is None and time.monotonic() < end:
+            time.sleep(BEAT_S / 5)
+        what = {1: f"failed: {what}", 2: f"refused: {what}"}.get(code, what)
+        sentence = f"{self._label(self._rank)} {' '.join(what.split())}"
+        with self._lock:
+            if self.failed is not None:
+                return False
+            self.failed, self.code = sentence, code
+        first = run_bounded(lambda: post_failure(self._store, code, [sentence]), BEAT_S * 4)
+        if first is not None and first != (code, [sentence]):
+            self.code, self.failed = first[0], " ".join(first[1])
+            return False
+        if self._rank == 0:
+            time.sleep(3 * BEAT_S)  # the others read the reason from the store, which this process may serve
+        return True
+
+    def end(self, *, wait: bool = True) -> None:
+        """Mark this rank's exit as normal. Rank 0, which may serve the store, waits up to LEAVE_S seconds for the other
+        ranks to leave first."""
+        if self._ended.is_set():
+            return
+        limit = time.monotonic() + LEAVE_S
+        while wait and self._rank == 0 and self._beats and not self.failed and time.monotonic() < limit:
+            time.sleep(0.02)
+        self._ended.set()
+
+        def leave() -> None:
+            self._store.set(self._key(self._rank), str(LEFT))
+
+        run_bounded(leave, BEAT_S * 4)
+
+    def _key(self, rank: int) -> str:
+        return f"alive/{rank}"
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.wait(BEAT_S):
+                self._store.add(self._key(self._rank), 1)
+                if self._rank == 0:
+                    self._find_silent()
+                elif self._store.add(self._key(0), 0) < 0:
+                    return  # rank 0 has waited long enough, and the store may end with it
+                for rank, pid in list(self._local.items()):
+                    if not _exists(pid):
+                        del self._local[rank]
+                        if self._store.add(self._key(rank), 0) >= 0:
+                            post_failure(self._store, 1, [f"{self._label(rank)} {GONE}"])
+                if failure := read_failure(self._store):
+                    return self._record(failure[0], " ".join(failure[1]))
+                self._answered = True
+        except Exception:  # the store's process has ended
+            self._record(1, f"{self._label(0)} {GONE}")
+
+    def _find_silent(self) -> None:
+        for rank, (before, silent) in list(self._beats.items()):
+            beats = self._store.add(self._key(rank), 0)
+            self._beats[rank] = (beats, silent + 1 if beats == before else 0)
+            if beats < 0:
+                del self._beats[rank]
+            elif silent > LOST_BEATS:
+                post_failure(self._store, 1, [f"{self._label(rank)} {GONE}"])
+
+    def _require_answers(self) -> None:
+        """Record a failure if the store's machine is gone: a call then blocks for as long as TCP tries again."""
+        silent = 0
+        while not self._ended.wait(BEAT_S) and self._threads[0].is_alive():
+            silent, self._answered = (0 if self._answered else silent + 1), False
+            if silent > LOST_BEATS:
+                return self._record(1, f"{self._label(0)} {GONE}")
+
+    def _record(self, code: int, sentence: str) -> None:
+        with self._lock:
+            is_first = self.failed is None
+            if is_first:
+                self.failed, self.code = sentence, code
+        if is_first and not self._ended.is_set():
+            threading.Thread(target=self._on_failure, args=(code, sentence), name="failure", daemon=True).start()
+
+
+def _exists(pid: Any) -> bool:
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def end_process(rank: str) -> Callable[[int, str], None]:
+    """Return a function for on_failure that ends a worker process. The function first waits for a grace period, in
+    which the rank may raise its own error."""
+
+    def end(code: int, sentence: str) -> None:
+        time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
+        console.print_message(f"{rank} ends because {sentence}")
+        exit_at_once(code)
+
+    return end

@@ -1,0 +1,188 @@
+"""Serve the key-value store of a run, and connect to it, with a message for each kind of failure."""
+
+import contextlib
+import errno
+import functools
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore
+
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
+from imagenet_ddp.system.text import first_line
+
+OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process, to distinguish its store from other programs
+POLL_S = 0.2
+ANSWER_S = 5.0  # longest wait for one attempt to connect, and for the answer of a store that accepted a connection
+NAME_LOOKUP_S = 30.0  # torch looks up a name for each address, which takes this long if three name servers are silent
+SERVER_TIMEOUT = timedelta(seconds=30)
+_STDERR = threading.Lock()
+NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
+
+
+class PortInUseError(ConfigError):
+    def __init__(self, port: int):
+        super().__init__(
+            f"port {port} of this machine is in use by another program, or by another run. Hint: set another port on "
+            "every node, with cluster.address=HOST:PORT or MASTER_PORT."
+        )
+
+
+def of_attempt(store: Store, world_info: WorldInfo | None) -> Store:
+    """Return the part of the store that belongs to this attempt, because a launcher may restart failed workers."""
+    return PrefixStore(f"imagenet_ddp/{world_info.attempt if world_info else 0}", store)
+
+
+def connect(world_info: WorldInfo, timeout_s: float) -> Store:
+    """Open a new connection to the store of this attempt. A client that waits blocks all of its users, so each user
+    needs its own connection."""
+    assert world_info.address and world_info.port
+    who = f"rank {world_info.rank} of {world_info.world_size}"
+    found = client(world_info.address, (world_info.port,), timeout_s, who, ours=not world_info.store_is_served)
+    return of_attempt(found, world_info)
+
+
+@functools.cache
+def serve(host: str, port: int) -> TCPStore:
+    """Serve a store until this process ends. port: 0 means any free port. Raises ConfigError if the store cannot be
+    served, and PortInUseError for a port in use."""
+    number = resolve(host)
+    if not interfaces.is_local(number):
+        ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
+        raise ConfigError(
+            f"{host} must be an address of this machine, because node 0 and rank 0 run here, but this machine has: "
+            f"{ours}. Hint: set the private address of node 0 on every node, or start the command of node 0 on {host}."
+        )
+    try:
+        store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT)
+    except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, depending on the cause
+        with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
+            probe.settimeout(2.0)
+            if probe.connect_ex((number, port)) == 0:
+                raise PortInUseError(port) from error
+        raise ConfigError(
+            f"this machine cannot serve the rendezvous store at {host}:{port}: {first_line(error)} "
+            "Hint: set another port on every node."
+        ) from error
+    store.set(OWNER_KEY, "")
+    return store
+
+
+def client(
+    host: str, ports: Sequence[int], timeout_s: float, who: str, *, ours: bool = True, owner: str | None = None
+) -> TCPStore:
+    """Connect to the store at one of the ports, and wait up to timeout_s seconds for its server to start.
+
+    who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. owner: the
+    mark of the store's owner; stores of other owners are skipped. Raises ConfigError for an unknown host name, if there
+    is no route or no answer, or if another program answers.
+    """
+    deadline, num_timeouts, reason = Deadline(timeout_s), 0, ""
+    where = f"{host}:{', '.join(map(str, ports))}"
+    while True:
+        for port in ports:
+            try:
+                if store := try_client(host, port, who, ours=ours, owner=owner):
+                    store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
+                    return store
+                reason = "only other jobs answer there"
+            except ConnectionRefusedError:
+                reason = "nothing listens there yet"
+            except TimeoutError as error:
+                num_timeouts, reason = num_timeouts + 1, "no answer"
+                if num_timeouts == 2:
+                    raise ConfigError(
+                        f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
+                        "Hint: check that the address is correct and that the machine is running, and open the port to "
+                        "this machine in the firewall and in the cloud's security group."
+                    ) from error
+            except OSError as error:
+                reason = str(error.strerror or error)
+                if error.errno in NO_ROUTE:
+                    raise ConfigError(
+                        f"{who} cannot reach {host}:{port}: {reason}. "
+                        "Hint: check that the address is correct, and that this machine is in the same network."
+                    ) from error
+        line = f"{who}: waiting for rank 0 at {where}: {reason}"
+        if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", POLL_S):
+            raise ConfigError(
+                f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {where}, but {reason}. "
+                "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address, or read its "
+                "own message. To wait longer, set cluster.timeout_s."
+            )
+
+
+def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str | None = None) -> TCPStore | None:
+    """Connect without waiting for the server to start. Return None if the store belongs to another owner. Raises
+    OSError if nothing answers or the store is too busy to answer, and ConfigError if another program answers and no
+    owner is given."""
+    number = resolve(host)
+    with socket.create_connection((number, port), timeout=ANSWER_S):
+        pass
+
+    def connect() -> tuple[TCPStore, str | None] | Exception:
+        try:
+            short = timedelta(seconds=ANSWER_S)
+            store = TCPStore(number, port, None, is_master=False, wait_for_workers=False, timeout=short)
+        except Exception as error:
+            return error
+        try:
+            return store, store.get(OWNER_KEY).decode() if ours else None
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                if store.check([OWNER_KEY]):  # ours, but on an overloaded machine
+                    return OSError(errno.ETIME, f"its store does not answer within {ANSWER_S:.0f} s")
+            return error
+
+    # tried twice, because a silent name server delays torch's first connection beyond its time limit, but no later one;
+    # without NAME_LOOKUP_S, torch would wait forever for a program that accepts connections but sends nothing
+    found: tuple[TCPStore, str | None] | Exception | None = None
+    for _ in range(2):
+        with _without_stderr():  # torch prints a C++ stack if the program is not a store
+            found = run_bounded(connect, NAME_LOOKUP_S)
+        if not isinstance(found, DistNetworkError) or "timed out" not in str(found):
+            break
+    if isinstance(found, tuple):
+        return found[0] if owner is None or found[1] == owner else None
+    if isinstance(found, OSError):
+        raise found
+    if owner is not None:
+        return None
+    why = " (it accepts connections, but sends nothing)" if found is None else f" ({first_line(found).rstrip('.')})"
+    raise ConfigError(
+        f"{who} needs the rendezvous store at {host}:{port}, but another program answers there{why}. "
+        "Hint: set another port on every node."
+    )
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what this process writes to stderr, even by C++ code that bypasses sys.stderr."""
+    with _STDERR, contextlib.ExitStack() as stack:
+        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the program that started this process may have closed stderr
+            saved = os.dup(2)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, 2)
+            with Path(os.devnull).open("wb") as devnull:
+                os.dup2(devnull.fileno(), 2)
+        yield
+
+
+def resolve(host: str) -> str:
+    """Return one numeric address of a host name or address. Raises ConfigError if the name cannot be resolved."""
+    try:
+        return interfaces.resolve(host)
+    except OSError as error:
+        raise ConfigError(
+            f"the name {host} cannot be resolved on this machine: {error.strerror}. "
+            "Hint: set the numeric address of node 0, or add the name to /etc/hosts."
+        ) from error
