@@ -36,7 +36,7 @@ SOURCES = [
     "data/validate", "data/validate_augment", "data/sources/table/table",
     "models/validate", "runs/validate", "distributed/validate",
     "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
-    "distributed/launchers/address", "distributed/network/nccl", "distributed/strategies/validate_ddp",
+    "distributed/launchers/address", "distributed/network/nccl",
     "distributed/strategies/batch_split",
 ]  # fmt: skip
 # Words for which a person puts something of their own.

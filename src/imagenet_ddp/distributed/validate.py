@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason, query_gpus
-from imagenet_ddp.distributed.strategies import batch_split, validate_ddp
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
@@ -97,8 +97,22 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
     """Return the errors in cluster.* and strategy.* that do not depend on the machine or the launcher."""
     return [
         *validate_group("cluster", config["cluster"]),
-        *validate_ddp.validate(config),
+        *validate_group("strategy", config["strategy"]),
+        *_static_graph(config["strategy"], config["trainer"]),
         *batch_split.validate(config["strategy"], config["trainer"], num_devices(config["trainer"].get("devices"))),
+    ]
+
+
+def _static_graph(strategy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[str]:
+    if strategy["name"] in batch_split.DATA_PARALLEL or not strategy["static_graph"]:
+        return []
+    if not integer(2).accepts(accumulate := trainer.get("accumulate_grad_batches")):
+        return []
+    return [
+        f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={accumulate}, because torch's "
+        "DistributedDataParallel stops in the first step (expect_autograd_hooks_ INTERNAL ASSERT FAILED, pytorch issue "
+        "143580). Hint: set strategy.static_graph=false, with strategy.find_unused_parameters=true if there are unused "
+        "parameters."
     ]
 
 

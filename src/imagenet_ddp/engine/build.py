@@ -30,8 +30,7 @@ from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
-from imagenet_ddp.distributed.strategies.ddp import make_strategy
-from imagenet_ddp.distributed.strategies.sync_batchnorm import SyncBatchNorm
+from imagenet_ddp.distributed.strategies.ddp import SyncBatchNorm, make_strategy
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
@@ -142,7 +141,7 @@ def make_trainer(
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # with rich installed, Lightning's own would bypass the log
     loggers = make_loggers(config, run_dir, world.info.rank, first_step)
-    sync = [SyncBatchNorm(kind)] if arguments["sync_batchnorm"] else []
+    sync = [SyncBatchNorm()] if arguments["sync_batchnorm"] else []
     arguments["profiler"] = arguments["profiler"] or NoProfiler()
     with refusing():
         return L.Trainer(

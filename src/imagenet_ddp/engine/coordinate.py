@@ -70,9 +70,10 @@ def _expect_backend(config: Mapping[str, Any]) -> None:
     """Check once that several processes can train on this machine, because otherwise each of them would fail
     separately. Raises ConfigError."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.distributed.strategies import backends
+    from imagenet_ddp.distributed.strategies import process_group
 
-    if wrong := backends.validate(config["strategy"], devices.device_type(config["trainer"]["accelerator"])):
+    kind, sync = devices.device_type(config["trainer"]["accelerator"]), config["trainer"]["sync_batchnorm"]
+    if wrong := process_group.validate(config["strategy"], kind, sync_batchnorm=sync):
         raise ConfigError(wrong)
 
 

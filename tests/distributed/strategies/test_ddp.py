@@ -229,3 +229,14 @@ def test_lightning_counts_ranks_that_see_one_device_each():
     )  # fmt: skip
     assert (trainer.world_size, trainer.global_rank, trainer.local_rank, trainer.node_rank) == (4, 3, 1, 1)
     assert trainer.strategy.root_device == torch.device("cpu")
+
+
+def test_layers_of_others_keep_what_they_do_besides() -> None:
+    from timm.layers import BatchNormAct2d
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), BatchNormAct2d(4))
+    _, there = ddp.SyncBatchNorm().apply(net).children()
+    assert isinstance(there, nn.SyncBatchNorm) and isinstance(there.act, nn.ReLU)
+    _, norm = ddp.SyncBatchNorm().apply(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))).children()
+    assert type(norm) is nn.SyncBatchNorm
+    ddp.SyncBatchNorm().apply(nn.Linear(2, 2))  # without any

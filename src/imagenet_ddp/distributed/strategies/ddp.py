@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch import distributed, nn
 from torch.distributed import PrefixStore, Store
@@ -13,8 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from imagenet_ddp.distributed.strategies import backends
-from imagenet_ddp.distributed.strategies.process_group import init_process_group
+from imagenet_ddp.distributed.strategies import process_group
 from imagenet_ddp.errors import ConfigError
 
 DDP_DEFAULT_BUCKET_CAP_MB = 25.0  # torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB
@@ -39,7 +39,9 @@ class StoreDDPStrategy(DDPStrategy):
             assert self.cluster_environment is not None
             rank, world_size = self.cluster_environment.global_rank(), self.cluster_environment.world_size()
             backend = self.process_group_backend
-            init_process_group(rank, world_size, store, self.root_device, backend, self._options["timeout_s"])
+            process_group.init_process_group(
+                rank, world_size, store, self.root_device, backend, self._options["timeout_s"]
+            )
         super().setup_distributed()
 
     def configure_ddp(self) -> None:
@@ -92,7 +94,7 @@ def make_strategy(
     if world_size == 1:
         return "auto"
     assert store is not None
-    if errors := backends.validate(strategy, kind):
+    if errors := process_group.validate(strategy, kind):
         raise ConfigError(errors)
     if kind == "cpu" and world_size > 2 and not strategy["comm_hook"]:
         # Otherwise, DistributedDataParallel rebuilds its buckets after the first step of a process. With three or more
@@ -101,6 +103,18 @@ def make_strategy(
         strategy = {**strategy, "find_unused_parameters": True}
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return StoreDDPStrategy(store, strategy, devices)
+
+
+class SyncBatchNorm(TorchSyncBatchNorm):
+    """Convert timm's layers, too (trainer.sync_batchnorm). torch's conversion would drop their activations."""
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        layers = (module for module in model.modules() if isinstance(module, _BatchNorm))
+        if any(type(layer).__module__.startswith("timm.") for layer in layers):
+            from timm.layers import convert_sync_batchnorm
+
+            return convert_sync_batchnorm(model)
+        return super().apply(model)
 
 
 def training_reads_buffers(model: nn.Module) -> bool:

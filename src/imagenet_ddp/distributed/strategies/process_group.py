@@ -1,12 +1,54 @@
-"""Create torch's default process group on a store that is already connected, so that no other port is needed."""
+"""Check the process group that is requested, and create it on a store that is already connected, so that no other port
+is needed.
+
+This module imports torch but not Lightning, because the command calls it before it starts workers.
+"""
 
 import atexit
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch import distributed
 
-from imagenet_ddp.distributed.strategies.backends import default_backend
+
+def default_backend(kind: str) -> str:
+    return "nccl" if kind == "cuda" else "gloo"
+
+
+def validate(strategy: Mapping[str, Any], kind: str, *, sync_batchnorm: bool = False) -> list[str]:
+    """Return an error if several processes cannot train with these options; [] if they can.
+
+    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps.
+    """
+    key, backend = "strategy.process_group_backend", strategy["process_group_backend"]
+    if kind == "mps":
+        return [
+            "trainer.accelerator must be cpu or cuda for several processes, because Lightning does not support "
+            "DistributedDataParallel on MPS, got mps. Hint: set trainer.devices=1 and trainer.num_nodes=1, or set "
+            "trainer.accelerator=cpu."
+        ]
+    if sync_batchnorm and kind == "cpu":
+        return [
+            "trainer.sync_batchnorm=true needs GPUs, because torch's SyncBatchNorm does not run on CPUs. "
+            "Hint: set trainer.sync_batchnorm=false."
+        ]
+    if backend == "nccl" and kind == "cpu":
+        return [f"{key}=nccl is for GPUs, but this run uses CPUs. Hint: set {key}=null."]
+    name = backend or default_backend(kind)
+    is_available = {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}
+    if not is_available[name]():
+        hint = {
+            "nccl": f"set {key}=gloo (slower), or install a torch build for Linux with CUDA or ROCm.",
+            "gloo": f"set {key}=nccl on GPUs, or install torch from its official wheels.",
+        }[name]
+        by_default = "" if backend else f" (the default for {kind})"
+        return [
+            f"{key}={name}{by_default} needs a torch that was built with {name.upper()}, but this torch was not "
+            f"(torch.distributed.is_{name}_available() is False). Hint: {hint}"
+        ]
+    return []
 
 
 def init_process_group(

@@ -10,14 +10,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.cli.suggest import unknown
 from imagenet_ddp.config.keys import declared
-from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.strategies.validate_ddp import validate
+from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
+from imagenet_ddp.distributed.validate import validate_options
 
 
 def config(strategy: dict[str, Any] | None = None, **trainer: Any) -> dict[str, Any]:
     return {
         "strategy": vars(StrategyConfig()) | (strategy or {}),
         "trainer": {"accumulate_grad_batches": 1, "precision": "auto"} | trainer,
+        "cluster": vars(ClusterConfig()),
     }
 
 
@@ -52,7 +53,7 @@ def test_an_unknown_key_leads_to_the_page() -> None:
     ],
 )
 def test_validate(strategy: dict[str, Any], trainer: dict[str, Any], message: str | None) -> None:
-    found = validate(config(strategy, **trainer))
+    found = validate_options(config(strategy, **trainer))
     if message is None:
         assert found == []
     else:
