@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.ports import free_port, program
+from helpers.ports import free_port
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.distributed import address_file, facts, store
@@ -44,11 +44,11 @@ class Commands:
     def start(
         self, launch_info: LaunchInfo, num_local: int = 2, *, machine: str = "", **options: Any
     ) -> Future[Rendezvous]:
-        config = {"seed": 0, "cluster": {**asdict(ClusterConfig()), "timeout_s": self.timeout_s}, **options}
+        config = {"seed": 0, "cluster": asdict(ClusterConfig()), **options}
 
         def command() -> Rendezvous:
             MACHINE.name = machine
-            return join_commands(launch_info, config, num_local)
+            return join_commands(launch_info, config, num_local, self.timeout_s)
 
         return self.pool.submit(command)
 
@@ -140,50 +140,6 @@ def test_missing_nodes_of_a_file_are_asked_for_the_disk(commands: Commands, tmp_
     address = Address(file=str(tmp_path / "job"))
     (text,) = mistakes(commands.start(node(address, None)))
     assert "Missing: 1 more node." in text and f"has {tmp_path}/job on the same disk." in text
-
-
-def test_different_commands_are_refused_on_all(commands: Commands):
-    address = tcp()
-    futures = [
-        commands.start(node(address, 0), 2, seed=0),
-        commands.start(node(address, 1), 4, seed=1),
-    ]
-    for future in futures:
-        found = mistakes(future)
-        assert len(found) == 2
-        assert "disagree on seed: 0 on node 0; 1 on node 1." in found[0]
-        assert "disagree on number of workers: 2 on node 0; 4 on node 1. Hint: set trainer.devices=" in found[1]
-
-
-def test_a_node_given_twice(commands: Commands):
-    address = tcp()
-    futures = [commands.start(node(address, rank, 3), machine=name) for rank, name in ((0, "a"), (1, "b"), (1, "c"))]
-    for future in futures:
-        (text,) = mistakes(future)
-        assert text.startswith("node 1 must be unique, but is claimed by ")
-        assert "b (process " in text and "c (process " in text
-        assert "Hint: set a different cluster.node_rank or NODE_RANK in each command." in text
-
-
-def test_another_program_has_the_port(commands: Commands, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(store, "ANSWER_S", 0.5)
-    monkeypatch.setattr(store, "NAME_LOOKUP_S", 2.0)
-    with program(b"") as port:
-        for rank in (0, None):
-            assert f"port {port} of this machine is in use" in mistakes(
-                commands.start(node(Address("127.0.0.1", port), rank)), store.PortInUseError
-            )[0]  # fmt: skip
-
-
-def test_a_name_nobody_knows(commands: Commands):
-    for rank in (0, 1, None):
-        (text,) = mistakes(commands.start(node(Address("a..b"), rank)), ConfigError)
-        assert text.startswith("the name a..b cannot be resolved")
-
-
-def test_an_address_of_another_machine(commands: Commands):
-    (text,) = mistakes(commands.start(node(Address("192.0.2.1"), 0)), ConfigError)
-    assert "must be an address of this machine, because node 0 and rank 0 run here" in text
 
 
 # ---- one command per process -----------------------------------------------------------------------------------------
@@ -290,10 +246,3 @@ def test_a_launcher_s_store_is_used(commands: Commands):
         found.append(commands.start(LaunchInfo("torchrun", address, world_info, 1, 0)))
     assert [each.result(30).meeting.number for each in found] == [0, 1]
     assert served.check(["imagenet_ddp/1/commands/verdict"])
-
-
-def test_another_job_id(commands: Commands):
-    address = tcp()
-    futures = [commands.start(node(address, rank, job_id=name)) for rank, name in ((0, "a"), (1, "b"))]
-    for future in futures:
-        assert mistakes(future)[0].startswith("two jobs use the same address: cluster.job_id is a and b")

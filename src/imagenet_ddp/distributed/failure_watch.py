@@ -87,18 +87,22 @@ class FailureWatch:
         ranks to leave first."""
         if self._ended.is_set():
             return
-        limit = time.monotonic() + LEAVE_S
-        while wait and self._rank == 0 and self._beats and not self.failed and time.monotonic() < limit:
-            time.sleep(0.02)
+
+        def wait_for_others() -> None:
+            present = list(self._beats)
+            while not self.failed and (present := [each for each in present if self._beats_of(each) >= 0]):
+                time.sleep(0.02)
+
+        if wait and self._rank == 0:
+            run_bounded(wait_for_others, LEAVE_S)
         self._ended.set()
-
-        def leave() -> None:
-            self._store.set(self._key(self._rank), str(LEFT))
-
-        run_bounded(leave, BEAT_S * 4)
+        run_bounded(lambda: self._store.set(self._key(self._rank), str(LEFT)), BEAT_S * 4)
 
     def _key(self, rank: int) -> str:
         return f"alive/{rank}"
+
+    def _beats_of(self, rank: int) -> int:
+        return self._store.add(self._key(rank), 0)
 
     def _watch(self) -> None:
         try:
@@ -106,12 +110,12 @@ class FailureWatch:
                 self._store.add(self._key(self._rank), 1)
                 if self._rank == 0:
                     self._find_silent()
-                elif self._store.add(self._key(0), 0) < 0:
+                elif self._beats_of(0) < 0:
                     return  # rank 0 has waited long enough, and the store may end with it
                 for rank, pid in list(self._local.items()):
                     if not _exists(pid):
                         del self._local[rank]
-                        if self._store.add(self._key(rank), 0) >= 0:
+                        if self._beats_of(rank) >= 0:
                             post_failure(self._store, 1, [f"{self._label(rank)} {GONE}"])
                 if failure := read_failure(self._store):
                     return self._record(failure[0], " ".join(failure[1]))
@@ -121,7 +125,7 @@ class FailureWatch:
 
     def _find_silent(self) -> None:
         for rank, (before, silent) in list(self._beats.items()):
-            beats = self._store.add(self._key(rank), 0)
+            beats = self._beats_of(rank)
             self._beats[rank] = (beats, silent + 1 if beats == before else 0)
             if beats < 0:
                 del self._beats[rank]

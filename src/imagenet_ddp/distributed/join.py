@@ -49,20 +49,21 @@ class Rendezvous:
         run_bounded(lambda: post_failure(self.meeting.root, code, [reason]), ABORT_S)
 
 
-def join_commands(launch_info: LaunchInfo, config: Mapping[str, Any], num_local: int) -> Rendezvous:
+def join_commands(launch_info: LaunchInfo, options: Mapping[str, Any], num_local: int, timeout_s: float) -> Rendezvous:
     """Wait for the other commands, and check that all agree.
 
-    config: the resolved config, as typed on this machine. num_local: number of workers that this command starts if it
-    is not itself a rank. Raises ConfigError, with the same error on all commands once they have joined.
+    options: what is compared, the resolved config as typed on this machine. num_local: number of workers that this
+    command starts if it is not itself a rank. Raises ConfigError, with the same error on all commands once they have
+    joined.
     """
-    timeout_s, world_info = config["cluster"]["timeout_s"], launch_info.world_info
+    world_info = launch_info.world_info
     number, size = launch_info.number, launch_info.size
     who = f"{launch_info.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
     found = find(launch_info, timeout_s, who)
     root = store.of_attempt(found.store, world_info)
     hint = _hint(launch_info, found.host, found.port)
     roster = Roster(size, launch_info.noun, _label(world_info), hint, launch_info.job_id)
-    equal = facts.facts_of_command(config, None if world_info else num_local)
+    equal = facts.facts_of_command(options, None if world_info else num_local)
     if world_info is not None:
         meeting = meet(
             root, "commands", roster, number, timeout_s, leader=number == 0, equal=equal,

@@ -59,7 +59,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
             sys.exit(2)
         raise parse.NotMetError(error.mistakes, request) from error
     try:
-        return join.join_commands(launch_info, config, num_local)
+        return join.join_commands(launch_info, config, num_local, config["cluster"]["timeout_s"])
     except SharedError:
         if not speaks:
             sys.exit(2)
