@@ -28,8 +28,8 @@ def plain_training() -> None:
     from torchvision.datasets.folder import pil_loader
     from torchvision.transforms.functional import pil_to_tensor
 
-    from imagenet_ddp.data.loading import dataloader
-    from imagenet_ddp.data.loading.sampler import Key
+    from imagenet_ddp.data import loader as dataloader
+    from imagenet_ddp.data.sampler import Key
     from imagenet_ddp.data.transforms import EvalTransform, TrainTransform
     from imagenet_ddp.system.seeding import hash_seed
     from imagenet_ddp.train import main

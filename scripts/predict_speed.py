@@ -18,7 +18,7 @@ from PIL import Image
 from torchvision import transforms
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.data.loading.image_files import read_in_order
+from imagenet_ddp.data.loader import read_in_order
 from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
@@ -36,7 +36,7 @@ def predictor_of(path: str) -> Predictor:
 
 def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]:
     def run() -> None:
-        for images in read_in_order(predictor.read, paths, BATCH_SIZE, 0):
+        for images in read_in_order(predictor.read, paths, BATCH_SIZE, num_cores()):
             predictor.predict(images, min(5, len(predictor.classes)))
 
     return run

@@ -26,7 +26,7 @@ ELSEWHERE = {
     "SIGKILL of one node's command: the other node saves a checkpoint and ends, or its message names the lost rank":
         "tests/distributed/test_several_hosts.py::test_a_command_that_is_killed_ends_all",
     "SIGKILL of a loader process: the run ends with a one-sentence error":
-        "tests/data/loading/test_worker_processes.py::test_training_ends_with_one_sentence",
+        "tests/data/test_workers.py::test_training_ends_with_one_sentence",
     "SIGKILL of `prepare=pack` at random moments: the next command completes the pack with the same bytes":
         "tests/prepare/pack/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
     "SIGKILL of `tune` while it resumes: no trial is lost or duplicated":

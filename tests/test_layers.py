@@ -163,8 +163,8 @@ def test_every_room_and_early_file_is_there():
     ("file", "planted", "said"),
     [
         ("config/keys.py", "from imagenet_ddp.data import validate", "config.keys line N: must not import data"),
-        ("data/loading/dataloader.py", "def late():\n    from imagenet_ddp.runs import log",
-         "data.loading.dataloader line N: must not"),
+        ("data/loader.py", "def late():\n    from imagenet_ddp.runs import log",
+         "data.loader line N: must not"),
         ("models/factory.py", "from ..data import transforms",
          "models.factory line N: must not import data.transforms"),
         ("runs/log.py", "from imagenet_ddp.engine.worker import train", "runs.log line N: must not import engine"),

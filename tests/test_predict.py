@@ -11,8 +11,8 @@ import torch
 from conftest import Run, write_images
 
 from imagenet_ddp import predict
-from imagenet_ddp.data.decoding.image import Reading
-from imagenet_ddp.data.loading.image_files import FileReader
+from imagenet_ddp.data.decode import Reading
+from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.sources.folder.scan import find_images
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError

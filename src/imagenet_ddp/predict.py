@@ -22,6 +22,7 @@ from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_path
+from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
@@ -66,21 +67,18 @@ def _predict(config: dict[str, Any], paths: list[str]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config)
-    from imagenet_ddp.data.loading.image_files import read_in_order
-    from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+    from imagenet_ddp.data.loader import read_in_order
 
     top_k = min(config["top_k"], len(predictor.classes))
     batch_size, option = config["data"]["batch_size"], config["data"]["num_workers"]
-    if option == "auto" and predictor.reads_whole:
-        option = 0
-    num_workers, _ = choose_num_workers(option, on_cpu=predictor.device.type == "cpu", local_world_size=1)
+    num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
     # errors of standard output are explained at the end of each command (system/closed_pipe.py)
     disk_errors = disk_errors_as_run_error(Path(config["out"])) if config["out"] else nullcontext()
     with disk_errors, ExitStack() as stack:
-        batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_workers)))
+        batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
         write = _writer(config, len(paths), top_k, predictor, stack)
         progress = Progress("predict", len(paths), "images") if config["out"] else None
         if progress is not None:

@@ -24,7 +24,7 @@ from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
-from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.engine.build import NoProfiler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss

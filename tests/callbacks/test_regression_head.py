@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from conftest import SMALL, Run
 
 from imagenet_ddp.config.schema.learning import ModelConfig
-from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.features import compute_features, minimise
 

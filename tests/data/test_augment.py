@@ -17,7 +17,7 @@ from imagenet_ddp.data.augment import (
     make_train_transform,
     mean_colour,
 )
-from imagenet_ddp.data.decoding.image import Pixels
+from imagenet_ddp.data.decode import Pixels
 from imagenet_ddp.data.transforms import IMAGENET_MEAN, IMAGENET_STD, EvalTransform, Sizes, TrainTransform, empty
 
 FILL = (120, 110, 100)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 
 pytestmark = pytest.mark.usefixtures("one_thread")

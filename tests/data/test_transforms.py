@@ -10,8 +10,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from imagenet_ddp.data.augment import PadCrop
-from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.decoding.image import Pixels
+from imagenet_ddp.data.decode import Pixels
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
 from imagenet_ddp.errors import ConfigError
 

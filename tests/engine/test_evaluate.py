@@ -15,7 +15,7 @@ from conftest import Run
 from torch import Tensor
 from torchvision.models import mobilenet_v2
 
-from imagenet_ddp.data.decoding.image import Reading, decode
+from imagenet_ddp.data.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

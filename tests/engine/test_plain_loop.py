@@ -2,7 +2,7 @@
 loop (helpers/plain_loop.py) from the same weights, pixels and draws.
 
 What else they share is compared with torch and torchvision where it is made: the images of an epoch in
-tests/data/loading/test_sampler.py, validation's pixels in tests/data/test_transforms.py, mixed pixels and targets in
+tests/data/test_sampler.py, validation's pixels in tests/data/test_transforms.py, mixed pixels and targets in
 tests/data/test_mixing.py, the parameters without weight decay of real nets in test_parameter_groups.py.
 """
 

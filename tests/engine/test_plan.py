@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.plans import plan_of
 
-from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import startup_report
 from imagenet_ddp.engine.plan import Choice, data_options, trainer_arguments

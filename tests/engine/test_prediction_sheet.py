@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from imagenet_ddp.data.contact_sheet import COLUMNS, GAP
-from imagenet_ddp.data.decoding.image import Reading, UnreadableImage
-from imagenet_ddp.data.loading.image_files import FileReader
+from imagenet_ddp.data.decode import Reading, UnreadableImage
+from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.engine.prediction_sheet import SIDE, SheetWriter
 from imagenet_ddp.engine.predictor import Predictor
 

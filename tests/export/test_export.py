@@ -20,7 +20,7 @@ from helpers import forked_commands
 from PIL import ExifTags, Image
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.data.decoding.image import Reading, decode
+from imagenet_ddp.data.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor

@@ -45,7 +45,7 @@ PRELOADED = (
 # a command must not have been imported.
 PROJECT = (
     "imagenet_ddp.cli.command", "imagenet_ddp.engine.coordinate", "imagenet_ddp.engine.worker",
-    "imagenet_ddp.engine.fit", "imagenet_ddp.engine.build", "imagenet_ddp.data.datamodule",
+    "imagenet_ddp.engine.fit", "imagenet_ddp.engine.build", "imagenet_ddp.data.module",
     "imagenet_ddp.models.lightning_module", "imagenet_ddp.callbacks.history",
 )  # fmt: skip
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36

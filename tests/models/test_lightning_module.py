@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.config.schema.learning import LossConfig
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted

@@ -15,8 +15,8 @@ from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.timing import one_core, ratio, time_interleaved
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
 from imagenet_ddp.data.augment import make_train_transform
-from imagenet_ddp.data.loading.dataloader import EpochLoader, make_loader
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.loader import EpochLoader, make_loader
+from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.distributed import devices

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.packed.local import PackedImages
 from imagenet_ddp.data.sources.registry import open_source

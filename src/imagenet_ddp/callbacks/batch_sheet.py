@@ -7,7 +7,7 @@ from typing import Any
 import lightning.pytorch as L
 
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
-from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.system.text import first_line
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lightning.pytorch as L
 
-from imagenet_ddp.data.loading.worker_processes import loader_workers
+from imagenet_ddp.data.workers import loader_workers
 
 
 def cpu_s(trainer: L.Trainer) -> float:

@@ -8,7 +8,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor, distributed
 
-from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.features import Regression, compute_features, evaluating, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system.text import count_noun, duration, percent

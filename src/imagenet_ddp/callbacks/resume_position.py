@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import begin_validation, is_epoch_over, set_batches, set_epochs, validates_next
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.errors import ConfigError
 
 

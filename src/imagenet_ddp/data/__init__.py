@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from imagenet_ddp.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from imagenet_ddp.data.datamodule import ImageDataModule
-    from imagenet_ddp.data.decoding.image import UnreadableImage
+    from imagenet_ddp.data.decode import UnreadableImage
+    from imagenet_ddp.data.module import ImageDataModule
     from imagenet_ddp.data.sources.base import Images, Source
 
 __all__ = ["ImageDataModule", "Images", "Source", "UnreadableImage"]
@@ -20,9 +20,9 @@ __all__ = ["ImageDataModule", "Images", "Source", "UnreadableImage"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "ImageDataModule": "datamodule",
+        "ImageDataModule": "module",
         "Images": "sources.base",
         "Source": "sources.base",
-        "UnreadableImage": "decoding.image",
+        "UnreadableImage": "decode",
     },
 )

@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import Picture
+from imagenet_ddp.data.decode import Picture
 from imagenet_ddp.data.transforms import (
     EvalTransform,
     Sizes,

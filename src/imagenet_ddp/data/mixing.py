@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.loading.dataloader import Batch
+from imagenet_ddp.data.loader import Batch
 
 
 class Draw(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
-from imagenet_ddp.data.decoding.image import Picture, Pixels
+from imagenet_ddp.data.decode import Picture, Pixels
 from imagenet_ddp.data.statistics import validate_statistics
 from imagenet_ddp.errors import ConfigError
 

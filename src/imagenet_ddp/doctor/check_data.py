@@ -45,7 +45,7 @@ def _own_source(machine: Machine) -> list[Check]:
 
 
 def _samples(machine: Machine) -> list[Check]:
-    from imagenet_ddp.data.decoding.image import decode
+    from imagenet_ddp.data.decode import decode
 
     layout = machine.layout
     if layout.mistakes:

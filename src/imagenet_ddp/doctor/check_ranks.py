@@ -125,7 +125,7 @@ def _read_s(plan: Plan) -> float:
     data = plan.config["data"]
     if plan.num_workers.value > 0:
         return 0.0
-    from imagenet_ddp.data.decoding.image import Reading, open_picture
+    from imagenet_ddp.data.decode import Reading, open_picture
 
     transform = make_train_transform(data)
     reading, generator = Reading(plan.decoder.value, data["exif_orientation"]), random.Random(0)

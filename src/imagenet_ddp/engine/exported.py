@@ -9,8 +9,8 @@ from zipfile import ZipFile
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import Reading
-from imagenet_ddp.data.loading.image_files import FileReader
+from imagenet_ddp.data.decode import Reading
+from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+from imagenet_ddp.data import jpeg_backends
 from imagenet_ddp.data.transforms import mean_and_std
+from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from imagenet_ddp.data.contact_sheet import COLUMNS, Line, draw_sheet, printable, save_sheet
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.models.class_activation import overlay
 

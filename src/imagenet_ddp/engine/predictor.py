@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import Reading, UnreadableImage
-from imagenet_ddp.data.loading.image_files import FileReader
+from imagenet_ddp.data.decode import Reading, UnreadableImage
+from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config, image_statistics

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.augment import AugmentedTransform
-from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job

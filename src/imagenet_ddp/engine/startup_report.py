@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.data.datamodule import ImageDataModule
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan

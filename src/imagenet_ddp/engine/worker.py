@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagenet_ddp.data.loading.worker_processes import start_early
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -86,8 +85,6 @@ def run_in_process(
     joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
-        if not joined:
-            start_early(config["data"]["num_workers"], info.local_world_size, ["imagenet_ddp.cli.command"])
         with raise_on_signal():
             with import_torch():
                 from imagenet_ddp.engine.world import World, join_world  # imports torch

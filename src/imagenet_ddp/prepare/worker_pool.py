@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from imagenet_ddp.data.loading.worker_failures import signal_name
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.worker_failures import signal_name
+from imagenet_ddp.data.workers import choose_mp_context, init_worker, start_fork_server
 from imagenet_ddp.errors import RunError
 
 DEPTH = 4  # images queued per process, so that a process need not wait for its next image

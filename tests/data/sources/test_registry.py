@@ -13,7 +13,7 @@ from conftest import write_images
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.folder.images import FileImages

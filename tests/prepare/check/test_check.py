@@ -26,7 +26,7 @@ from imagenet_ddp.prepare.pack import pack
 KILLERS = """
 import os, signal, time
 import numpy as np, torch
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data import Images, Source
 
 class Killers(Images):

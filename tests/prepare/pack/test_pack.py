@@ -24,7 +24,7 @@ from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decoding.jpeg_bitstream import read_header
+from imagenet_ddp.data.jpeg_bitstream import read_header
 from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.packed.local import PackedImages

@@ -3,13 +3,16 @@
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Pixels, Reading, decode_whole
+from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
 from imagenet_ddp.data.sources import class_names
 from imagenet_ddp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Images:
@@ -28,7 +31,7 @@ class Images:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def read(self, index: int) -> Tensor:
+    def read(self, index: int) -> "Tensor":
         """Return the decoded image: uint8 (3, H, W), RGB. Raises UnreadableImage or OSError."""
         return decode_whole(self.open(index))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.instantiate import make
-from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources import shapes, stl10
 from imagenet_ddp.data.sources.base import Source

@@ -11,7 +11,7 @@ import numpy as np
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data import validate as data_validate
-from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.layout import find_layout

@@ -3,8 +3,8 @@
 import hashlib
 from typing import Any, NamedTuple
 
-from imagenet_ddp.data.decoding.image import JpegPicture, UnreadableImage, decode_whole, open_picture
-from imagenet_ddp.data.decoding.pillow import assumed
+from imagenet_ddp.data.decode import JpegPicture, UnreadableImage, decode_whole, open_picture
+from imagenet_ddp.data.pillow import assumed
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 

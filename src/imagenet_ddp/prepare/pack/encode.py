@@ -10,8 +10,8 @@ import torch
 from PIL import Image, features
 from torch.nn.functional import interpolate
 
-from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.decoding.image import JpegPicture, Pixels, UnreadableImage, open_picture
+from imagenet_ddp.data import jpeg_backends
+from imagenet_ddp.data.decode import JpegPicture, Pixels, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.packed.manifest import PackOptions

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from imagenet_ddp.cli.validate import refused_targets
-from imagenet_ddp.data.decoding.image import Picture, UnreadableImage
+from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source

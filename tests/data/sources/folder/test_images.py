@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder import images as folder_images
 from imagenet_ddp.data.sources.folder.images import FileImages, digest

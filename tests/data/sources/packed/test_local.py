@@ -12,8 +12,8 @@ import torch
 from conftest import SMALL, Run
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decoding.image import UnreadableImage
-from imagenet_ddp.data.loading.sampler import BatchSampler
+from imagenet_ddp.data.decode import UnreadableImage
+from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import manifest
 from imagenet_ddp.data.sources.packed.local import MAX_OPEN, PackedImages

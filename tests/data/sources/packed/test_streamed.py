@@ -24,12 +24,12 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.loading.worker_processes import start_fork_server
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import object_store
 from imagenet_ddp.data.sources.packed.object_store import Remote, ShardError
 from imagenet_ddp.data.sources.packed.streamed import StreamedImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.workers import start_fork_server
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.pack import pack

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Picture, Reading, UnreadableImage, open_picture
+from imagenet_ddp.data.decode import DEFAULT, Picture, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images, Names
 
 MAX_FILE_BYTES = 2**30  # twice the decoded size of the largest image that is accepted (decoding.pillow.MAX_PIXELS)

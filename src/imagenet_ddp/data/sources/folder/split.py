@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
 from imagenet_ddp.data.sources.folder.images import FileImages, digest, read_file

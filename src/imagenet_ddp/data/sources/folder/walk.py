@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import DEFAULT, Reading
+from imagenet_ddp.data.decode import DEFAULT, Reading
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.class_names import one_form
 from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.decoding.image import Reading
+from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source
 from imagenet_ddp.data.sources.folder.images import FileImages, digest
 from imagenet_ddp.data.sources.folder.split import split_validation

@@ -1,4 +1,6 @@
-"""Convert each pixel type that Pillow decodes to 8-bit RGB, by one rule for every command.
+"""Decode images with Pillow, which reads more formats than the JPEG decoders, and name files that cannot be read.
+
+Each pixel type is converted to 8-bit RGB by one rule for every command:
 
 | pixels | rule |
 |---|---|
@@ -13,12 +15,70 @@
 prepare=check counts the images to which one of the rules that assume something was applied (assumptions).
 """
 
-import numpy as np
-from PIL import Image
+import io
+import re
+import warnings
+from contextlib import suppress
 
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from imagenet_ddp.system.text import first_line
+
+# Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
+# image of this size takes 540 MB when it is decoded.
+MAX_PIXELS = 178_956_970
 RANGES = (255, 4095, 65535)  # largest value of 8, 12 and 16 bits
 LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bits are below it
 WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin with I
+
+
+class UnreadableImage(Exception):
+    """Raised for an image that cannot be decoded. path, reason: shown in messages. Loader workers pickle the exception,
+    so both are in args."""
+
+    def __init__(self, path: str, reason: str):
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read as an image: {self.reason}"
+
+
+def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
+    """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
+            image = Image.open(io.BytesIO(data))  # reads the header only
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            is_deep = is_deep_colour(image)
+            image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
+            if exif_orientation:
+                with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
+                    image = ImageOps.exif_transpose(image)
+            return to_rgb(image, is_deep=is_deep)
+    except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
+        raise UnreadableImage(path, _reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the decoder's message without memory addresses."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not an image in a known format"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"it has more than {MAX_PIXELS:,} pixels"
+    return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
+
+
+def assumed(data: bytes) -> list[str]:
+    """Return what decode_pillow assumes about a readable image (assumptions)."""
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")
+        return assumptions(Image.open(io.BytesIO(data)))
+    return []
 
 
 class UnknownRange(ValueError):

@@ -10,8 +10,8 @@ import pytest
 from conftest import Run, write_images
 from PIL import Image
 
-from imagenet_ddp.data.decoding.image import UnreadableImage, decode
-from imagenet_ddp.data.decoding.pillow import assumed
+from imagenet_ddp.data.decode import UnreadableImage, decode
+from imagenet_ddp.data.pillow import assumed
 
 RAMP = np.tile(np.linspace(0, 1, 64), (8, 1))
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from imagenet_ddp.data.decoding import jpeg_backends
-from imagenet_ddp.data.decoding.image import Reading, UnreadableImage, decode, open_picture
+from imagenet_ddp.data import jpeg_backends
+from imagenet_ddp.data.decode import Reading, UnreadableImage, decode, open_picture
 
 BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
 BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
@@ -25,7 +25,7 @@ BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
 DECODE_ALL = """
     import json, resource, sys
     from pathlib import Path
-    from imagenet_ddp.data.decoding.image import UnreadableImage; from imagenet_ddp.data.decoding.image import decode
+    from imagenet_ddp.data.decode import UnreadableImage; from imagenet_ddp.data.decode import decode
 
     def peak_mib():  # not getrusage's, which begins at the parent's
         status = Path("/proc/self/status").read_text()

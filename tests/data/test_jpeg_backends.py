@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from imagenet_ddp.data.decoding import jpeg_backends
+from imagenet_ddp.data import jpeg_backends
 from imagenet_ddp.errors import ConfigError
 
 

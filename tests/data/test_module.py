@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.datamodule import ImageDataModule
-from imagenet_ddp.data.loading.dataloader import Batch
+from imagenet_ddp.data.loader import Batch
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.errors import ConfigError

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler as TorchBatches
 from torch.utils.data import DistributedSampler
 
-from imagenet_ddp.data.loading.balanced import balanced_order
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.sampler import BatchSampler, Key, balanced_order
 from imagenet_ddp.system.seeding import hash_seed
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_ddp.data.decoding import image, jpeg_bitstream
-from imagenet_ddp.data.decoding.jpeg_backends import decoder
-from imagenet_ddp.data.decoding.pillow import UnreadableImage
+from imagenet_ddp.data import decode, jpeg_bitstream
+from imagenet_ddp.data.jpeg_backends import decoder
+from imagenet_ddp.data.pillow import UnreadableImage
 
 
 def photo(height: int, width: int, mode: str = "RGB", **how: object) -> bytes:
@@ -67,7 +67,7 @@ def test_a_file_cut_about_its_headers_end_cannot_be_read(progressive: bool):
     assert whole is not None
     for length in range(whole.data_at - 20, whole.data_at + 5):
         with pytest.raises(UnreadableImage):
-            image.decode(data[:length], "a.jpg")
+            decode.decode(data[:length], "a.jpg")
 
 
 @pytest.mark.parametrize("subsampling", [0, 1, 2])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Any, NoReturn, TypeVar
 
-from imagenet_ddp.data.loading.worker_processes import loader_workers
+from imagenet_ddp.data.workers import loader_workers
 from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
 from imagenet_ddp.system.process_exit import exit_at_once

@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from imagenet_ddp.data.loading.balanced import balanced_order, count_earlier
+from imagenet_ddp.data.sampler import balanced_order, count_earlier
 
 SIZES = [(1,), (5,), (3, 3), (1, 40), (1, 3, 20, 40, 7), (2, 0, 9), (300, 1, 1, 280), tuple(range(1, 30))]
 

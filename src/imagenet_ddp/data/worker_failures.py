@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
-from imagenet_ddp.data.loading.worker_processes import (
+from imagenet_ddp.data.stall_watchdog import StallWatchdog
+from imagenet_ddp.data.workers import (
     NOT_SENT,
     loader_workers,
     preserve_sigchld_handler,

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from imagenet_ddp.data.loading.image_files import read_in_order
+from imagenet_ddp.data.loader import read_in_order
 from imagenet_ddp.system.cpu_cores import num_cores
 
 
@@ -19,7 +19,7 @@ def test_what_is_not_needed_any_more_is_not_read():
         return torch.tensor(int(path))
 
     reader: Any = read
-    batches = read_in_order(reader, [str(number) for number in range(3 * few)], few, 0)
+    batches = read_in_order(reader, [str(number) for number in range(3 * few)], few, num_cores())
     assert [int(image) for image in next(batches)] == list(range(few))  # type: ignore[arg-type]
     batches.close()
     assert len(taken) < 3 * few

@@ -15,8 +15,8 @@ from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, ImageDataset, make_loader
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
+from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
+from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.folder.images import FileImages
 from imagenet_ddp.data.sources.folder.walk import list_images
@@ -272,8 +272,8 @@ STOPPED_AT_ONCE = """
     import os, signal, sys, time
     from multiprocessing import forkserver, resource_tracker
     from pathlib import Path
-    from imagenet_ddp.data.loading.dataloader import make_loader
-    from imagenet_ddp.data.loading.sampler import BatchSampler
+    from imagenet_ddp.data.loader import make_loader
+    from imagenet_ddp.data.sampler import BatchSampler
     from imagenet_ddp.data.sources.folder.walk import list_images
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 

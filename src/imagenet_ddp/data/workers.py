@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, queues, resource_tracker
 from typing import Any
@@ -39,21 +39,13 @@ def choose_num_workers(option: int | str, on_cpu: bool, local_world_size: int) -
     return max(1, min(per_rank - 1, 16)), f"{cores} per GPU, one reserved for the training process"
 
 
-def start_early(option: int | str, local_world_size: int, preload: Sequence[str]) -> None:
-    """Start the fork server before this process imports torch, so that both processes import it at the same time. Do so
-    only if data.num_workers leads to workers even for training on the CPU. preload: nearly all imports of the command's
-    own module, because multiprocessing imports that module in each worker."""
-    if choose_num_workers(option, True, local_world_size)[0]:
-        start_fork_server(preload)
-
-
-def start_fork_server(preload: Sequence[str] = ()) -> None:
+def start_fork_server() -> None:
     """Start the process that forks the workers, if choose_mp_context returns "forkserver". The server and the workers
     ignore stop signals from the start, because the training process handles a stop and needs its loader until it has
-    saved a checkpoint. In the background, the server imports torch once for all workers, and the modules in preload."""
+    saved a checkpoint. The server imports torch once for all workers."""
     if choose_mp_context() != "forkserver":
         return
-    forkserver.set_forkserver_preload(["imagenet_ddp.data.loading.preloaded", *preload])
+    forkserver.set_forkserver_preload(["imagenet_ddp.data.loader"])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
         resource_tracker.ensure_running()

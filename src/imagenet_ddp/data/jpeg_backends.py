@@ -13,7 +13,6 @@ from io import BytesIO
 from typing import Protocol
 
 import numpy as np
-import torch
 from PIL import Image
 
 from imagenet_ddp.errors import ConfigError
@@ -70,6 +69,8 @@ class TorchVision(Pillow):
         self._decode, self._mode = io.decode_jpeg, io.ImageReadMode.RGB
 
     def rgb(self, data: bytes | bytearray) -> np.ndarray:
+        import torch
+
         # torch warns about a read-only buffer
         encoded = torch.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype=torch.uint8)
         with warnings.catch_warnings():

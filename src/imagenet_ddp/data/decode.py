@@ -4,17 +4,20 @@ The format is detected from the bytes, not from the extension.
 JPEGs are decoded by the fastest decoder (jpeg_backends.py), all other formats by Pillow. torchvision's PNG decoder
 crashes the process on some broken files, and torchvision does not read BMP, TIFF, PPM, JPEG 2000 or AVIF. Unusual JPEGs
 (four colour components, twelve bits per sample, truncated) are also decoded by Pillow, which supports more of them.
+
+This module imports torch only to make a tensor, because the checks before a run use it.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from imagenet_ddp.data.decoding import jpeg_backends, jpeg_bitstream
-from imagenet_ddp.data.decoding.pillow import MAX_PIXELS, UnreadableImage, decode_pillow
+from imagenet_ddp.data import jpeg_backends, jpeg_bitstream
+from imagenet_ddp.data.pillow import MAX_PIXELS, UnreadableImage, decode_pillow
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Picture(Protocol):
@@ -143,12 +146,14 @@ def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
     return Pixels(decode_pillow(data, path, reading.exif_orientation))
 
 
-def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> Tensor:
+def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> "Tensor":
     """Decode a whole image to uint8 (3, H, W), RGB. path: shown in messages. Raises UnreadableImage."""
     return decode_whole(open_picture(data, path, reading))
 
 
-def decode_whole(picture: Picture) -> Tensor:
+def decode_whole(picture: Picture) -> "Tensor":
     """Decode the whole picture to a writable uint8 tensor (3, H, W), RGB. Raises UnreadableImage."""
+    import torch
+
     pixels = picture.region(0, 0, picture.height, picture.width)
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy()).permute(2, 0, 1)

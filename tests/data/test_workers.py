@@ -15,8 +15,8 @@ import pytest
 from conftest import SMALL, clean_environ
 from helpers import forked_commands
 
-from imagenet_ddp.data.loading.worker_failures import explain
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, choose_num_workers
+from imagenet_ddp.data.worker_failures import explain
+from imagenet_ddp.data.workers import choose_mp_context, choose_num_workers
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import count_noun
 
@@ -72,7 +72,7 @@ def test_without_an_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch):
 LOCKED = """
     import logging, threading
     from torch.utils.data import DataLoader
-    from imagenet_ddp.data.loading.worker_processes import init_worker, choose_mp_context, start_fork_server
+    from imagenet_ddp.data.workers import init_worker, choose_mp_context, start_fork_server
 
     class Images:
         def __len__(self):
@@ -111,32 +111,6 @@ def test_a_lock_that_a_thread_holds_stops_no_worker(tmp_path: Path):
     assert found.stdout == b"[0, 1, 2, 3]\n", found.stderr
 
 
-EARLY = """
-    import sys
-    from multiprocessing import forkserver, get_context
-    from imagenet_ddp.data.loading.worker_processes import start_early
-
-    if __name__ == "__main__":
-        start_early(0, 1, [])
-        assert forkserver._forkserver._forkserver_pid is None
-        start_early(2, 1, ["colorsys"])
-        assert forkserver._forkserver._forkserver_pid
-        assert "torch" not in sys.modules
-        pool = get_context("forkserver").Pool(1)
-        print(pool.apply(eval, ("sorted({'torch', 'colorsys'} & set(__import__('sys').modules))",)), flush=True)
-        pool.close()  # its terminate() would wait for ever: our workers leave SIGTERM to the training process
-        pool.join()
-"""
-
-
-@linux_only
-def test_the_fork_server_has_imported_torch_before_this_process(tmp_path: Path):
-    script = tmp_path / "early.py"
-    script.write_text(textwrap.dedent(EARLY))
-    found = subprocess.run([sys.executable, script], capture_output=True, env=clean_environ(), timeout=180)
-    assert found.stdout == b"['colorsys', 'torch']\n", found.stderr
-
-
 # ---- deaths --------------------------------------------------------------------------------------------------------
 
 DYING = """
@@ -144,9 +118,9 @@ DYING = """
     from pathlib import Path
     import torch
     from torch.utils.data import DataLoader
-    from imagenet_ddp.data.loading.worker_failures import explain_failures
-    from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
-    from imagenet_ddp.data.loading.worker_processes import init_worker, start_fork_server
+    from imagenet_ddp.data.worker_failures import explain_failures
+    from imagenet_ddp.data.stall_watchdog import StallWatchdog
+    from imagenet_ddp.data.workers import init_worker, start_fork_server
     from imagenet_ddp.errors import RunError
 
     what, method = sys.argv[1:]
@@ -361,8 +335,8 @@ FLAT = """
     import json, sys
     from pathlib import Path
     import numpy as np
-    from imagenet_ddp.data.loading.dataloader import make_loader
-    from imagenet_ddp.data.loading.sampler import BatchSampler
+    from imagenet_ddp.data.loader import make_loader
+    from imagenet_ddp.data.sampler import BatchSampler
     from imagenet_ddp.data.sources.folder.images import FileImages
     from imagenet_ddp.data.sources.base import Names
     from imagenet_ddp.data.transforms import Sizes, TrainTransform

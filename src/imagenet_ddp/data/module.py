@@ -15,16 +15,15 @@ import torch
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.loading.copy_to_device import CopyToDevice
-from imagenet_ddp.data.loading.dataloader import Batch, EpochLoader, make_loader
-from imagenet_ddp.data.loading.sampler import BatchSampler
-from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
-from imagenet_ddp.data.loading.worker_processes import choose_num_workers
+from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.mixing import Mixing
+from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.transforms import EvalTransform, Transform, normalise
 from imagenet_ddp.data.validate import validate
+from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 
@@ -36,7 +35,7 @@ class ImageDataModule(L.LightningDataModule):
     """Data of one source for any Lightning Trainer, distributed or not. `from_options` creates an instance without
     Hydra.
 
-    A batch is a dict (`loading.dataloader.Batch`). `image` is copied to the device as uint8, a quarter of the bytes of
+    A batch is a dict (`loader.Batch`). `image` is copied to the device as uint8, a quarter of the bytes of
     float32, and is flipped and normalised there. `target` is int64 (B,). Only the first `num_counted` images count. The
     others pad the batch so that all ranks take the same number of steps. With data.mixup_alpha or data.cutmix_alpha, a
     training batch has `soft_target`, float32 (B, classes), and `target` is the label with the larger share of each
@@ -256,3 +255,25 @@ class ImageDataModule(L.LightningDataModule):
         positions[t]."""
         if self.source.val is not None:
             self.source.val.targets = positions[self.source.val.targets]
+
+
+class CopyToDevice:
+    """Copy the tensors of a batch to a device. On a GPU, they are copied on a separate stream while the model computes
+    on the previous batch. Lightning's own copies would wait for that computation, and its search for tensors in the
+    batch takes 40 µs."""
+
+    def __init__(self) -> None:
+        self._copies: torch.cuda.Stream | None = None
+
+    def __call__(self, batch: Mapping[str, Any], device: torch.device) -> Any:
+        if device.type != "cuda":
+            return {name: value.to(device) if torch.is_tensor(value) else value for name, value in batch.items()}
+        self._copies = self._copies or torch.cuda.Stream(device)
+        compute, moved = torch.cuda.current_stream(device), dict(batch)
+        with torch.cuda.stream(self._copies):
+            for name, value in batch.items():
+                if torch.is_tensor(value):
+                    moved[name] = value.to(device, non_blocking=True)
+                    moved[name].record_stream(compute)  # the next copy must not overwrite data still in use
+        compute.wait_stream(self._copies)
+        return moved

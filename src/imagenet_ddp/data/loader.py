@@ -1,8 +1,11 @@
-"""Make the DataLoader of one split. It yields batches of uint8 images."""
+"""Make the DataLoader of one split, which yields batches of uint8 images, and read the files of a prediction."""
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 import torch
@@ -10,15 +13,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.decoding.image import Picture, UnreadableImage, decode_whole
-from imagenet_ddp.data.loading.sampler import BatchSampler, Key
-from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
-from imagenet_ddp.data.loading.worker_failures import explain_failures
-from imagenet_ddp.data.loading.worker_processes import choose_mp_context, init_worker, loader_workers, start_fork_server
+from imagenet_ddp.data.decode import Picture, Reading, UnreadableImage, decode, decode_whole
+from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.transforms import Transform
+from imagenet_ddp.data.sources.folder.images import read_file
+from imagenet_ddp.data.stall_watchdog import StallWatchdog
+from imagenet_ddp.data.transforms import Transform, empty
+from imagenet_ddp.data.worker_failures import explain_failures
+from imagenet_ddp.data.workers import choose_mp_context, init_worker, loader_workers, start_fork_server
 from imagenet_ddp.system.seeding import hash_seed
 
+_AHEAD = 2  # batches that read_in_order reads in advance
 _TRIES = 100  # replacements tried if all images of a batch are unreadable
 
 
@@ -54,7 +59,9 @@ class ImageDataset(Dataset):
 
     def __getitems__(self, keys: list[Key]) -> Batch:
         size = self.transform.size(keys[0].epoch)
-        images = self._new_images(len(keys), size)
+        images = empty(len(keys), size, size, 3)
+        if get_worker_info() is not None:
+            images.share_memory_()  # before it is filled: sending a batch then takes 2 ms less for 32 images
         indices, flips, unreadable = [], [], []
         failed: list[Key] = []
         num_counted = sum(key.counts for key in keys)
@@ -92,17 +99,6 @@ class ImageDataset(Dataset):
         if self.images.weights is not None:
             batch["weight"] = torch.from_numpy(self.images.weights[indices])
         return batch
-
-    def _new_images(self, count: int, size: int) -> Tensor:
-        """Allocate uint8 (count, 3, size, size), channels last. In a loader worker the tensor is in shared memory, so
-        that it can be sent without a copy."""
-        num_bytes = count * size * size * 3
-        if get_worker_info() is None:
-            flat = torch.empty(num_bytes, dtype=torch.uint8)
-        else:
-            storage = torch.UntypedStorage._new_shared(num_bytes)
-            flat = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[arg-type]
-        return flat.view(count, size, size, 3).permute(0, 3, 1, 2)
 
     def _fill(self, out: Tensor, key: Key, index: int) -> bool:
         generator = random.Random(key.image_seed(self.seed))
@@ -201,3 +197,38 @@ def make_loader(
     )
     loader.on_bad_images, loader.watchdog = on_bad_images, watchdog
     return loader
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Read, decode and prepare an image file. Instances are pickled into each process. prepare: called with the decoded
+    image, uint8 (3, H, W)."""
+
+    reading: Reading
+    prepare: Callable[[Tensor], Tensor]
+
+    def __call__(self, path: str) -> Tensor | UnreadableImage:
+        """Return the prepared image, or an UnreadableImage with the reason why it cannot be read. This method is
+        thread-safe."""
+        try:
+            return self.prepare(decode(read_file(path), path, self.reading))
+        except UnreadableImage as error:
+            return error
+        except OSError as error:
+            return UnreadableImage(path, error.strerror or str(error))
+
+
+def read_in_order(
+    reader: FileReader, paths: Sequence[str], batch_size: int, num_threads: int
+) -> Generator[list[Tensor | UnreadableImage]]:
+    """Yield the images in the order of `paths`, batch_size at a time, read in advance by threads. Processes would be
+    slower, because decoding and resizing leave Python's lock to other threads."""
+    pool = ThreadPoolExecutor(num_threads)
+    try:
+        coming: deque[list[Future[Tensor | UnreadableImage]]] = deque()
+        for start in range(0, len(paths) + _AHEAD * batch_size, batch_size):
+            coming.append([pool.submit(reader, path) for path in paths[start : start + batch_size]])
+            if len(coming) > _AHEAD and (batch := [each.result() for each in coming.popleft()]):
+                yield batch
+    finally:
+        pool.shutdown(cancel_futures=True)  # otherwise Ctrl-C waits for all files that are still to be read

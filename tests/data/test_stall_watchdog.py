@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.data.loading import stall_watchdog
-from imagenet_ddp.data.loading.stall_watchdog import StallWatchdog
+from imagenet_ddp.data import stall_watchdog
+from imagenet_ddp.data.stall_watchdog import StallWatchdog
 
 LOCATION = "/data/train"
 
