@@ -230,7 +230,7 @@ def test_any_trainer_divides_the_images_among_its_ranks(tree: Path):
 import json
 from pathlib import Path
 import torch, lightning.pytorch as L
-from test_datamodule import TinyModule
+from test_module import TinyModule
 from imagenet_ddp.data import ImageDataModule
 
 class Counting(TinyModule):
