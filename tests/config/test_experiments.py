@@ -37,7 +37,7 @@ def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
 )
 def test_it_takes_two_steps(path: Path, run: Run, tree: Path):
     few = {
-        "finetune": ["model.weights=null", "model.batch_norm=train"],  # nothing is downloaded here
+        "finetune": ["model.weights=null", "model.batch_norm=train", "model.head=new"],  # nothing is downloaded here
         "torchvision_v2": ["averaging.start_epoch=0", "averaging.warmup=true"],  # its average needs many updates
     }.get(path.stem, [])
     size = ["data.image_size=64", "data.val_resize=64"]
