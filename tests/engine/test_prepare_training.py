@@ -37,7 +37,7 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
         "model.freeze=backbone", "model.unfreeze_epoch=2", "optim=adamw", "optim.lr=0.001", "optim.lr_head=0.01",
         "optim.layer_decay=0.7", "optim.no_decay_on=[norm,bias]", "averaging=ema", "averaging.decay=0.5",
         "schedule.name=constant", "teacher.weights=second/checkpoints/best.ckpt", "loss.class_weights=balanced",
-        "model.batch_norm=frozen", "trainer.sync_batchnorm=true",
+        "model.batch_norm=frozen",
     ]  # fmt: skip
     head = [option for option in options if not option.startswith("teacher")]
     result = run("train", *head, "hydra.run.dir=second", "trainer.max_epochs=1")
