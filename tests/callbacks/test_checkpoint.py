@@ -159,7 +159,7 @@ WHOLE[KEY] |= {"format": FORMAT}
         (b"PK\x03\x04 broken zip", "must be a checkpoint, but cannot be read"),
         ({"state_dict": {}}, "got a file of another program"),
         ([1, 2], "got a file of another program"),
-        ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 3, got 1"),
+        ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 4, got 1"),
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it contains posix.system, which could run code of its author"),
         (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes. H"),

@@ -25,7 +25,7 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 FIRST, LAST = (
-    ["LearningRate", "RunningMetrics", "GracefulStopInValidation"],
+    ["LearningRate", "TrainLog", "GracefulStopInValidation"],
     ["BadImagesList", "GracefulStop"],
 )
 

@@ -23,6 +23,7 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.sampler import BatchSampler
@@ -147,6 +148,7 @@ def train(
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
     callbacks: list[Any] = [
         rate,
+        TrainLog(),
         GracefulStopInValidation(agreement),
         *watches,
         checkpoint,

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from imagenet_ddp.callbacks.image_means import Means
 from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.callbacks.step_times import Span
+from imagenet_ddp.callbacks.train_log import Means, TrainLog
 from imagenet_ddp.models.metrics import TopKAccuracy
 from imagenet_ddp.runs.log import Log, _ToLog
 
@@ -43,7 +43,7 @@ def shown_by(text: str) -> list[str]:
     return [line.rstrip() for line in screen]
 
 
-def made(log: Log, metrics: RunningMetrics, every: int = 10, val_every: int = 100, num_classes: int = 10) -> Progress:
+def made(log: Log, metrics: TrainLog, every: int = 10, val_every: int = 100, num_classes: int = 10) -> Progress:
     """Set up as in a trainer."""
     progress = Progress(log, val_log_every_n_steps=val_every)
     trainer: Any = SimpleNamespace(callbacks=[metrics, progress], log_every_n_steps=every)
@@ -65,9 +65,8 @@ def at(epoch: int, epochs: int, **more: Any) -> Any:
 def test_a_bar_has_what_matters_in_80_columns(
     tmp_path: Path, images: int, epochs: int, steps: int, means: Means
 ) -> None:
-    metrics = RunningMetrics()
-    times = metrics.train_times
-    times.num_images, times.batch_sum_s, times.data_sum_s = images, 1.0, 1.0
+    metrics = TrainLog()
+    metrics.train_times.epoch = Span(images, 1, 1.0, 1.0)
     log = Log(tmp_path, 0, Terminal())
     progress = made(log, metrics)
     log.close()
@@ -90,7 +89,7 @@ def test_a_bar_has_what_matters_in_80_columns(
 def test_the_time_left_ends_with_max_steps(tmp_path: Path, epochs: int, max_steps: int, left: str) -> None:
     """1.5 epochs of 10 steps each took 15 s."""
     log = Log(tmp_path, 0)
-    progress = made(log, RunningMetrics())
+    progress = made(log, TrainLog())
     log.close()
     progress._start_epoch, progress._start_s = 0.0, time.monotonic() - 15
     trainer = at(1, epochs)
@@ -99,8 +98,8 @@ def test_the_time_left_ends_with_max_steps(tmp_path: Path, epochs: int, max_step
 
 
 def test_a_bar_stays_while_numbers_gain_digits(tmp_path: Path) -> None:
-    metrics = RunningMetrics()
-    metrics.train_times.num_images, metrics.train_times.batch_sum_s = 250, 1.0
+    metrics = TrainLog()
+    metrics.train_times.epoch = Span(250, 1, 1.0)
     log = Log(tmp_path, 0, Terminal())
     progress = made(log, metrics)
     log.close()
@@ -115,7 +114,7 @@ def test_a_bar_stays_while_numbers_gain_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("num_classes", "is_shown"), [(2, False), (5, False), (6, True)])
 def test_top5_is_shown_with_more_than_five_classes(tmp_path: Path, num_classes: int, is_shown: bool) -> None:
     log = Log(tmp_path, 0, Terminal())
-    progress = made(log, RunningMetrics(), num_classes=num_classes)
+    progress = made(log, TrainLog(), num_classes=num_classes)
     log.close()
     means = Means(1.0, 0.5, 1.0)
     progress._val_shown = means
@@ -140,15 +139,15 @@ def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -> None:
     stream = Terminal()
     log = Log(tmp_path, 0, stream)
-    progress = made(log, RunningMetrics())
+    numbers = TrainLog()
+    progress = made(log, numbers)
     progress.on_train_start(at(0, 3), cast(Any, None))
     for epoch, (loss, top1) in enumerate([(2.0, 0.25), (1.0, 0.5)]):
         scores = {"val/loss": loss, "val/top1": top1, "val/top5": 1.0}
         trainer = at(epoch, 3, callback_metrics={"train/loss": torch.tensor(loss), "train/top1": torch.tensor(top1)},
                      num_training_batches=4, fit_loop=SimpleNamespace(batch_idx=3))  # fmt: skip
         trainer.callback_metrics |= {name: torch.tensor(value) for name, value in scores.items()}
-        progress._metrics = None
-        progress.on_validation_end(trainer, cast(Any, None))
+        numbers.on_validation_end(trainer, cast(Any, None))
         progress.on_train_epoch_end(trainer, cast(Any, None))
     progress._start_epoch = 2.0
     progress._draw(progress._bar, at(2, 3), 1, 4)
@@ -170,7 +169,7 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
 def test_beside_another_bar_a_line_has_a_line_of_its_own(tmp_path: Path, stream: io.StringIO) -> None:
     log = Log(tmp_path, 0, stream)
     trainer = at(0, 2, progress_bar_callback=object(), num_val_batches=[3])
-    progress = made(log, RunningMetrics(), 1, 1)
+    progress = made(log, TrainLog(), 1, 1)
     progress.on_train_start(trainer, cast(Any, None))
     stream.write("Epoch 0: 100%|####|")
     progress._write("figures")
@@ -193,11 +192,12 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     module: Any = SimpleNamespace(top_k=2, validation_sums=lambda: next(sums))
     trainer = at(0, 2, num_val_batches=[5])
     trainer.world_size, trainer.global_rank = world_size, 1
-    metrics = RunningMetrics()
+    metrics = TrainLog()
     log = Log(tmp_path, 0, stream)
     progress = made(log, metrics, 10, 2)
     for callback in (metrics, progress):
         callback.on_validation_start(trainer, module)
+    metrics.counts_images = True
     logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     batch = {"target": torch.tensor([0, 0, 0])}  # the third one fills up
     for step in range(5):
@@ -287,7 +287,7 @@ def test_figures_of_nothing() -> None:
 
 def test_the_time_left_counts_from_where_a_resumed_run_start_s(tmp_path: Path) -> None:
     log = Log(tmp_path, 0, io.StringIO())
-    progress = made(log, RunningMetrics())
+    progress = made(log, TrainLog())
     log.close()
     trainer = at(3, 4)
     progress._start_epoch = 3 + 28 / 75

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_ddp.callbacks.step_times import StepTimes
+from imagenet_ddp.callbacks.step_times import Span, StepTimes
 
 
 def test_epochs_the_run_and_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,21 +20,18 @@ def test_epochs_the_run_and_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
             times.begin()
 
     times = StepTimes()
-    assert (times.images_per_s, times.data_wait_frac, times.of_run()) == (0.0, 0.0, (None, None))
+    assert (times.epoch.images_per_s, times.run.data_wait_frac) == (0.0, 0.0)
     times.begin_epoch()
     epoch(times, data_s=1.0, rest_s=3.0, pause_s=50.0)
-    times.add(2.0)
-    assert (times.batch_s, times.data_s, times.batch_sum_s) == (6.0, 1.0, 10.0)
-    assert (times.images_per_s, times.data_wait_frac) == (0.8, 0.2) == times.of_run() == times.take()
-    assert times.take() == (0.0, 0.0)
-    times.end_epoch()
-    assert times.of_run() == (0.8, 0.2)
+    times.add_wait(2.0)
+    assert (times.last.batch_s, times.last.data_s, times.epoch.batch_s) == (6.0, 1.0, 10.0)
+    assert (times.epoch.images_per_s, times.epoch.data_wait_frac) == (0.8, 0.2)
+    assert times.epoch == times.run == times.take()
+    assert times.take() == Span()
 
     resumed = StepTimes()
     resumed.load_state_dict(times.state_dict())
     resumed.begin_epoch()
     epoch(resumed, data_s=5.0, rest_s=10.0)
-    assert resumed.images_per_s == pytest.approx(8 / 30)
-    assert resumed.of_run() == (16 / 40, 12 / 40)
-    resumed.end_epoch()
-    assert resumed.of_run() == (16 / 40, 12 / 40)
+    assert resumed.epoch.images_per_s == pytest.approx(8 / 30)
+    assert (resumed.run.images_per_s, resumed.run.data_wait_frac) == (16 / 40, 12 / 40)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imagenet_ddp.callbacks.step_times import Span
 from imagenet_ddp.data.augment import Augmentation, AugmentedTransform
 from imagenet_ddp.engine import run_summary
 from imagenet_ddp.engine.job import Job
@@ -55,12 +56,12 @@ def closed(
     }  # fmt: skip
     best = SimpleNamespace(value=0.9 if num_steps else None, epoch=5)
     metrics = SimpleNamespace(best=best, num_epochs=1, epoch_means=None)
-    metrics.train_times = SimpleNamespace(of_run=lambda: (100.0, wait))
+    metrics.train_times = SimpleNamespace(run=Span(100, 1, 1.0, wait or 0.0))
     picture = SimpleNamespace(width=image[0], height=image[1])
     if scores:
         best.value, metrics.num_epochs, metrics.epoch_means = scores[0], 5, SimpleNamespace(top1=scores[1])
     parts: Any = SimpleNamespace(
-        metrics=metrics,
+        train_log=metrics,
         data=SimpleNamespace(
             source=SimpleNamespace(classes=list(classes)),
             bad_images=SimpleNamespace(board=SimpleNamespace(all=list)),

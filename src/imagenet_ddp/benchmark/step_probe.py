@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from imagenet_ddp.benchmark import chips
 from imagenet_ddp.benchmark.bare import SETTLE, BareLoop, NaiveLightning, Ready
 from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.performance.step_timer import synchronize
 
 NUM_READY = 2  # batches held in memory
@@ -150,11 +150,11 @@ class Probe(L.Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        metrics, data = find_callback(trainer, RunningMetrics), trainer.datamodule  # type: ignore[attr-defined]
+        metrics, data = find_callback(trainer, TrainLog), trainer.datamodule  # type: ignore[attr-defined]
         net: Any = pl_module.net
         found = {
             "step_s": self._seconds,
-            "data_wait_frac": metrics.train_times.data_wait_frac if metrics else None,
+            "data_wait_frac": metrics.train_times.epoch.data_wait_frac if metrics else None,
             "num_steps": self._steps,
             "precision": str(trainer.precision),
             "num_threads": torch.get_num_threads(),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from imagenet_ddp.callbacks.learning_rate import LearningRate
     from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
     from imagenet_ddp.callbacks.progress import Progress
-    from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+    from imagenet_ddp.callbacks.train_log import TrainLog
 
 __all__ = [
     "BatchSheet",
@@ -26,7 +26,7 @@ __all__ = [
     "NonFiniteLoss",
     "Progress",
     "ResumeCheckpoint",
-    "RunningMetrics",
+    "TrainLog",
 ]
 
 __getattr__ = lazy_names(
@@ -39,6 +39,6 @@ __getattr__ = lazy_names(
         "NonFiniteLoss": "nonfinite_loss",
         "Progress": "progress",
         "ResumeCheckpoint": "checkpoint",
-        "RunningMetrics": "running_metrics",
+        "TrainLog": "train_log",
     },
 )

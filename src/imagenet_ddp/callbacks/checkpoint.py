@@ -18,7 +18,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, log_interval, validates_next
 from imagenet_ddp.callbacks.resume_position import continue_at, describe
-from imagenet_ddp.callbacks.scores import BestScore
+from imagenet_ddp.callbacks.train_log import Best, find_log
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint
@@ -57,9 +57,8 @@ class ResumeCheckpoint(Checkpoint):
         self.dirpath = None if dirpath is None else Path(dirpath)
         self.contents = dict(contents or {})
         self.every_n_epochs, self.every_n_steps, self.every_s = every_n_epochs, every_n_steps, every_s
-        self.best = BestScore(monitor, mode)
-        self._is_validated = False  # a validation has ended, but its score has not been read yet
-        self._improved = False  # the last validation's score is the best, and best.ckpt has not been written yet
+        self.best = Best(monitor, mode)
+        self._written_best: int | None = None  # step of the weights in best.ckpt
         self._before_validation = False  # whether the checkpoint being written precedes a validation
         self._last_saved: tuple[int, bool] | None = None  # (global_step, _before_validation) of last.ckpt
         self._saved_at = time.monotonic()
@@ -78,25 +77,22 @@ class ResumeCheckpoint(Checkpoint):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.dirpath = self.dirpath or Path(trainer.default_root_dir) / "checkpoints"
-
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._is_validated = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        self.best = find_log(trainer).track(self.best)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._take_score(trainer)
-        if is_epoch_over(trainer):
-            return  # on_train_epoch_end writes one file for the validation and the epoch
-        is_best, self._improved = self._improved, False
-        if self._is_postponed:
+        # if the epoch is over, on_train_epoch_end writes one file for the validation and the epoch
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not is_epoch_over(trainer):
+            self._save(trainer, last=self._is_postponed)
+
+    def _save(self, trainer: L.Trainer, *, last: bool) -> None:
+        """Write best.ckpt if the current weights have the best score, and last.ckpt if it is due."""
+        is_best = self.best.step == trainer.global_step != self._written_best
+        if is_best:
+            self._written_best = self.best.step
+        if last:
             self._save_last(trainer, is_best=is_best)
         elif is_best:
             trainer.save_checkpoint(self.best_path)
-
-    def _take_score(self, trainer: L.Trainer) -> None:
-        """Read the score of a validation when it ends, or before that if another callback writes a checkpoint."""
-        if self._is_validated:
-            self._is_validated = False
-            self._improved |= self.best.update(trainer)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
@@ -128,11 +124,7 @@ class ResumeCheckpoint(Checkpoint):
         num_epochs = trainer.current_epoch + is_whole
         is_end = trainer.should_stop or num_epochs == trainer.max_epochs
         is_end |= not is_whole or 0 <= trainer.max_steps <= trainer.global_step
-        is_best, self._improved = self._improved, False
-        if is_end or num_epochs % self.every_n_epochs == 0:
-            self._save_last(trainer, is_best=is_best)
-        elif is_best:
-            trainer.save_checkpoint(self.best_path)
+        self._save(trainer, last=is_end or num_epochs % self.every_n_epochs == 0)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if find_callback(trainer, StochasticWeightAveraging):
@@ -164,7 +156,6 @@ class ResumeCheckpoint(Checkpoint):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Store the position of the training in the checkpoint. Lightning also calls this when another callback saves
         a checkpoint."""
-        self._take_score(trainer)
         position = describe(trainer, checkpoint["loops"]["fit_loop"], before_validation=self._before_validation)
         checkpoint[KEY] = {
             **self.contents,
@@ -175,8 +166,7 @@ class ResumeCheckpoint(Checkpoint):
             "best_step": self.best.step,
             "monitor": self.best.monitor,
             "has_ended": self._has_ended,
-            # true if another callback saves between an epoch's last validation and its end, before best.ckpt is written
-            "improved": self._improved and position["kind"] == "mid_epoch" and is_epoch_over(trainer),
+            "written_best": self._written_best,
             **position,
         }
 
@@ -186,8 +176,7 @@ class ResumeCheckpoint(Checkpoint):
             checkpoint["callbacks"][stopping.state_key]["patience"] = stopping.patience
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
-        same = self.best.restore(state["monitor"], state["best_top1"], state["best_epoch"], state["best_step"])
-        self._improved = same and state["improved"]
+        self._written_best = state["written_best"]
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
 
 

@@ -14,8 +14,8 @@ from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
 from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.instantiate import make, open_arguments
 from imagenet_ddp.runs.log import Log
 
@@ -55,7 +55,7 @@ def make_callbacks(
     # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
     callbacks = [
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
-        RunningMetrics(),  # before all callbacks that read trainer.callback_metrics
+        TrainLog(),  # before all callbacks that read trainer.callback_metrics
         GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw

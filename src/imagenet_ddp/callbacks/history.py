@@ -1,15 +1,12 @@
 """Write metrics.csv and curves.png into the run folder."""
 
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
-from imagenet_ddp.callbacks.scores import ScoreCallback
+from imagenet_ddp.callbacks.train_log import Best, TrainLog, find_log
 from imagenet_ddp.runs.curves_figure import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -27,10 +24,9 @@ def _is_of_epoch(name: str) -> bool:
     return name.startswith("train/") and not name.endswith(("_step", "_epoch"))
 
 
-class History(ScoreCallback):
+class History(L.Callback):
     """Write one row per epoch to metrics.csv, with accuracies as fractions, and curves.png at the end of the training.
-    Other metrics that the module logs as train/... or val/... get their own columns. The columns images_per_s and
-    data_wait_frac require RunningMetrics.
+    Other metrics that the module logs as train/... or val/... get their own columns. Requires TrainLog.
 
     Checkpoints contain the rows, so a resumed run removes the rows of epochs after its checkpoint.
 
@@ -47,12 +43,12 @@ class History(ScoreCallback):
         monitor: str = "val/top1",
         mode: str = "max",
     ):
-        super().__init__(monitor, mode)
+        self._best = Best(monitor, mode)
+        self._log: TrainLog | None = None
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.title = title
         self.curves = curves
         self.rows: list[dict[str, Any]] = []
-        self._start_s = time.monotonic()
 
     @property
     def path(self) -> Path:
@@ -61,29 +57,29 @@ class History(ScoreCallback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.run_dir = self.run_dir or Path(trainer.default_root_dir)
+        self._log = find_log(trainer)
+        self._best = self._log.track(self._best)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._start_s = time.monotonic()
         self._write(trainer)  # without the rows that a resumed run writes again
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        epoch = trainer.current_epoch + 1
+        assert self._log is not None
+        epoch, means, times = trainer.current_epoch + 1, self._log.epoch_means, self._log.train_times.epoch
         row: dict[str, Any] = {
             "epoch": epoch,
             "step": trainer.global_step,
             **{name: float(value) for name, value in trainer.callback_metrics.items() if _is_of_epoch(name)},
-            **self.scores,
-            f"best/{self.best.monitor}": self.best.value,
+            **self._log.scores,
+            f"best/{self._best.monitor}": self._best.value,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "train_s": round(time.monotonic() - self._start_s, 2),
+            "train_s": round(self._log.elapsed_s, 2),
         }
-        if metrics := find_callback(trainer, RunningMetrics):
-            assert metrics.epoch_means is not None
-            row |= {name: float(value) for name, value in metrics.epoch_means.named().items()}  # in full precision
-            row["images_per_s"] = round(metrics.train_times.images_per_s, 2)
-            row["data_wait_frac"] = round(metrics.train_times.data_wait_frac, 4)
-            row["train_s"] = round(metrics.elapsed_s, 2)
-        if self.scores and (counted := getattr(pl_module, "num_counted", None)):
+        if means is not None:
+            row |= {name: float(value) for name, value in means.named().items()}  # in full precision
+            row["images_per_s"] = round(times.images_per_s, 2)
+            row["data_wait_frac"] = round(times.data_wait_frac, 4)
+        if self._log.scores and (counted := getattr(pl_module, "num_counted", None)):
             row["num_val_images_counted"] = counted[0]
         # an epoch that trainer.max_steps or trainer.max_time ended early already has a row when the run is resumed
         self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]
@@ -107,8 +103,7 @@ class History(ScoreCallback):
                 warnings.warn(f"{path} cannot be drawn: {first_line(error)}", stacklevel=2)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "rows": list(self.rows)}
+        return {"rows": list(self.rows)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
         self.rows = state_dict["rows"]

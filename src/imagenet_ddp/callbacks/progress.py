@@ -11,10 +11,8 @@ import lightning.pytorch as L
 import torch
 
 from imagenet_ddp.callbacks.history import History
-from imagenet_ddp.callbacks.image_means import Means
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
-from imagenet_ddp.callbacks.scores import ScoreCallback
+from imagenet_ddp.callbacks.train_log import Best, Means, TrainLog, find_log
 from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import duration, format_loss, percent
@@ -29,7 +27,7 @@ SPARK_COLUMNS = 16
 SUMMARISED = ("train/loss", "train/top1")  # training metrics shown in an epoch's line
 
 
-class Progress(ScoreCallback):
+class Progress(L.Callback):
     """Report the progress of a training run, with accuracies in percent.
 
     On a terminal, show a table of the epochs and, below it, sparklines, memory use and a progress bar. The lines about
@@ -37,8 +35,8 @@ class Progress(ScoreCallback):
     Lightning's, it replaces the live view, and the lines go to the log file.
 
     log: receives the lines; None prints them to rank 0's standard output. The lines about training and validation steps
-    (every trainer.log_every_n_steps-th and val_log_every_n_steps-th step) require RunningMetrics before this callback.
-    Without it, there is one line per epoch, made from trainer.callback_metrics.
+    (every trainer.log_every_n_steps-th and val_log_every_n_steps-th step) require the images that TrainLog counts. With
+    other modules, there is one line per epoch, made from trainer.callback_metrics. Requires TrainLog.
     """
 
     def __init__(
@@ -49,9 +47,9 @@ class Progress(ScoreCallback):
         monitor: str = "val/top1",
         mode: str = "max",
     ):
-        super().__init__(monitor, mode)
         self.run_log = log  # not named `log`, because Lightning overwrites that attribute
-        self._metrics: RunningMetrics | None = None
+        self._best = Best(monitor, mode)
+        self._train_log = TrainLog()  # replaced by the trainer's
         self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
         self._has_top5 = True
@@ -64,7 +62,8 @@ class Progress(ScoreCallback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.run_log = self.run_log or Log(None, trainer.global_rank)
-        self._metrics = find_callback(trainer, RunningMetrics)
+        self._train_log = find_log(trainer)
+        self._best = self._train_log.track(self._best)
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
         num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
         self._has_top5 = num_classes is None or num_classes > 5  # else it is always 100 %
@@ -88,12 +87,12 @@ class Progress(ScoreCallback):
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
         if self._start_epoch is None:
             self._start_epoch = trainer.current_epoch + batch_idx / steps
-        if self._metrics is not None:
+        if self._train_log.counts_images:
             if step == 1 and self._draws:
-                self._shown = self._metrics.current()[1]
+                self._shown = self._train_log.current()[1]
             if self._log_every and (step % self._log_every == 0 or step == steps):
-                last, self._shown = self._metrics.current()
-                self._write(self._line(self._metrics, trainer, step, steps, last, self._shown))
+                last, self._shown = self._train_log.current()
+                self._write(self._line(trainer, step, steps, last, self._shown))
         self._draw(self._bar, trainer, step, steps)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -110,9 +109,9 @@ class Progress(ScoreCallback):
     ) -> None:
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
         step, steps = batch_idx + 1, int(sum(limits))
-        if self._metrics is not None and step % self._val_log_every == 0:
-            last, self._val_shown = self._metrics.validated(pl_module, outputs, batch)
-            self._write(self._val_line(self._metrics, trainer, step, steps, last, self._val_shown))
+        if self._train_log.counts_images and step % self._val_log_every == 0:
+            last, self._val_shown = self._train_log.validated(pl_module, outputs, batch)
+            self._write(self._val_line(trainer, step, steps, last, self._val_shown))
         self._draw(self._val_bar, trainer, step, steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -122,27 +121,26 @@ class Progress(ScoreCallback):
             parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
         train = {name: float(value) for name, value in trainer.callback_metrics.items() if name in SUMMARISED}
         parts[0] += f": train {self._scores(train)}"
-        if self.scores:
-            parts += [f"val {self._scores(self.scores)}"]
-            if self.best.value is not None:
-                best = self._scores({self.best.monitor: self.best.value})
-                parts += [f"best {best or f'{self.best.monitor} {self.best.value:.4g}'}"]
-        if self._metrics is not None:
-            times = self._metrics.train_times
+        if scores := self._train_log.scores:
+            parts += [f"val {self._scores(scores)}"]
+            if (value := self._best.value) is not None:
+                parts += [f"best {self._scores({self._best.monitor: value}) or f'{self._best.monitor} {value:.4g}'}"]
+        if self._train_log.counts_images:
+            times = self._train_log.train_times.epoch
             parts += [f"{times.images_per_s:.1f} images/s, data wait {percent(times.data_wait_frac, 1)}"]
         self.run_log.say(" | ".join(parts), on_screen=self._row(trainer, train) if self._draws else None)
 
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
         """Return the epoch's row of the table on a terminal, preceded by the column titles at the start and every 20
         rows."""
-        values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **self.scores}
-        if (metrics := self._metrics) is not None:
-            values |= {name: getattr(metrics.train_times, name) for name in ("images_per_s", "data_wait_frac")}
-            values["train_s"] = metrics.elapsed_s
+        scores, times = self._train_log.scores, self._train_log.train_times.epoch
+        values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **scores}
+        values |= {"images_per_s": times.images_per_s, "data_wait_frac": times.data_wait_frac}
+        values["train_s"] = self._train_log.elapsed_s
         self._rows = [*(row for row in self._rows if row["epoch"] < values["epoch"]), values]
         titles = [terminal_table.head(has_top5=self._has_top5)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
-        is_best = bool(self.scores) and self.best.epoch == values["epoch"]
+        is_best = bool(scores) and self._best.epoch == values["epoch"]
         line = terminal_table.row(values, trainer.max_epochs, is_best=is_best, has_top5=self._has_top5)
         return "\n".join([*titles, line])
 
@@ -183,26 +181,23 @@ class Progress(ScoreCallback):
         texts = zip(lines, styles, strict=True)
         return Group(*(Text(line, style, no_wrap=True, overflow="crop") for line, style in texts))
 
-    def _line(
-        self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
-    ) -> str:
-        times, count = metrics.train_times, max(metrics.train_times.num_steps, 1)
+    def _line(self, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means) -> str:
+        now, epoch = self._train_log.train_times.last, self._train_log.train_times.epoch
+        count = max(epoch.steps, 1)
         return (
             f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
-            f" | batch {times.batch_s:.3f} s ({times.batch_sum_s / count:.3f})"
-            f" data {times.data_s:.3f} s ({times.data_sum_s / count:.3f})"
+            f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
+            f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
             f" | {self._means(last, mean)}"
-            f" | {times.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
+            f" | {epoch.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
         )
 
-    def _val_line(
-        self, metrics: RunningMetrics, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means
-    ) -> str:
-        times, count = metrics.val_times, max(metrics.val_times.num_steps, 1)
+    def _val_line(self, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means) -> str:
+        now, validation = self._train_log.val_times.last, self._train_log.val_times.epoch
         owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
         return (
             f"validation step {step}/{steps}"
-            f" | batch {times.batch_s:.3f} s ({times.batch_sum_s / count:.3f})"
+            f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
             f" | {self._means(last, mean)} | (mean so far{owner})"
         )
 
@@ -214,8 +209,8 @@ class Progress(ScoreCallback):
 
     def _bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
         parts = {"epoch": f"{trainer.current_epoch + 1}/{trainer.max_epochs}", "step": f"{step}/{steps}"}
-        if self._metrics is not None and self._shown is not None:
-            times = self._metrics.train_times
+        if self._shown is not None:
+            times = self._train_log.train_times.epoch
             parts["speed"] = f"{times.images_per_s:.0f} img/s"
             parts |= self._bar_means(self._shown)
             parts["wait"] = f"wait {100 * times.data_wait_frac:.0f} %"

@@ -21,8 +21,8 @@ from imagenet_ddp.callbacks.defaults import make_callbacks
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
+from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
@@ -59,7 +59,7 @@ class Run:
     trainer: L.Trainer
     module: ImageClassifier
     data: ImageDataModule
-    metrics: RunningMetrics
+    train_log: TrainLog
     checkpoint_callback: ResumeCheckpoint | None
     agreement: StopAgreement
 
@@ -232,6 +232,4 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     )
     first_step = int(read(job.checkpoint)["global_step"]) if job.checkpoint is not None else 0
     trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir, first_step)
-    metrics = find_callback(trainer, RunningMetrics)
-    assert metrics is not None
-    return Run(trainer, module, data, metrics, find_callback(trainer, ResumeCheckpoint), agreement)
+    return Run(trainer, module, data, find_log(trainer), find_callback(trainer, ResumeCheckpoint), agreement)

@@ -41,14 +41,14 @@ def _run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         log.say(line)
     log.say(f"Run folder: {job.run_dir}")
     _train(job, plan, parts, log)
-    train_s, train_cpu_s = parts.metrics.times(parts.trainer)  # a collective
+    train_s, train_cpu_s = parts.train_log.times(parts.trainer)  # a collective
     if world.info.rank == 0:
         summary.write_json(job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s))
     for line in closing_lines(job, parts, train_s):
         log.say(line)
     log.close()
     destroy_process_group()
-    return parts.metrics.best.value
+    return parts.train_log.best.value
 
 
 def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> build.Run:
@@ -81,7 +81,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         (job.run_dir / "summary.json").unlink(missing_ok=True)
         summary.write_config(job.run_dir, job.config)
     try:
-        with build.refusing(begun=lambda: parts.metrics.begun):
+        with build.refusing(begun=lambda: parts.train_log.begun):
             checkpoint = str(job.checkpoint) if job.checkpoint else None
             connect(trainer.loggers)
             trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)

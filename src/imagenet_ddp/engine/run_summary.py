@@ -40,9 +40,9 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     """Return the content of summary.json. train_s: seconds of training. train_cpu_s: CPU seconds of all ranks. Both
     include the parts before a resume, whereas `hardware` describes the last part only."""
     info, data = plan.world_info, parts.data
-    metrics = {**parts.metrics.scores, **parts.trainer.callback_metrics}  # scores may be from before a resume
-    images_per_s, data_wait_frac = parts.metrics.train_times.of_run()
-    best = parts.metrics.best.value
+    metrics = {**parts.train_log.scores, **parts.trainer.callback_metrics}  # scores may be from before a resume
+    times = parts.train_log.train_times.run
+    best = parts.train_log.best.value
     gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
     options = plan.config["data"]
     root = options["root"]
@@ -55,7 +55,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "hardware": describe_hardware(plan.accelerator.value, gpu_models, info.num_nodes),
         **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
         "best/val/top1": best,
-        "best_epoch": parts.metrics.best.epoch if best is not None else None,
+        "best_epoch": parts.train_log.best.epoch if best is not None else None,
         "num_val_images": parts.module.num_counted[0],
         "num_train_images": len(data.train_images),
         "num_unreadable_images": len(data.bad_images.board.all()),
@@ -64,10 +64,10 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "num_devices": plan.num_devices,
         "num_nodes": info.num_nodes,
         "global_batch_size": plan.global_batch_size,
-        "epochs": parts.metrics.num_epochs,
+        "epochs": parts.train_log.num_epochs,
         "steps": parts.trainer.global_step,
-        "images_per_s": None if images_per_s is None else round(images_per_s, 2),
-        "data_wait_frac": None if data_wait_frac is None else round(data_wait_frac, 4),
+        "images_per_s": round(times.images_per_s, 2) if times.steps else None,
+        "data_wait_frac": round(times.data_wait_frac, 4) if times.steps else None,
         "train_s": round(train_s, 2),
         "train_cpu_s": round(train_cpu_s, 2),
         "precision": parts.trainer.precision,  # the precision that was used
@@ -82,16 +82,16 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
 
 def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     """Return the last lines of the log."""
-    lines, best, data = [], parts.metrics.best.value, job.config["data"]
+    lines, best, data = [], parts.train_log.best.value, job.config["data"]
     if best is not None:
         lines.append(
-            f"Best val top-1 {percent(best)} (epoch {parts.metrics.best.epoch}), in {train_s:.0f} s of training."
+            f"Best val top-1 {percent(best)} (epoch {parts.train_log.best.epoch}), in {train_s:.0f} s of training."
         )
     # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
     is_comparable = job.config["averaging"]["name"] == "none" and data["sampling"] != "balanced"
     is_comparable &= job.config["loss"]["class_weights"] is None
-    means = parts.metrics.epoch_means
-    if best is not None and means is not None and parts.metrics.num_epochs >= MIN_EPOCHS and is_comparable:
+    means = parts.train_log.epoch_means
+    if best is not None and means is not None and parts.train_log.num_epochs >= MIN_EPOCHS and is_comparable:
         lines += chance_lines(best, means.top1, parts.data, parts.module.num_counted[0])
     lines += _wait_lines(parts)
     if parts.trainer.global_step:
@@ -166,8 +166,8 @@ def _visible_share(data: ImageDataModule) -> float:
 
 def _wait_lines(parts: Run) -> list[str]:
     """Return a line if training waited for images whose augmentation takes noticeable CPU time."""
-    transform, (_, wait) = parts.data.train_transform, parts.metrics.train_times.of_run()
-    if wait is None or wait < MOST_WAITING or not isinstance(transform, AugmentedTransform):
+    transform, wait = parts.data.train_transform, parts.train_log.train_times.run.data_wait_frac
+    if wait < MOST_WAITING or not isinstance(transform, AugmentedTransform):
         return []
     if not (costly := transform.augmentation.costly()):
         return []

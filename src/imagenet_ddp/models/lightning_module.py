@@ -31,7 +31,7 @@ class ImageClassifier(L.LightningModule):
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks. With k < 5 classes, val/top5 is the top-k
     accuracy. training_step logs nothing itself, because logging would cost 2 ms per step and, with a progress bar,
-    force a device synchronization. The callback RunningMetrics logs the values that training_step returns.
+    force a device synchronization. The callback TrainLog logs the values that training_step returns.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from imagenet_ddp.system.process_exit import finish_before_exit
 from imagenet_ddp.system.text import load_error, shorten_list
 
 KEY = "imagenet_ddp"  # key of this project's part of a checkpoint
-FORMAT = 3  # version of the layout of that part and of the callback states
+FORMAT = 4  # version of the layout of that part and of the callback states
 REQUIRED = {"global_step": int, "state_dict": dict, "loops": dict, "optimizer_states": list, "callbacks": dict}
 REQUIRED_OWN = {
     "version": str,
@@ -40,6 +40,7 @@ REQUIRED_OWN = {
     "monitor": str,
     "best_top1": float | None,
     "best_step": int | None,
+    "written_best": int | None,
     "experiment": str | None,
     "images_per_update": int,
     "num_train_images": int,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imported only to draw on a terminal, because the import tak
 # Warnings that do not apply here, each with the reason.
 HARMLESS = (
     "does not have many workers",  # choose_num_workers derives the number from the CPU cores
-    "smaller than the logging interval",  # Progress and RunningMetrics apply the interval themselves
+    "smaller than the logging interval",  # Progress and TrainLog apply the interval themselves
     "sync_dist=True",  # the logged values are already sums over all ranks
     "Checkpoint directory",  # a resumed run continues in its folder
     "The ``compute`` method of metric",  # a rank without validation images contributes zeros to the sum

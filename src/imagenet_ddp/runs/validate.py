@@ -16,7 +16,7 @@ from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import install
 
-# Metrics that callbacks can monitor. callbacks/running_metrics.py and models/lightning_module.py log them.
+# Metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.
 TRAIN_METRICS = (
     *(f"train/{name}{suffix}" for suffix in ("", "_epoch") for name in ("top1", "top5", "loss")),
     *("lr", "images_per_s", "data_wait_frac"),

@@ -14,9 +14,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.callbacks.image_sums import ImageSums
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.running_metrics import RunningMetrics
+from imagenet_ddp.callbacks.train_log import Means, TrainLog
 from imagenet_ddp.engine.build import refusing
 from imagenet_ddp.errors import ConfigError, RunError
 
@@ -66,7 +65,7 @@ class MemoryLogger(Logger):
         return {step: row[name] for step, row in self.rows if name in row}
 
 
-class Counting(RunningMetrics):
+class Counting(TrainLog):
     """Remembers after which batch the device was waited for, and other ranks were asked."""
 
     def __init__(self) -> None:
@@ -80,13 +79,15 @@ class Counting(RunningMetrics):
         self.num_batches += 1
 
     def _read(self) -> None:
-        self.read_after.append(self.num_batches)
+        if not self._is_read:
+            self.read_after.append(self.num_batches)
         super()._read()
 
     def _total(self, trainer: L.Trainer) -> list[float]:
         self.asked_after.append(self.num_batches)
+        reads = list(self.read_after)
         total = super()._total(trainer)
-        self.read_after.pop()
+        self.read_after = reads
         return total
 
 
@@ -179,40 +180,69 @@ def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
 def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [99.0]
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    metrics = RunningMetrics()
+    metrics = TrainLog()
     metrics.train_times.begin()
     clock[0] += 1.0
 
-    def read_slowly() -> None:
-        clock[0] += 5.0
+    class Slow:
+        def tolist(self) -> list[float]:
+            clock[0] += 5.0
+            return [0.0] * 6
 
-    metrics._sums = ImageSums(torch.device("cpu"), 2)
-    monkeypatch.setattr(metrics._sums, "read", read_slowly)
+    metrics._is_read = False
+    monkeypatch.setattr("torch.cat", lambda tensors: Slow())
+    metrics.counts_images = True
     metrics.total(SimpleNamespace(strategy=SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)))  # type: ignore[arg-type]
     clock[0] += 2.0
     epoch_loop = SimpleNamespace(_batches_that_stepped=0)
     trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
-    assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 3.0)
+    assert (metrics.train_times.epoch.batch_s, metrics.train_times._data_s) == (5.0, 3.0)
     # a checkpoint takes its time
     trainer.loggers = []
     metrics.on_save_checkpoint(trainer, None, {})  # type: ignore[arg-type]
     clock[0] += 4.0
     metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
-    assert (metrics.train_times.batch_sum_s, metrics.train_times.data_s) == (5.0, 0.0)
+    assert (metrics.train_times.epoch.batch_s, metrics.train_times._data_s) == (5.0, 0.0)
     # at the beginning of a validation the device may still train
     trainer.sanity_checking, trainer.callback_metrics = False, {}
     trainer.strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
+    metrics._is_read = False
     metrics.on_validation_start(trainer, None)  # type: ignore[arg-type]
-    assert metrics.train_times.batch_sum_s == 10.0
+    assert metrics.train_times.epoch.batch_s == 10.0
 
 
-def test_nothing_of_an_interrupted_fit_is_in_the_next() -> None:
-    metrics, module, trainer = RunningMetrics(), Module(), L.Trainer(accelerator="cpu", logger=False)
-    for loss_sum in (100.0, 1.0):
-        metrics.on_fit_start(trainer, module)
-        metrics.sums.add(torch.tensor(loss_sum), torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
-    assert metrics.take()[0].loss == 0.5
+@pytest.mark.usefixtures("one_thread")
+def test_sums_are_those_of_a_plain_count() -> None:
+    """Over two epochs, of batches of different sizes, read in between; an interrupted fit leaves nothing behind."""
+    torch.manual_seed(0)
+    log, module, trainer = TrainLog(), Module(), L.Trainer(accelerator="cpu", logger=False, log_every_n_steps=1000)
+    module.top_k = 3
+    for _ in range(2):
+        log.on_fit_start(trainer, module)
+        epoch = since = [0.0] * 4
+        for step in range(1, 40):
+            logits, loss = torch.randn(step % 4 + 1, 7), torch.rand(())
+            target, counted = torch.randint(7, (len(logits),)), step % 4
+            batch = {"num_counted": counted, "target": target, "step_images": counted}
+            log.on_train_batch_end(trainer, module, {"logits": logits, "loss_sum": loss}, batch, step)
+            place = (logits > logits.gather(1, target[:, None])).sum(1)[:counted]  # number of greater logits
+            new = [loss.item(), int((place == 0).sum()), int((place < 3).sum()), counted]
+            epoch, since = ([a + b for a, b in zip(sums, new, strict=True)] for sums in (epoch, since))
+            if step in (5, 23):
+                last, mean = log.current()
+                assert (last, mean) == (Means.from_sums(new), approx(Means.from_sums(epoch)))
+            if step == 17:
+                log._begin_sums()
+                epoch = [0.0] * 4
+            if step in (11, 29):  # between them, an epoch ends
+                assert log.take()[0] == approx(Means.from_sums(since))
+                since = [0.0] * 4
+        assert log.total(trainer) == approx(Means.from_sums(epoch))
+
+
+def approx(means: Means) -> Any:
+    return Means(**{name: pytest.approx(value) for name, value in vars(means).items()})
 
 
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])
@@ -228,7 +258,7 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         pytest.raises(kind, match=r"more than one stateful .* HINT: The `callback.state_key` "),
         refusing(lambda: begun),
     ):
-        L.Trainer(callbacks=[RunningMetrics(), RunningMetrics()], logger=False, accelerator="cpu")
+        L.Trainer(callbacks=[TrainLog(), TrainLog()], logger=False, accelerator="cpu")
     short = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
                       enable_model_summary=False, max_epochs=1, val_check_interval=65)  # fmt: skip
     with pytest.raises(kind, match=r"\(65\) must be .* of the training batches \(64\)"), refusing(lambda: begun):
@@ -245,7 +275,7 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
 def test_the_time_of_loader_workers_counts_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning ends them after the training, and with them /proc forgets their time."""
     used_s = {"now": 1.0}
-    monkeypatch.setattr("imagenet_ddp.callbacks.running_metrics.cpu_s", lambda trainer: used_s["now"])
+    monkeypatch.setattr("imagenet_ddp.callbacks.train_log._cpu_s", lambda trainer: used_s["now"])
 
     class Workers(L.Callback):
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -254,6 +284,6 @@ def test_the_time_of_loader_workers_counts_to_the_end(monkeypatch: pytest.Monkey
         def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
             used_s["now"] = 2.0
 
-    metrics = RunningMetrics()
+    metrics = TrainLog()
     trainer = fitted([Workers(), metrics], MemoryLogger())
     assert metrics.times(trainer)[1] == 6.0
