@@ -19,7 +19,7 @@ from torchvision import transforms
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.loader import read_in_order
-from imagenet_ddp.data.sources.folder.scan import find_images
+from imagenet_ddp.data.sources.listing import find_images
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.engine.predictor import Predictor, load_net

@@ -34,9 +34,9 @@ ELSEWHERE = {
     "last.ckpt is damaged, empty or gone when SLURM restarts a job, or with resume=: the previous checkpoint is used":
         "tests/runs/test_checkpoints.py::test_the_one_before_is_taken",
     "A file of a pack is truncated while it is read: the error names the file":
-        "tests/data/sources/packed/test_local.py::test_a_shard_cut_off_under_way_is_named",
+        "tests/data/sources/test_packed.py::test_a_shard_cut_off_under_way_is_named",
     "A byte of a pack is altered: `prepare=check` and `data.verify=true` name the image":
-        "tests/data/sources/packed/test_local.py::test_an_altered_image_is_found",
+        "tests/data/sources/test_packed.py::test_an_altered_image_is_found",
     "A logger's server hangs (accepts messages, never answers): the run continues and finally reports what was lost":
         "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at startup: the run is refused within 30 s":

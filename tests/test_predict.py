@@ -13,7 +13,7 @@ from conftest import Run, write_images
 from imagenet_ddp import predict
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.loader import FileReader
-from imagenet_ddp.data.sources.folder.scan import find_images
+from imagenet_ddp.data.sources.listing import find_images
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit

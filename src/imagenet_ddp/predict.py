@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.data.sources.folder.scan import find_images, list_folder
+from imagenet_ddp.data.sources.listing import find_images, list_folder
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
@@ -49,7 +49,7 @@ def main() -> None:
     where = f" to {config['out']}" if config["out"] else ""
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
     if Path(config["images"]).is_dir():
-        from imagenet_ddp.data.sources.folder.walk import describe_left_out  # here, because it imports torch
+        from imagenet_ddp.data.sources.files import describe_left_out  # here, because it imports torch
 
         if words := describe_left_out(list_folder(Path(config["images"]))[1]):
             print(f"In {config['images']}, {words}.", file=sys.stderr)

@@ -22,7 +22,7 @@ from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.read_if import required
-from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import validate as runs_check
@@ -33,7 +33,7 @@ SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
     "cli/known_terms", "cli/validate",
     "config/validators", "config/trainer_options",
-    "data/validate", "data/validate_augment", "data/sources/table/table",
+    "data/validate", "data/sources/table_rows",
     "models/validate", "runs/validate", "distributed/validate",
     "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
     "distributed/launchers/address", "distributed/network/nccl",
@@ -549,12 +549,11 @@ ELSEWHERE = {
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     # a net of one's own, and a machine without timm: tests/models/test_validate.py
     "models/validate.py": ("model.weights=PATH", "model.args.", "run `", "schedule.milestones instead"),
-    "data/validate.py": ("chmod",),  # whoever runs the tests may be root
-    # a disk that fails, and a folder of images: tests/data/sources/table
-    "data/sources/table/table.py": ("chmod", "still mounted", "data.images_dir=FOLDER, or leave it out"),
+    "data/validate.py": ("run `",),  # a machine without timm
+    # a disk that fails, and a folder of images: tests/data/sources/test_image_table.py
+    "data/sources/table_rows.py": ("chmod", "still mounted", "data.images_dir=FOLDER, or leave it out"),
     "cli/parse.py": ("leave -m out",),  # tests/cli/test_text_values.py
     "cli/validate.py": ("TMPDIR=/tmp",),  # tests/cli/test_parse.py
-    "data/validate_augment.py": ("run `",),  # a machine without timm
     "distributed/launchers/ranks.py": ("PMIX_RANK",),  # tests/distributed/launchers/test_known_launchers.py
 }
 

@@ -18,8 +18,7 @@ from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.folder.walk import list_images
+from imagenet_ddp.data.sources.files import FileImages, list_images
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -274,7 +273,7 @@ STOPPED_AT_ONCE = """
     from pathlib import Path
     from imagenet_ddp.data.loader import make_loader
     from imagenet_ddp.data.sampler import BatchSampler
-    from imagenet_ddp.data.sources.folder.walk import list_images
+    from imagenet_ddp.data.sources.files import list_images
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 
     def main():

@@ -337,7 +337,7 @@ FLAT = """
     import numpy as np
     from imagenet_ddp.data.loader import make_loader
     from imagenet_ddp.data.sampler import BatchSampler
-    from imagenet_ddp.data.sources.folder.images import FileImages
+    from imagenet_ddp.data.sources.files import FileImages
     from imagenet_ddp.data.sources.base import Names
     from imagenet_ddp.data.transforms import Sizes, TrainTransform
 

@@ -232,7 +232,7 @@ def test_an_altered_packed_folder_is_one_failed_check(machine: Callable[..., Mac
     def refuse(*_: object) -> None:
         raise ConfigError("broken. Hint: copy it again.")
 
-    monkeypatch.setattr(inspect, "_count", refuse)
+    monkeypatch.setattr(inspect, "open_source", refuse)
     assert [check.ok for found in run_checks(machine(), check_data.CHECKS) for check in found] == [False, True, True]
 
 

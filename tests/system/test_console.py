@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import write_images
 
-from imagenet_ddp.data.sources.packed import manifest
+from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system import console
 

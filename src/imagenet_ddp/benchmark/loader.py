@@ -18,7 +18,7 @@ from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.files import FileImages
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan

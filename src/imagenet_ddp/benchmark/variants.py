@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.decode import UnreadableImage
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.packed.local import PackedImages
+from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.pack import pack

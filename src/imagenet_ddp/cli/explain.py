@@ -20,8 +20,7 @@ from imagenet_ddp.cli.text_values import exists, quoted
 from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data.sources.detect import NAMES, name_of, options_for
-from imagenet_ddp.data.sources.table import table
+from imagenet_ddp.data.sources.registry import SOURCES, TABLE_SUFFIXES, name_of, options_for
 from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import first_line
@@ -61,7 +60,7 @@ class Explainer:
         """Return what a word without = probably means: a folder, a checkpoint, a data set or a model; "" if unknown."""
         path = expand_home(word)
         if not exists(str(path)):
-            return f"data={word}" if word in NAMES else f"model.name={word}" if word in CLASSIFIERS else ""
+            return f"data={word}" if word in SOURCES else f"model.name={word}" if word in CLASSIFIERS else ""
         if path.is_file() and path.suffix in (".ckpt", ".pt", ".pth", ".tar"):
             return shlex.quote(quoted(f"{'resume' if self.verb == 'train' else 'checkpoint'}={word}"))
         if "images" in self.keys:
@@ -108,7 +107,7 @@ class Explainer:
             return f"set model.name={value.lower()}"
         if group == "optim" and (instead := known_terms.BY_NAME["opt"].values.get(value.lower())):
             return f"set {instead}"
-        if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in table.SUFFIXES):
+        if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in TABLE_SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
         if (group, value.lower()) == ("logger", "neptune"):
             return "set logger=none, because Neptune's service has ended"

@@ -21,7 +21,7 @@ from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
 from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.data.sources.detect import options_for
+from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError

@@ -16,7 +16,7 @@ from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.decode import Picture, Reading, UnreadableImage, decode, decode_whole
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import read_file
+from imagenet_ddp.data.sources.files import read_file
 from imagenet_ddp.data.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.transforms import Transform, empty
 from imagenet_ddp.data.worker_failures import explain_failures

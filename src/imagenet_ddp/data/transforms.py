@@ -14,7 +14,7 @@ from torch import Tensor
 
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.data.decode import Picture, Pixels
-from imagenet_ddp.data.statistics import validate_statistics
+from imagenet_ddp.data.validate import validate_statistics
 from imagenet_ddp.errors import ConfigError
 
 _TRIES = 10  # attempts to draw a crop that fits, as in torchvision's RandomResizedCrop

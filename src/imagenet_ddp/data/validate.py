@@ -1,26 +1,21 @@
 """Find mistakes in the options of data, and in the folders they name, before torch is imported."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
-from imagenet_ddp.config.validators import choice, expect, integer, number
-from imagenet_ddp.data.imagenet_layout import read_reassessed
-from imagenet_ddp.data.sources.detect import NAMES, name_of
-from imagenet_ddp.data.sources.folder.scan import validate_images
-from imagenet_ddp.data.sources.packed import manifest
-from imagenet_ddp.data.sources.table import table
-from imagenet_ddp.data.statistics import validate_statistics
-from imagenet_ddp.data.validate_augment import validate_augment
-from imagenet_ddp.data.validate_folders import validate_folders
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
+from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
+from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, source_type
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import install
 
-OF_FOLDERS = ("imagefolder", "imagenet")
-
-_TRAINING = ("train", "tune", "doctor")  # commands that train on this machine
+_THREE = list_of(number(), "", 3)
 
 
 def validate(
@@ -39,86 +34,110 @@ def validate(
     """
     data = config["data"]
     found = validate_group("data", data) + validate_statistics(data["mean"], data["std"])
-    if not data["_target_"] and data["name"] not in NAMES:
-        name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), NAMES, 1)), "imagefolder")
+    if not data["_target_"] and data["name"] not in SOURCES:
+        name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), SOURCES, 1)), "imagefolder")
         more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""
         more = " data.root=FILE.csv" if name == "table" and not data["root"] else more
-        found += expect("data.name", data["name"], choice(*NAMES), f"data={name}{more}")
+        found += expect("data.name", data["name"], choice(*SOURCES), f"data={name}{more}")
         return found
     if config.get("images") is not None:
+        from imagenet_ddp.data.sources.listing import validate_images
+
         found += validate_images(config["images"])
     if config.get("real_labels") and not elsewhere:
+        from imagenet_ddp.data.sources.imagenet import read_reassessed
+
         try:
             read_reassessed(Path(config["real_labels"]))
         except ConfigError as error:
             found += error.mistakes
     if partial:
         return found
+    found += _sizes(data) + _augmentation(data) + _order(data)
+    if data["_target_"] or verb in USE_MODEL:
+        return found
+    kind = source_type(data["name"])
+    if elsewhere and (kind.default_root or data["root"]) and not str(data["root"]).startswith("~"):
+        return found  # the job on the other machine checks it
+    return found + kind.check(data, environ, verb)
+
+
+def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[str]:
+    """Return a message for each of the two that cannot be a statistic of pixels in 0..1. Values that are not three
+    numbers are left to the schema."""
+    found = []
+    for key, values, usual, lowest in (("mean", mean, IMAGENET_MEAN, "from 0"), ("std", std, IMAGENET_STD, "above 0")):
+        if values is None or not _THREE.accepts(values):
+            continue
+        if max(values) > 1 or min(values) < 0 or (key == "std" and min(values) == 0):
+            is_of_bytes = min(values) >= 0 and max(values) <= 255 and (key == "mean" or min(values) > 1)
+            better = [round(value / 255, 4) for value in values] if is_of_bytes and max(values) > 1 else usual
+            of_bytes = ", which is for pixels in 0..255" if better is not usual else ""
+            found.append(
+                f"data.{key} must be three numbers {lowest} to 1, because pixels are scaled to 0..1, got "
+                f"{shown(values)}{of_bytes}. Hint: set 'data.{key}={shown(better)}'."
+            )
+    return found
+
+
+def _sizes(data: Mapping[str, Any]) -> list[str]:
+    found, start = [], data["progressive_start"]
     size = data["image_size"] if integer(1).accepts(data["image_size"]) else 1
     if data["val_resize"] is not None and not integer(size).accepts(data["val_resize"]):
         found.append(
             f"data.val_resize must be null or at least data.image_size ({data['image_size']}), because "
             f"the crop is cut out of it, got {data['val_resize']}. Hint: set data.val_resize=null."
         )
-    if integer(8).accepts(data["progressive_start"]):
-        found += _progressive(data)
-    found += validate_augment(data) + _sampling(data) + _fold(data)
-    if data["_target_"] or verb in USE_MODEL:
+    key = "train_size" if data["train_size"] else "image_size"
+    if not integer(8).accepts(start):
         return found
-    is_named = data["name"] == "stl10" or bool(data["root"])
-    if elsewhere and is_named and not str(data["root"]).startswith("~"):
-        pass  # the job on the other machine checks it
-    elif data["name"] in OF_FOLDERS:
-        found += validate_folders(data, environ, verb)
-    elif data["name"] == "table":
-        found += table.validate(data, environ, verb)
-    elif data["name"] == "stl10":
-        from imagenet_ddp.data.sources import stl10  # here, because it imports numpy, which takes 0.1 s
-
-        fold = data["fold"] if integer(0, 9).accepts(data["fold"]) else None
-        found += stl10.validate(Path(data["root"] or "data"), fold, data["download"])
-    elif data["name"] == "shapes" and data["root"]:
+    if data["progressive_epochs"] is None:
         found.append(
-            f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
-            f"{data['root']}. Hint: set data.root=null."
+            "data.progressive_epochs must be set if data.progressive_start is set, got null. "
+            "Hint: set data.progressive_epochs=[10,14]."
         )
-    elif data["name"] == "packed":
-        found += manifest.validate(data, verb)
-    elif data["name"] == "streamed":
-        from imagenet_ddp.data.sources.packed import object_store  # here, because it imports fsspec
-
-        found += object_store.validate(data["root"])
+    elif start > data[key]:
+        found.append(
+            f"data.progressive_start must be at most data.{key} ({data[key]}), got {start}. "
+            f"Hint: set data.progressive_start={max(data[key] // 2, 1)}."
+        )
     return found
 
 
-def _sampling(data: Mapping[str, Any]) -> list[str]:
-    if data["sampling"] != "balanced":
-        return []
-    return [
+def _augmentation(data: Mapping[str, Any]) -> list[str]:
+    found = []
+    if str(data["policy"]).startswith("rand-") and find_spec("timm") is None:
+        found.append(
+            f"data.policy={data['policy']} needs the package timm, which is not installed. Hint: run "
+            f"`{install('timm')}`, or set data.policy=randaugment."
+        )
+    magnitude = data["policy_magnitude"]
+    if data["policy"] == "augmix" and integer(0, 30).accepts(magnitude) and not 1 <= magnitude <= 10:
+        found.append(
+            f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. "
+            "Hint: set data.policy_magnitude=null."
+        )
+    sizes = (data["train_size"] or data["image_size"], data["progressive_start"])
+    smallest = min((size for size in sizes if integer(1).accepts(size)), default=math.inf)
+    for key, is_used in (("pad", data["augment"] == "pad_crop"), ("cutout", True)):
+        if is_used and integer(0).accepts(data[key]) and data[key] >= smallest:
+            found.append(
+                f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {data[key]}. "
+                f"Hint: set data.{key}={smallest // 8}."
+            )
+    return found
+
+
+def _order(data: Mapping[str, Any]) -> list[str]:
+    """Check the options that choose which images are used, and in which order. Values of another type are reported
+    elsewhere."""
+    found = [
         f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {data[key]}. "
         f"Hint: set data.{key}={off}, or set data.sampling=shuffled."
         for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
-        if integer(off + 1).accepts(data[key])
+        if data["sampling"] == "balanced" and integer(off + 1).accepts(data[key])
     ]
-
-
-def _fold(data: Mapping[str, Any]) -> list[str]:
     fraction, fold = data["val_fraction"], data["val_fold"]
-    if not integer(1).accepts(fold) or not number(above=0, below=1).accepts(fraction):
-        return []  # a value of another type is already reported
-    return expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
-
-
-def _progressive(data: Mapping[str, Any]) -> list[str]:
-    if data["progressive_epochs"] is None:
-        return [
-            "data.progressive_epochs must be set if data.progressive_start is set, got null. "
-            "Hint: set data.progressive_epochs=[10,14]."
-        ]
-    key = "train_size" if data["train_size"] else "image_size"
-    if data["progressive_start"] > data[key]:
-        return [
-            f"data.progressive_start must be at most data.{key} ({data[key]}), got "
-            f"{data['progressive_start']}. Hint: set data.progressive_start={max(data[key] // 2, 1)}."
-        ]
-    return []
+    if integer(1).accepts(fold) and number(above=0, below=1).accepts(fraction):
+        found += expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
+    return found

@@ -22,9 +22,9 @@ def _data(machine: Machine) -> list[Check]:
         counts = split.counts.values()
         spread = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{min(counts)}"
         words.append(
-            f"{split.num_images:,} images in {split.folder}, {spread} of each of {split.num_classes:,} classes"
+            f"{split.num_images:,} images in {split.images.location}, {spread} of each of {len(counts):,} classes"
         )
-        numbers[f"num_{name}_images"] = split.num_images if split.is_whole else None
+        numbers[f"num_{name}_images"] = split.num_images
     if len(words) == 2:
         train, val = (split.num_images for split in layout.splits.values())
         words.append(f"{train / val:.3g} training images for each validation image")
@@ -45,14 +45,12 @@ def _own_source(machine: Machine) -> list[Check]:
 
 
 def _samples(machine: Machine) -> list[Check]:
-    from imagenet_ddp.data.decode import decode
-
     layout = machine.layout
     if layout.mistakes:
         return passed("not read, because the check data failed")
-    if not any(split.samples for split in layout.splits.values()):
+    if not layout.splits:
         return passed("there are no images that can be read one by one")
-    reading = inspect.read_samples(layout, decode)
+    reading = inspect.read_samples(layout)
     if reading.mistakes:
         return failed(reading.mistakes)
     what = f"{reading.num_read:,} images read and decoded, from as many classes as time allowed"

@@ -4,6 +4,7 @@ Runs in every rank; rank 0 reports.
 """
 
 import contextlib
+import os
 import random
 import socket
 import time
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from imagenet_ddp.data.augment import make_train_transform
+from imagenet_ddp.data.decode import Picture
 from imagenet_ddp.data.inspect import reading_s
 from imagenet_ddp.data.transforms import Sizes, empty
 from imagenet_ddp.distributed import devices
@@ -125,17 +127,15 @@ def _read_s(plan: Plan) -> float:
     data = plan.config["data"]
     if plan.num_workers.value > 0:
         return 0.0
-    from imagenet_ddp.data.decode import Reading, open_picture
-
-    transform = make_train_transform(data)
-    reading, generator = Reading(plan.decoder.value, data["exif_orientation"]), random.Random(0)
+    transform, generator = make_train_transform(data), random.Random(0)
     size = Sizes.from_options(data).image_size
     out = empty(size, size, 3)
 
-    def read(content: Any, path: Any) -> object:
-        return transform.into(out, open_picture(content, path, reading), generator)
+    def read(picture: Picture) -> object:
+        return transform.into(out, picture, generator)
 
-    return reading_s(data, read, READING_BUDGET_S) * data["batch_size"]
+    per_image_s = reading_s(data, plan.config["seed"], os.environ, read, READING_BUDGET_S)
+    return per_image_s * data["batch_size"]
 
 
 def _whole_step(config: Config, training: Training, times: StepTimes, read_s: float) -> Step:

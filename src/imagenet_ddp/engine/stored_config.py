@@ -8,8 +8,8 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
-from imagenet_ddp.data.sources.folder.layout import find_layout
-from imagenet_ddp.data.validate import OF_FOLDERS
+from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints

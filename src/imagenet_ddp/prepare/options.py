@@ -7,8 +7,7 @@ from typing import Any
 
 from imagenet_ddp.cli import single_process
 from imagenet_ddp.data import validate as data_validate
-from imagenet_ddp.data.sources.folder.layout import find_layout
-from imagenet_ddp.data.validate_folders import validate_folders, validate_root
+from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
@@ -32,7 +31,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if name == "pack":
         mistakes += data_validate.validate(config, found.environ) or _validate_outside(config)
     elif name == "check":
-        mistakes += _validate_checkable(config, found.environ)
+        mistakes += data_validate.validate(config, found.environ, verb="check") or _validate_outside(config)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:
@@ -73,19 +72,5 @@ def _validate_outside(config: Mapping[str, Any]) -> list[str]:
     return [f"out must be outside data.root ({root}), got {out}. Hint: set out=FOLDER to another folder."]
 
 
-def _validate_checkable(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Check that there is something to check. prepare=check itself reports mistakes inside the folders, and which files
-    of a table are missing."""
-    if not _has_folders(config):
-        return data_validate.validate(config, environ, verb="check")
-    data = config["data"]
-    if found := validate_root(data, environ):
-        return found
-    folders = find_layout(data)
-    if not (folders.train.is_dir() or folders.val.is_dir()):
-        return validate_folders(data, environ, "train")
-    return _validate_outside(config)
-
-
 def _has_folders(config: Mapping[str, Any]) -> bool:
-    return config["data"]["name"] in data_validate.OF_FOLDERS and not config["data"]["_target_"]
+    return config["data"]["name"] in OF_FOLDERS and not config["data"]["_target_"]

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from imagenet_ddp.data import ImageDataModule
-from imagenet_ddp.data.sources.class_names import lookalikes
+from imagenet_ddp.data.sources.base import lookalikes
 
 
 def test_folders_that_differ_in_unicode_form_are_one_class(tmp_path: Path):

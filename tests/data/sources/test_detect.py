@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.data.sources.detect import name_of, options_for
+from imagenet_ddp.data.sources.registry import name_of, options_for
 
 
 @pytest.mark.parametrize(

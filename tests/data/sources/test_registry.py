@@ -14,13 +14,12 @@ from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import UnreadableImage
-from imagenet_ddp.data.imagenet_layout import class_labels
 from imagenet_ddp.data.sources.base import Images, Names, Source
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.folder.split import split_validation
-from imagenet_ddp.data.sources.folder.walk import list_images
+from imagenet_ddp.data.sources.files import FileImages, list_images
+from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.data.sources.registry import check_classes, open_source
-from imagenet_ddp.data.sources.stl10_images import Stl10Images
+from imagenet_ddp.data.sources.split import split_validation
+from imagenet_ddp.data.sources.stl10 import Stl10Images
 from imagenet_ddp.errors import ConfigError
 
 

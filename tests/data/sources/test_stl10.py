@@ -23,7 +23,7 @@ import torch
 
 from imagenet_ddp.data.sources import download, stl10
 from imagenet_ddp.data.sources.download import Archive
-from imagenet_ddp.data.sources.stl10_images import Stl10Images
+from imagenet_ddp.data.sources.stl10 import Stl10Images
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options
 from imagenet_ddp.prepare.check import check

@@ -12,7 +12,7 @@ import lightning.pytorch as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from imagenet_ddp.data.sources.folder import images
+from imagenet_ddp.data.sources import files as images
 
 
 class Probe(L.Callback):

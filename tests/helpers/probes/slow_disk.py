@@ -5,10 +5,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from imagenet_ddp.data.sources import files as folder_walk
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.folder import walk as folder_walk
-from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import list_images
+from imagenet_ddp.data.sources.files import list_images
+from imagenet_ddp.data.sources.listing import class_folders
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:

@@ -16,7 +16,7 @@ import pytest
 from conftest import Run, clean_environ
 from helpers.image_table import write_table
 
-from imagenet_ddp.data.sources import registry
+from imagenet_ddp.data.sources import stl10
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare.check import check
@@ -113,7 +113,7 @@ def test_stl10_is_downloaded_and_checked(
         (folder / "fold_indices.txt").write_text("3 5 7\n" * 10)
         return folder
 
-    monkeypatch.setattr(registry.stl10, "prepare", prepare)
+    monkeypatch.setattr(stl10, "prepare", prepare)
     done("prepare=check", "data=stl10", f"data.root={tmp_path}/new", "out=report")
     assert "train: 20 of 20 images can be read, 10 classes" in capsys.readouterr().out
 

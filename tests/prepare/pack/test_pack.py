@@ -25,9 +25,9 @@ from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.jpeg_bitstream import read_header
-from imagenet_ddp.data.sources.folder.images import MAX_FILE_BYTES
-from imagenet_ddp.data.sources.packed import manifest
-from imagenet_ddp.data.sources.packed.local import PackedImages
+from imagenet_ddp.data.sources import manifest
+from imagenet_ddp.data.sources.files import MAX_FILE_BYTES
+from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import options as prepare_options

@@ -1,14 +1,19 @@
-"""Define the interface of a source of images. Subclass `Images` for your own images (`data._target_=my.Source`)."""
+"""Define the interface of a source of images. Subclass `Images` for your own images (`data._target_=my.Source`).
+
+A value of data.name is a `SourceType` (registry.py lists them). No file of this folder imports torch at its top,
+because a command checks its data before.
+"""
 
 import os
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
-from imagenet_ddp.data.sources import class_names
 from imagenet_ddp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,7 +78,7 @@ class Source:
 
     def __post_init__(self) -> None:
         self.labels = self.labels or list(self.classes)
-        if self.train is not None and (note := class_names.lookalikes(self.classes)):
+        if self.train is not None and (note := lookalikes(self.classes)):
             self.notes.append(note)
         for images in (self.train, self.val):
             if images is not None and not isinstance(images, Images):
@@ -110,3 +115,63 @@ class Names:
     def __getitem__(self, index: int) -> str:
         begin = int(self.ends[index - 1]) if index else 0
         return os.fsdecode(self.text[begin : int(self.ends[index])].tobytes())
+
+
+class Pending(NamedTuple):
+    """What opening a source would first generate, download or fetch. num_classes: None if it is not known before."""
+
+    note: str
+    num_classes: int | None = None
+
+
+class SourceType:
+    """One value of data.name: the checks of its keys and files, how it is recognised, and how it is opened.
+
+    data: the resolved data.* keys, in every method. verb: train, evaluate (only the validation images are needed) or
+    check (each image is read later).
+    """
+
+    default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused
+    see: str = ""  # a sentence about the documentation, for messages about the layout
+
+    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+        """Return a message for each mistake that can be found by looking at names, sizes or the table."""
+        return []
+
+    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+        """Open the source. Raises ConfigError for what can be found only by opening it."""
+        raise NotImplementedError
+
+    def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
+        """Return the options to type for a folder or file of this kind, or []. root: as typed; folder: its path.
+        otherwise: the value of data= if the content fits several."""
+        return []
+
+    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
+        """Return what opening the source would first have to make, or None if its images are there."""
+        return None
+
+    def audit(self, source: Source) -> list[str]:
+        """Return a message for each mistake in the images of the opened source that training accepts."""
+        return []
+
+
+def one_form(name: str) -> str:
+    """Return the name in the Unicode form in which é is one character. macOS stores file names with two."""
+    return unicodedata.normalize("NFC", name)
+
+
+def lookalikes(names: Iterable[str]) -> str:
+    """Return a sentence about classes whose names differ only in case or blanks, or "" if there are none. They stay
+    different classes: handwritten letters may be a and A."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(" ".join(one_form(name).casefold().split()), []).append(name)
+    found = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    if not found:
+        return ""
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return (
+        f"Classes whose names differ only in case or blanks are different classes: {'; '.join(found[:5])}{more}. "
+        "Hint: if they are the same, give them one name."
+    )

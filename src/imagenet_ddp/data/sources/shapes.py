@@ -1,16 +1,18 @@
 """Generate the built-in image set: ten kinds of coloured shapes and textures, written once into a folder of JPEG files.
 
-With the same versions of numpy and Pillow, the same seed gives the same files. shapes_drawing.py draws the images. This
-module does not import torch, because it runs before torch is imported.
+With the same versions of numpy and Pillow, the same seed gives the same files. shapes_drawing.py draws the images.
 """
 
 import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
+from imagenet_ddp.data.sources.base import Pending, Source
+from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.data.sources.shapes_drawing import CLASSES, draw
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import cache_dir
@@ -18,6 +20,31 @@ from imagenet_ddp.system.paths import cache_dir
 NUM_PER_CLASS = {"train": 240, "val": 50}
 FILE_KIB = 5  # measured average size of a file on a disk with blocks of 4 KiB
 VERSION = 2  # part of the cache folder's name, so increase it whenever an image changes
+
+
+class Shapes(ImageFolder):
+    name = "shapes"
+    default_root = "the cache folder"
+
+    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+        if not data["root"]:
+            return []
+        return [
+            f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
+            f"{data['root']}. Hint: set data.root=null."
+        ]
+
+    def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
+        return []
+
+    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+        return super().open({**data, "root": str(ensure(seed, environ))}, seed, environ, verb)
+
+    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
+        if (root := cache_folder(seed, environ)).is_dir():
+            return None
+        train, val = (count * len(CLASSES) for count in NUM_PER_CLASS.values())
+        return Pending(f"{train} training and {val} validation images will be generated in {root}", len(CLASSES))
 
 
 def cache_folder(seed: int, environ: Mapping[str, str]) -> Path:

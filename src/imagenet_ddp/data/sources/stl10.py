@@ -1,4 +1,5 @@
-"""Find STL-10's official binary files, or download and unpack them once per machine. This module does not import torch.
+"""Find STL-10's official binary files, or download and unpack them once per machine, and read their images
+through a memory map.
 
 train_X.bin and test_X.bin contain one record of 27,648 bytes per image: three channels (red, green, blue) of 96 by 96
 uint8, each stored column by column. train_y.bin and test_y.bin contain one byte per image, the class from 1 to 10.
@@ -9,15 +10,21 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from imagenet_ddp.config.validators import integer
+from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
 from imagenet_ddp.data.sources.download import Archive, fetch, lock_or_wait, size_of, validate_size, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import MIB
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER = "stl10_binary"
 SHAPE = (3, 96, 96)
@@ -31,6 +38,58 @@ OFFICIAL = Archive(
     num_bytes=2640397119,
     md5="91f7769df0f17e558f3565bffb0c7dfb",
 )
+
+
+class Stl10(SourceType):
+    default_root = "data"
+
+    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+        fold = data["fold"] if integer(0, 9).accepts(data["fold"]) else None
+        return validate(self._root(data), fold, data["download"])
+
+    def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
+        is_there = any((folder / mark).exists() for mark in (FOLDER, OFFICIAL.name))
+        return ["data=stl10", f"data.root={root}"] if is_there else []
+
+    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+        folder = prepare(self._root(data), data["download"])
+        train = None if verb == "evaluate" else Stl10Images(folder, "train", data["fold"])
+        return Source(class_names(folder), train, Stl10Images(folder, "test", None), notes=notes(folder))
+
+    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
+        root = self._root(data)
+        if (root / FOLDER).is_dir():
+            return None
+        what = "unpacked" if (root / OFFICIAL.name).exists() else "downloaded (2.64 GB) and unpacked"
+        return Pending(f"STL-10 will be {what} into {root / FOLDER}", 10)
+
+    def _root(self, data: Mapping[str, Any]) -> Path:
+        return Path(data["root"] or "data")
+
+
+class Stl10Images(Images):
+    """One split of STL-10, or one fold of it. Only the path and the labels are pickled; each process maps the file
+    itself."""
+
+    def __init__(self, folder: Path, split: Literal["train", "test"], fold: int | None):
+        """folder: contains the binary files. fold: 0 to 9, for the training images only; None: all images. Raises
+        ConfigError if sizes or labels are wrong."""
+        self.targets, self._records = read_split(folder, split, fold)
+        self.location, self._file = str(folder), folder / f"{split}_X.bin"
+        self._pixels: np.ndarray | None = None
+
+    def path(self, index: int) -> str:
+        return f"{self._file.name}[{self._records[index]}]"
+
+    def read(self, index: int) -> "Tensor":
+        import torch
+
+        if self._pixels is None:
+            self._pixels = np.asarray(np.memmap(self._file, dtype=np.uint8, mode="r")).reshape(-1, *SHAPE)
+        return torch.from_numpy(self._pixels[self._records[index]].transpose(0, 2, 1).copy())  # stored column by column
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pixels": None}
 
 
 def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:

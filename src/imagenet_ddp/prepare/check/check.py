@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data import inspect
-from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.folder.layout import find_layout
-from imagenet_ddp.data.sources.folder.scan import class_folders
-from imagenet_ddp.data.sources.folder.walk import describe_left_out, list_images
-from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.files import FileImages, list_images
+from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.data.sources.listing import class_folders
+from imagenet_ddp.data.sources.registry import OF_FOLDERS, open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.check.image_probe import OUT_OF_MEMORY, probe_image
 from imagenet_ddp.prepare.check.result_files import Report, SplitReport, print_report, write_report
@@ -27,7 +25,6 @@ from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
-INSPECT_S = 3600.0  # time limit for counting files, longer than that of training
 WINDOW = 4096  # finished probes that may wait for a slow one before them
 
 
@@ -36,7 +33,7 @@ def run(plan: Plan) -> int:
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config["data"]
     report = Report(data)
-    layout = inspect.inspect_data(data, config["seed"], os.environ, INSPECT_S)
+    layout = inspect.inspect_data(data, config["seed"], os.environ)
     report.findings += layout.mistakes
     report.notes += layout.notes
     images = _open_splits(data, config["seed"], report)
@@ -110,7 +107,7 @@ def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str
     """Open train and val separately if they are folders, because their classes may differ here. Open other sources as
     training does."""
     found: dict[str, tuple[Images, list[str]]] = {}
-    if data["_target_"] or data["name"] not in data_validate.OF_FOLDERS or data["val_fraction"] is not None:
+    if data["_target_"] or data["name"] not in OF_FOLDERS or data["val_fraction"] is not None:
         source = open_source(data, seed, os.environ)
         both = (("train", source.train), ("val", source.val))
         found = {name: (images, source.classes) for name, images in both if images is not None}
@@ -124,8 +121,6 @@ def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str
     for name, (images, classes) in found.items():
         left_out = images.left_out if isinstance(images, FileImages) else Counter[str]()
         report.splits[name] = SplitReport(_count_classes(images, classes), dict(left_out))
-        if left_out:
-            report.notes.append(f"{name}: {describe_left_out(left_out)}")
     return {name: images for name, (images, _) in found.items()}
 
 

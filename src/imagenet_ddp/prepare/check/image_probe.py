@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from imagenet_ddp.data.decode import JpegPicture, UnreadableImage, decode_whole, open_picture
 from imagenet_ddp.data.pillow import assumed
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
+from imagenet_ddp.data.sources.files import FileImages
 
 OUT_OF_MEMORY = "MemoryError"
 

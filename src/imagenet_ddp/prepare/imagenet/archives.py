@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from imagenet_ddp.data.imagenet_layout import NUM_IMAGES, class_table
 from imagenet_ddp.data.sources.download import Archive
+from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
 
 URL = "https://image-net.org/download-images.php"
 GROUND_TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from imagenet_ddp.data.sources.folder.scan import list_folder
+from imagenet_ddp.data.sources.listing import list_folder
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.prepare.imagenet.archives import ClassImages, file_name, regular_files
 from imagenet_ddp.system.console import print_message

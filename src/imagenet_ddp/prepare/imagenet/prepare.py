@@ -8,7 +8,7 @@ from pathlib import Path
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.sources.download import lock_or_wait, validate_size, verify
-from imagenet_ddp.data.sources.folder.scan import class_folders, list_folder
+from imagenet_ddp.data.sources.listing import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
 from imagenet_ddp.prepare.imagenet.archives import URL, Edition, ilsvrc2012, train_classes, val_classes

@@ -13,8 +13,8 @@ from torch.nn.functional import interpolate
 from imagenet_ddp.data import jpeg_backends
 from imagenet_ddp.data.decode import JpegPicture, Pixels, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.packed.manifest import PackOptions
+from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.manifest import PackOptions
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Names, Source
-from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
-from imagenet_ddp.data.sources.folder.images import FileImages
-from imagenet_ddp.data.sources.packed.local import PackedImages
+from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.listing import map_concurrently
+from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import count_noun
 

@@ -22,10 +22,10 @@ import torch
 
 from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.bad_images import max_bad_images
+from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import lock_or_wait
-from imagenet_ddp.data.sources.packed import manifest as manifests
-from imagenet_ddp.data.sources.packed.manifest import FILE, WORK, Manifest, PackOptions, Split
+from imagenet_ddp.data.sources.manifest import FILE, WORK, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.disk_space import explain_disk_errors

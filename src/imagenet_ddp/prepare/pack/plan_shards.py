@@ -10,7 +10,7 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.download import size_of
-from imagenet_ddp.data.sources.packed.manifest import WORK, PackOptions
+from imagenet_ddp.data.sources.manifest import WORK, PackOptions
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.disk_space import require_free_space
 from imagenet_ddp.prepare.pack import shards

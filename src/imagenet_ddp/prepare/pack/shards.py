@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.sources.packed.manifest import RECORD, WORK, File
+from imagenet_ddp.data.sources.manifest import RECORD, WORK, File
 from imagenet_ddp.prepare.pack.encode import EncodedImage
 from imagenet_ddp.system.atomic_write import atomic_write
 

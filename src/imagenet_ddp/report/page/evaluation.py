@@ -15,8 +15,8 @@ import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.text_values import quoted
-from imagenet_ddp.data.imagenet_layout import class_labels
-from imagenet_ddp.data.sources.table.cells import read_cells
+from imagenet_ddp.data.sources.cells import read_cells
+from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.find_runs import EVALUATION
 from imagenet_ddp.runs.predictions_file import NOT_FINITE

@@ -15,7 +15,7 @@ from PIL import Image
 from imagenet_ddp.cli.validate import refused_targets
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.folder.disk_threads import map_concurrently
+from imagenet_ddp.data.sources.listing import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.page.evaluation import Predictions, config_of

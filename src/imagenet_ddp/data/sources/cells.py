@@ -1,0 +1,131 @@
+"""Read the cells of a table of images: CSV with the standard library, Parquet with pyarrow. This module does not import
+torch."""
+
+import csv
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imagenet_ddp.data.sources.base import one_form
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line, install
+
+PARQUET = (".parquet", ".pq")
+_DELIMITERS = ",;\t"
+# What spreadsheets, pandas and databases write into a cell that has no value
+_NO_LABEL = frozenset(["", "nan", "-nan", "none", "null", "nil", "n/a", "na", "#n/a", "#na", "<na>", "nat"])
+_WHOLE = re.compile(r"(\d+)(\.0+)?", re.ASCII)
+
+
+@dataclass
+class Cells:
+    """The text of the wanted columns, row by row.
+
+    columns: purpose -> cells, for the wanted columns that the table has. ignored: names of its other columns. numbers:
+    the number of each row, as a spreadsheet shows it (the header of a CSV is row 1). ragged: (row number, number of
+    cells) of the rows that have more or fewer cells than the header, which are left out of columns and numbers.
+    """
+
+    header: list[str]
+    columns: dict[str, list[str]]
+    ignored: list[str]
+    numbers: Sequence[int]
+    ragged: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
+    """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. Raises ConfigError if
+    the file is not a table, and OSError if it cannot be read."""
+    read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
+    return read(path, names)
+
+
+def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            delimiter = max(_DELIMITERS, key=first.count)  # in countries with decimal commas, spreadsheets write ;
+            rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+            header = [cell.strip() for cell in next(rows, [])]
+            positions = _find(header, names)
+            columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
+            wanted = [(columns[purpose].append, position) for purpose, position in positions.items()]
+            numbers, ragged, same = array("q"), [], {}
+            for number, row in enumerate(rows, 2):
+                if len(row) != len(header):
+                    if row:  # empty lines are skipped
+                        ragged.append((number, len(row)))
+                    continue
+                numbers.append(number)
+                for append, position in wanted:
+                    cell = row[position]
+                    # a million rows share one copy of each label
+                    append(same.setdefault(cell, cell) if len(cell) < 32 else cell)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} must be a CSV file in UTF-8, or a Parquet file named *.parquet, but cannot be read as "
+            f"UTF-8 ({error.reason} at byte {error.start}). Hint: save the table as CSV in UTF-8, and set "
+            "data.root=FILE.csv."
+        ) from error
+    except csv.Error as error:
+        raise ConfigError(
+            f"{path} must be a CSV file, but cannot be read as one: {error}. Hint: check that all quotes are closed, "
+            "save the table as CSV in UTF-8, and set data.root=FILE.csv."
+        ) from error
+    return Cells(header, columns, _others(header, positions), numbers, ragged)
+
+
+def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
+    try:
+        import pyarrow.parquet as parquet  # an optional dependency
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{path} is a Parquet file, which needs pyarrow, but pyarrow is not installed. Hint: run "
+            f"`{install('imagenet_ddp[parquet]')}`, or save the table as CSV."
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            header = list(file.schema_arrow.names)
+            positions = _find(header, names)
+            table = file.read(columns=[header[position] for position in positions.values()])
+            columns = {
+                purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
+                for purpose, position in positions.items()
+            }
+            num_rows = file.metadata.num_rows
+    except OSError:
+        raise
+    except Exception as error:  # pyarrow raises errors of several types
+        raise ConfigError(
+            f"{path} must be a Parquet file, but cannot be read as one: {first_line(error)}. Hint: write the file "
+            "again, or save the table as CSV."
+        ) from error
+    return Cells(header, columns, _others(header, positions), range(1, num_rows + 1))
+
+
+def _find(header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
+    """Return purpose -> position of the wanted columns that exist."""
+    known = {name.lower(): position for position, name in reversed(list(enumerate(header)))}
+    return {purpose: known[name.lower()] for purpose, name in names.items() if name.lower() in known}
+
+
+def _others(header: Sequence[str], positions: Mapping[str, int]) -> list[str]:
+    return [name for position, name in enumerate(header) if position not in positions.values()]
+
+
+def is_missing(label: str) -> bool:
+    """Return whether a cell is empty or has a word for "no value", in any case."""
+    return label.strip().casefold() in _NO_LABEL
+
+
+def class_names_of(labels: list[str]) -> list[str]:
+    """Return the class names of a table's labels. If all labels are whole numbers, 1.0 is 1: a column of numbers with
+    empty cells is written that way."""
+    names = {label: one_form(label) for label in set(labels)}
+    matches = {label: _WHOLE.fullmatch(name) for label, name in names.items() if not is_missing(name)}
+    if all(matches.values()) and any(match[2] for match in matches.values() if match):
+        names |= {label: match[1] for label, match in matches.items() if match}
+    return [names[label] for label in labels]

@@ -1,0 +1,144 @@
+"""Read ImageNet (data=imagenet), compare a folder with ILSVRC-2012, and name its classes."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagenet_ddp.config.validators import integer
+from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.folder import WORDNET_ID, ImageFolder
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.text import count_noun, shorten_list
+
+# ILSVRC-2012: number of images in total, in the smallest class and in the largest class. Source: Russakovsky et al.
+# 2015, arXiv:1409.0575, table 2.
+NUM_IMAGES = {"train": (1_281_167, 732, 1_300), "val": (50_000, 50, 50)}
+NUM_CLASSES = 1_000
+
+
+class ImageNet(ImageFolder):
+    name = "imagenet"
+    see = 'See "ImageNet in another form" in docs/data.md for a command for each form in which ImageNet is distributed.'
+
+    def foreign_names(self, classes: Sequence[str], where: str) -> list[str]:
+        foreign = [name for name in classes if not WORDNET_ID.fullmatch(name)]
+        if not foreign:
+            return []
+        return [
+            f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
+            f"{len(classes)} in {where} {'is' if len(foreign) == 1 else 'are'} not: "
+            f"{shorten_list(foreign)}. Hint: set data=imagefolder, which accepts any names."
+        ]
+
+    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+        source, known = super().open(data, seed, environ, verb), class_labels()
+        source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
+        return source
+
+    def audit(self, source: Source) -> list[str]:
+        splits = (("train", source.train), ("val", source.val))
+        found = super().audit(source)
+        for name, images in splits:
+            if images is not None:
+                numbers = np.bincount(images.targets, minlength=len(source.classes)).tolist()
+                counts = {key: number for key, number in zip(source.classes, numbers, strict=True) if number}
+                found += validate_counts(name, images.location, counts)
+        return found
+
+
+def class_table() -> list[list[str]]:
+    """Return WordNet id, name as in torchvision's weights, and ILSVRC2012_ID of each of the 1,000 classes."""
+    table = resources.files("imagenet_ddp.data").joinpath("imagenet_classes.tsv").read_text(encoding="utf-8")
+    return [line.split("\t") for line in table.splitlines()]
+
+
+def class_labels() -> dict[str, str]:
+    """Return a dict of WordNet id -> class name, in the order of the class numbers."""
+    return {wordnet_id: name for wordnet_id, name, _ in class_table()}
+
+
+def validate_counts(name: str, folder: str, counts: Mapping[str, int]) -> list[str]:
+    """Return a message if the classes or the numbers of images of a split differ from ILSVRC-2012, else an empty list.
+    counts: class -> number of images."""
+    num_images, least, most = NUM_IMAGES[name]
+    found = sum(counts.values())
+    if (len(counts), found) == (NUM_CLASSES, num_images):
+        return []
+    few = [f"{key} ({number})" for key, number in counts.items() if number < least]
+    many = [f"{key} ({number})" for key, number in counts.items() if number > most]
+    reasons = (
+        ("missing", sorted(class_labels().keys() - counts.keys())),
+        (f"with fewer than {least} images", few),
+        (f"with more than {most} images", many),
+    )
+    parts = [f"; {count_noun(len(keys), 'class')} {what}: {shorten_list(keys)}" for what, keys in reasons if keys]
+    return [
+        f"data=imagenet expects {num_images:,} images of {NUM_CLASSES:,} classes in {name}, but {folder} has "
+        f"{found:,} of {len(counts):,}{''.join(parts)}. "
+        "Hint: unpack those classes again, or set data=imagefolder to use a part of ImageNet."
+    ]
+
+
+def read_reassessed(file: Path) -> list[list[int]]:
+    """Return the numbers of the correct classes of each image of ImageNet's validation set, in the order of the image
+    numbers.
+
+    file: real.json of Beyer et al. 2020, arXiv:2006.07159. Raises ConfigError if the file is not in this form.
+    """
+    what, labels = "does not exist", []
+    try:
+        if file.is_file():
+            labels = json.loads(file.read_text(encoding="utf-8"))
+            what = _not_reassessed(labels)
+        elif file.exists():
+            what = "is a folder" if file.is_dir() else "is not a regular file"
+    except OSError as error:
+        what = f"cannot be read ({error.strerror})"
+    except json.JSONDecodeError as error:
+        what = f"is not valid JSON in line {error.lineno:,}"
+    except (ValueError, RecursionError):
+        what = "is not valid JSON"
+    if what:
+        raise ConfigError(
+            f"real_labels must be a JSON file with a list of class numbers from 0 to {NUM_CLASSES - 1} for each image, "
+            f"but {describe_path(file)} {what}. Hint: download real.json from "
+            "https://github.com/google-research/reassessed-imagenet, and set real_labels=real.json."
+        )
+    return labels
+
+
+def _not_reassessed(labels: Any) -> str:
+    """Return what is wrong with the content of real.json, or ""."""
+    if not isinstance(labels, list) or not labels:
+        return "does not contain a list of images"
+    class_number = integer(0, NUM_CLASSES - 1)
+    for number, image in enumerate(labels, 1):
+        if not isinstance(image, list) or not all(map(class_number.accepts, image)):
+            return f"has {json.dumps(image)[:40]} for image {number:,}"
+    return ""
+
+
+def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:
+    """Return the set of correct WordNet ids of each image. It is empty for an image that must not be counted.
+
+    file: see read_reassessed. paths: paths of the images, with ImageNet's file names. Raises ConfigError if the file is
+    not in this form, or if a path has another name.
+    """
+    wordnet_ids = list(class_labels())
+    labels = [{wordnet_ids[position] for position in image} for image in read_reassessed(file)]
+    found = []
+    for path in paths:
+        number = re.search(r"ILSVRC2012_val_(\d{8})\.\w+$", path)
+        if number is None or not 1 <= int(number[1]) <= len(labels):
+            raise ConfigError(
+                f"real_labels requires images named ILSVRC2012_val_00000001.JPEG to {len(labels):08}, got {path}. "
+                "Hint: set real_labels=null."
+            )
+        found.append(labels[int(number[1]) - 1])
+    return found

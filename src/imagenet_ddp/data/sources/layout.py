@@ -1,0 +1,106 @@
+"""Decide which folders hold the training and the validation images, from names only. Does not import torch."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.data.sources.listing import class_folders
+
+_MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
+TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
+VAL = re.compile(f"(?:val(?:id(?:at(?:ion|e))?)?|dev|eval(?:uation)?){_MORE}", re.IGNORECASE)
+TEST = re.compile(f"test(?:ing)?{_MORE}", re.IGNORECASE)
+MAX_DEPTH = 5  # of inner_folder, because links may form a circle
+_PREFERRED = ("val", "valid", "validation", "dev")  # if there are several
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders that contain the class folders of each split. Either may not exist. note: a sentence for the log if
+    they are not those that data.root, data.train_dir and data.val_dir name, else ""."""
+
+    train: Path
+    val: Path
+    note: str = ""
+
+
+def find_layout(data: Mapping[str, Any], *, need_train: bool = True) -> Layout:
+    """Return the folders of the splits. data: the resolved data.* keys. need_train: False for an evaluation.
+
+    - A folder that is missing under its default name, train or val, may have another usual name, in any case. test/
+      counts as validation images if there are no others.
+    - If data.root is itself the folder of one split, the other one is beside it.
+    - In an evaluation, the class folders may be directly in data.root.
+    """
+    root = Path(data["root"])
+    place = root if root.name else root.absolute()
+    named = Layout(root / data["train_dir"], root / data["val_dir"])
+    is_share = data["val_fraction"] is not None
+    has_train, has_val = named.train.is_dir() and named.train != root, named.val.is_dir() and named.val != root
+    if (has_train or data["train_dir"] != "train") and (has_val or data["val_dir"] != "val"):
+        return named
+    train, val = named.train, named.val
+    inside = splits_in(root)
+    # a folder named test beside cat and dog is a class
+    is_whole = has_train or any(map(TRAIN.fullmatch, inside)) or inside == class_folders_or_none(root)
+    if is_whole and not has_train and data["train_dir"] == "train":
+        train = _first(root, [name for name in inside if TRAIN.fullmatch(name)]) or train
+    if is_whole and not has_val and data["val_dir"] == "val":
+        others = [] if is_share else [name for name in inside if TEST.fullmatch(name)]
+        val = _first(root, [name for name in inside if VAL.fullmatch(name)]) or _first(root, others) or val
+    is_missing = not ((class_folders_or_none(train) and train != root) or val.is_dir())
+    if is_missing and data["train_dir"] == "train" and is_split(place.name) and class_folders_or_none(root):
+        beside = find_layout({**data, "root": str(place.parent)}, need_train=need_train)
+        if TRAIN.fullmatch(place.name):
+            is_used = need_train or is_share or (beside.val.is_dir() and beside.val != place.parent)
+            train, val = (root, beside.val) if is_used else (train, val)
+        elif need_train and beside.train.is_dir():
+            train, val = beside.train, root
+        is_missing = (train, val) == (named.train, named.val)
+    has_classes = len(classes := class_folders_or_none(root)) > 1 or (classes and not splits_in(root / classes[0]))
+    if is_missing and not need_train and not is_share and data["val_dir"] == "val" and has_classes:
+        return Layout(train, root, f"{root} has no {data['val_dir']}/, so all images of its class folders are used.")
+    missing, found = [], []
+    for key, what, path, was in (
+        ("train_dir", "training", train, named.train),
+        ("val_dir", "validation", val, named.val),
+    ):
+        if path != was and not (key == "val_dir" and is_share) and (need_train or is_share or key == "val_dir"):
+            missing.append(f"no {data[key]}/")
+            found.append(f"the {what} images are those of {path}")
+    note = f"{root} has {' and '.join(missing)}, so {' and '.join(found)}." if found else ""
+    return Layout(train, val, note)
+
+
+def splits_in(folder: Path) -> list[str]:
+    """Return the sorted names of the sub-folders that are named as splits and contain class folders of their own."""
+    return [name for name in class_folders_or_none(folder) if is_split(name) and class_folders_or_none(folder / name)]
+
+
+def class_folders_or_none(folder: Path) -> list[str]:
+    """Return class_folders, or [] for a folder that cannot be read."""
+    try:
+        return class_folders(folder)
+    except OSError:
+        return []
+
+
+def inner_folder(folder: Path) -> Path:
+    """Return the folder that contains the classes if each level above it has a single folder, as in train/train/cat,
+    else the folder itself."""
+    inner, classes = folder, class_folders_or_none(folder)
+    while len(classes) == 1 and len(inner.parts) < len(folder.parts) + MAX_DEPTH:
+        inner /= classes[0]
+        classes = class_folders_or_none(inner)
+    return inner if len(classes) > 1 else folder
+
+
+def is_split(name: str) -> bool:
+    return any(kind.fullmatch(name) for kind in (TRAIN, VAL, TEST))
+
+
+def _first(folder: Path, names: list[str]) -> Path | None:
+    order = {name: position for position, name in enumerate(_PREFERRED)}
+    return folder / min(names, key=lambda name: order.get(name.lower(), len(order))) if names else None

@@ -1,0 +1,162 @@
+"""Read packed.json, which describes a finished packed folder in the format of docs/data.md, "Packed"."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.errors import ConfigError
+
+FILE = "packed.json"  # written last
+WORK = ".packing"  # folder inside an unfinished packed folder
+FORMAT = "imagenet_ddp packed"
+VERSION = 1
+FORMS = ("jpeg", "raw")
+PACK = "python -m imagenet_ddp.prepare prepare=pack data=SOURCE out=FOLDER"
+HINT = f"set data.root=FOLDER to a packed folder, which `{PACK}` makes"
+
+# SPLIT.records.npy has one record per image, in the order of the source. crc32 is computed as in zlib.
+RECORD = [
+    ("offset", "<u8"),
+    ("num_bytes", "<u8"),
+    ("shard", "<u4"),
+    ("crc32", "<u4"),
+    ("height", "<u4"),
+    ("width", "<u4"),
+]
+# SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, concatenated), name_ends int64 (N,)
+ARRAYS = ("records", "targets", "names", "name_ends")
+WEIGHTS = "weights"  # additional array if the training images have weights: float32 (N,)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file next to packed.json."""
+
+    file: str
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    num_images: int
+    shuffled: bool  # whether images are distributed over the shards at random; if false, shards keep their order
+    shards: list[File]
+    arrays: dict[str, File]  # name (of ARRAYS, or WEIGHTS) -> file
+    source_bytes: int  # number of bytes of its images before they were packed
+    left_out: list[dict[str, str]] = field(default_factory=list)  # name and reason of images that could not be read
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """Everything that determines the bytes of a packed folder."""
+
+    form: str  # one of FORMS
+    short_side: int  # in pixels; images are never enlarged; 0: original size
+    quality: int  # JPEG quality of re-encoded images, 1 to 100
+    exif_orientation: bool  # whether images are rotated according to their EXIF data
+    shard_mib: int  # approximate size of a shard
+    encoder: str  # the libraries on which the bytes depend
+    source: str  # SHA-256 of the classes, and of the names, targets and file sizes of the images
+
+
+@dataclass(frozen=True)
+class Manifest(PackOptions):
+    classes: list[str]
+    labels: list[str]
+    splits: dict[str, Split]  # train, val
+
+    def dump(self) -> bytes:
+        # ASCII also preserves names that are not UTF-8, whose bytes os.fsdecode turns into surrogates
+        return (json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n").encode()
+
+
+def parse(data: bytes, where: str) -> Manifest:
+    """Parse the manifest's text. where: the name of the file in messages. Raises ConfigError."""
+    try:
+        plain = json.loads(data)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: run `{PACK}`.")
+        if plain["version"] != VERSION:
+            raise ConfigError(
+                f"{where} must have version {VERSION}, got version {plain['version']}. Hint: remove the folder "
+                "and pack the images again with this release, or read them with the release that packed them."
+            )
+        if plain["form"] not in FORMS:
+            raise ConfigError(
+                f"the form in {where} must be {' or '.join(FORMS)}, got {plain['form']}. Hint: remove the folder and "
+                "pack the images again."
+            )
+        splits = {name: _split(split) for name, split in plain["splits"].items()}
+        rest = {name: value for name, value in plain.items() if name not in ("format", "version", "splits")}
+        return Manifest(**rest, splits=splits)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"{where} must be unchanged since packing, but was altered ({type(error).__name__}: {error}). "
+            "Hint: copy it again, or remove the folder and pack the images again."
+        ) from error
+
+
+def _split(plain: Mapping[str, Any]) -> Split:
+    shards = [File(**shard) for shard in plain["shards"]]
+    names = (*ARRAYS, WEIGHTS) if WEIGHTS in plain["arrays"] else ARRAYS
+    arrays = {name: File(**plain["arrays"][name]) for name in names}
+    return Split(plain["num_images"], plain["shuffled"], shards, arrays, plain["source_bytes"], plain["left_out"])
+
+
+def read(folder: Path) -> Manifest:
+    """Read the manifest of a packed folder. Raises ConfigError if `folder` is not a completely packed folder."""
+    path = folder / FILE
+    try:
+        return parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        raise ConfigError(f"data.root must be a folder, but {folder} is a file. Hint: {HINT}.") from None
+    if (folder / WORK).is_dir():
+        raise ConfigError(
+            f"{folder} must be packed completely, but packing was interrupted. Hint: run the same command with "
+            "prepare=pack again to resume packing."
+        )
+    if (folder / "train").is_dir():
+        raise ConfigError(
+            f"data.root must be a packed folder, but {folder} has a folder train and no {FILE}. "
+            f"Hint: set data=imagefolder to read it as it is, or run `{PACK}` to pack it."
+        )
+    raise ConfigError(f"data.root must be a packed folder, but {folder} has no {FILE}. Hint: {HINT}.")
+
+
+def required_splits(verb: str) -> tuple[str, ...]:
+    """Return the splits that a command reads."""
+    return ("val",) if verb == "evaluate" else ("train", "val")
+
+
+def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
+    """Return messages about everything that these options need but a packed folder lacks. where: the folder or address
+    in messages."""
+    has = ", ".join(manifest.splits) or "nothing"
+    found = [
+        f"{where} must contain packed {name} images, but contains {has}. Hint: pack a source that has {name} images."
+        for name in required_splits(verb)
+        if name not in manifest.splits
+    ]
+    if data.get("exif_orientation") and not manifest.exif_orientation:
+        found.append(
+            f"data.exif_orientation is true, but the images in {where} were packed without it. "
+            "Hint: pack them again with data.exif_orientation=true, or set data.exif_orientation=false."
+        )
+    return found
+
+
+def wrong_sizes(folder: Path, split: Split) -> list[str]:
+    """Return a phrase about each file of the split that is missing or has another size than packed.json says."""
+    found = []
+    for file in [*split.arrays.values(), *split.shards]:
+        path = folder / file.file
+        if not path.is_file():
+            found.append(f"{file.file} is missing")
+        elif (size := path.stat().st_size) != file.num_bytes:
+            found.append(f"{file.file} has {size:,} bytes instead of {file.num_bytes:,}")
+    return found

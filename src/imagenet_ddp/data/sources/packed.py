@@ -1,0 +1,284 @@
+"""Read images of a packed folder by position, with one read per image.
+
+Nothing is loaded into memory in advance. Each process opens the index and the shards when it first needs them, so a
+loader worker starts quickly, and all processes of a machine share the system's page cache. JPEGs are read with pread,
+which takes one request per image and does not add the pages it reads to the memory of the process. Raw pixels are
+memory-mapped, so that a crop reads only the rows it needs. docs/performance.md has the measurements.
+"""
+
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
+from imagenet_ddp.data.sources import manifest as manifests
+from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
+from imagenet_ddp.data.sources.manifest import Manifest, Split
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.seeding import hash_seed
+from imagenet_ddp.system.text import count_noun
+
+# Largest number of open shards per process. A process may open 1,024 files (256 on macOS), and needs some of them for
+# other purposes. Opening a shard again takes about 20 µs, a tenth of the time for decoding an image.
+MAX_OPEN = 128
+
+
+class Record(NamedTuple):
+    """The index entry of one image; see manifest.RECORD."""
+
+    offset: int
+    num_bytes: int
+    shard: int
+    crc32: int
+    height: int
+    width: int
+
+
+class Shard:
+    """An open shard. pixels: all its bytes if they are decoded images, else None."""
+
+    def __init__(self, path: Path, is_raw: bool):
+        self.file = os.open(path, os.O_RDONLY)
+        self.touched_s = 0.0  # time at which its use was last recorded, for data=streamed
+        self.pixels: np.ndarray | None = None
+        if is_raw:
+            self.pixels = np.frombuffer(mmap.mmap(self.file, 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+
+    def is_gone(self) -> bool:
+        """Return whether the file was removed. Until the file is closed, it still takes up disk space."""
+        return os.fstat(self.file).st_nlink == 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            os.close(self.file)
+
+
+class PackedImages(Images):
+    """One split of a packed folder. verify: compare the checksum of each image when it is read. window: number of
+    shards among which images are shuffled; 0: all shards.
+
+    The index is compared with its checksums each time a split is opened, which takes 0.1 s for ImageNet's 1.28 million
+    images. Raises ConfigError if they differ.
+    """
+
+    remedy = "copy it again, or remove the folder and pack the images again"
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        split: Split,
+        form: str,
+        *,
+        reading: Reading = DEFAULT,
+        verify: bool = False,
+        window: int = 0,
+        location: str = "",
+    ):
+        self.folder, self.name, self.split, self.form = folder, name, split, form
+        self.reading = Reading(reading.decoder)  # EXIF orientation was applied, or not, when the images were packed
+        self._verify, self._window = verify, window
+        self.location, self.is_encoded = location or str(folder), form == "jpeg"
+        self._arrays: dict[str, np.ndarray] = {}
+        self._shards: dict[int, Shard] = {}
+        self._check_index()
+        self._set_index()
+
+    def _set_index(self) -> None:
+        self.targets = self._array("targets")
+        if manifests.WEIGHTS in self.split.arrays:
+            self.weights = self._array(manifests.WEIGHTS)
+
+    def __getstate__(self) -> dict[str, Any]:
+        is_own = self.targets is self._arrays.get("targets")
+        return {
+            **self.__dict__,
+            "_arrays": {},
+            "_shards": {},
+            "weights": None,
+            "targets": None if is_own else self.targets,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_index()
+        if state["targets"] is not None:
+            self.targets = state["targets"]
+
+    def path(self, index: int) -> str:
+        return f"{self.location}/{self.name}: {self.names[index]}"
+
+    @property
+    def names(self) -> Names:
+        """Return the names that the images had in their source."""
+        return Names(self._array("names"), self._array("name_ends"))
+
+    def record(self, index: int) -> Record:
+        return Record(*self._array("records")[index].item())
+
+    def encoded(self, index: int) -> bytes:
+        """Return the image as stored: a JPEG file, or (height, width, 3) bytes. Raises UnreadableImage."""
+        record = self.record(index)
+        data = self._bytes(index, record)
+        if self._verify:
+            self._check(index, record, data)
+        return data
+
+    def open(self, index: int) -> Picture:
+        """Return the image as a Picture. This method raises UnreadableImage, or the Picture does when it decodes a
+        region."""
+        if self.form == "raw":
+            return Pixels(self._pixels(index))
+        return open_picture(self.encoded(index), self.path(index), self.reading)
+
+    def verify(self, index: int) -> None:
+        """Raise UnreadableImage if the bytes differ from those that were packed."""
+        record = self.record(index)
+        self._check(index, record, self._bytes(index, record))
+
+    def order(self, seed: int, epoch: int) -> np.ndarray | None:
+        """Return the order of an epoch, int64 (N,), which reads from at most `window` shards at a time, or None if any
+        order may be used. The order is a function of seed, epoch and the packed folder only."""
+        if not self._window or self._window >= len(self.split.shards):
+            return None
+        generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch)))
+        shard_of = self._array("records")["shard"]
+        sizes = np.bincount(shard_of, minlength=len(self.split.shards))  # 0 for a shard without readable images
+        members = np.split(np.argsort(shard_of, kind="stable"), np.cumsum(sizes)[:-1])
+        shards = self.shards_of(seed, epoch)
+        parts = []
+        for first in range(0, len(shards), self._window):
+            part = np.concatenate([members[shard] for shard in shards[first : first + self._window]])
+            parts.append(generator.permutation(part))
+        return np.concatenate(parts).astype(np.int64)
+
+    def shards_of(self, seed: int, epoch: int) -> list[int]:
+        """Return the numbers of all shards, in the order in which an epoch reads them."""
+        generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch, 1)))
+        return generator.permutation(len(self.split.shards)).tolist()
+
+    def _check_index(self) -> None:
+        for array in self.split.arrays.values():
+            path = self.folder / array.file
+            try:
+                is_intact = sha256(path) == array.sha256
+                reason = "" if is_intact else f"its bytes do not match the SHA-256 in {manifests.FILE}"
+            except PermissionError:
+                raise
+            except OSError as error:
+                reason = f"it cannot be read: {error.strerror or error}"
+            if reason:
+                raise ConfigError(f"{path} must be unchanged since it was packed, but {reason}. Hint: {self.remedy}.")
+
+    def _array(self, name: str) -> np.ndarray:
+        """Return an array of the index. Its file is mapped into memory once per process."""
+        if name not in self._arrays:
+            path = self.folder / self.split.arrays[name].file
+            # converted to an ndarray, which takes half as long to index as a memmap
+            self._arrays[name] = np.asarray(np.load(path, mmap_mode="r"))
+        return self._arrays[name]
+
+    def _shard(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is None:
+            if len(self._shards) >= MAX_OPEN:
+                del self._shards[next(iter(self._shards))]  # the one that was opened first
+            path = self.folder / self.split.shards[number].file
+            shard = self._shards[number] = Shard(path, self.form == "raw")
+        return shard
+
+    def _bytes(self, index: int, record: Record) -> bytes:
+        try:
+            data = os.pread(self._shard(record.shard).file, record.num_bytes, record.offset)
+        except (OSError, IndexError, ValueError) as error:
+            raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
+        if len(data) != record.num_bytes:
+            raise self._cut_off(index, record)
+        return data
+
+    def _cut_off(self, index: int, record: Record) -> UnreadableImage:
+        return UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is truncated")
+
+    def _pixels(self, index: int) -> np.ndarray:
+        record = self.record(index)
+        try:
+            shard = self._shard(record.shard)
+            assert shard.pixels is not None
+            # Reading a page beyond the end of a file kills the process (SIGBUS). This check takes 1 µs per image.
+            if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
+                raise self._cut_off(index, record)
+            pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
+            pixels = pixels.reshape(record.height, record.width, 3)
+        except (OSError, IndexError, ValueError) as error:
+            raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
+        if self._verify:
+            self._check(index, record, pixels)
+        return pixels
+
+    def _check(self, index: int, record: Record, data: Any) -> None:
+        if zlib.crc32(memoryview(data)) != record.crc32:
+            file = self.split.shards[record.shard].file
+            raise UnreadableImage(self.path(index), f"its bytes in {file} differ from the packed ones (wrong checksum)")
+
+
+class Packed(SourceType):
+    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+        """Compare the sizes of files, but not their bytes."""
+        if not data["root"]:
+            return [f"data.root must be a packed folder, got null. Hint: {manifests.HINT}."]
+        folder = Path(data["root"])
+        if not folder.exists():
+            return [
+                f"data.root must be a packed folder, but {folder.absolute()} does not exist. Hint: {manifests.HINT}."
+            ]
+        try:
+            manifest = manifests.read(folder)
+        except PermissionError as error:
+            return [f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on {folder}."]
+        except ConfigError as error:
+            return error.mistakes
+        found = manifests.missing_features(manifest, str(folder), data, verb)
+        wrong = [
+            text
+            for name in manifests.required_splits(verb)
+            if name in manifest.splits
+            for text in manifests.wrong_sizes(folder, manifest.splits[name])
+        ]
+        if wrong:
+            found.append(
+                f"{folder} must contain all packed files in full, but {'; '.join(wrong[:3])}"
+                f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy the folder again, or pack the "
+                "images again."
+            )
+        return found
+
+    def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
+        return ["data=packed", f"data.root={root}"] if (folder / manifests.FILE).exists() else []
+
+    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+        if found := self.check(data, environ, verb):
+            raise ConfigError(found)
+        folder = Path(data["root"])
+        return source_of(manifests.read(folder), data, verb, partial(PackedImages, folder))
+
+
+def source_of(manifest: Manifest, data: Mapping[str, Any], verb: str, make: Callable[..., PackedImages]) -> Source:
+    """Return the source with the splits that the command needs. make: called with the arguments of PackedImages after
+    `folder`."""
+    options = {"reading": Reading(data["decoder"]), "verify": data["verify"], "window": data["shuffle_window_shards"]}
+    images = {
+        name: make(name, manifest.splits[name], manifest.form, **options) for name in manifests.required_splits(verb)
+    }
+    counts = " and ".join(f"{split.num_images:,} {name}" for name, split in manifest.splits.items())
+    side = f"short side {manifest.short_side}" if manifest.short_side else "original sizes"
+    left_out = sum(len(split.left_out) for split in manifest.splits.values())
+    more = f"; {count_noun(left_out, 'unreadable image')} left out" if left_out else ""
+    note = f"Packed as {manifest.form}, {side}: {counts} images{more}."
+    return Source(manifest.classes, images.get("train"), images["val"], manifest.labels, notes=[note])

@@ -1,0 +1,210 @@
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.image_table import ImageTable, read_table
+from imagenet_ddp.errors import ConfigError
+
+GOOD = "path,label,split,weight\na.jpg,cat,train,1\nb.jpg,dog,train,0.5\nc.jpg,cat,Val,2\n"
+
+
+def keys(root: Path | str | None, **typed: Any) -> dict[str, Any]:
+    return asdict(DataConfig(name="table", root=None if root is None else str(root))) | typed
+
+
+def found(folder: Path, content: str, verb: str = "train", **typed: Any) -> list[str]:
+    for name in "abcde":
+        (folder / f"{name}.jpg").touch()
+    (folder / "t.csv").write_text(content)
+    return ImageTable().check(keys(folder / "t.csv", **typed), {}, verb)
+
+
+def test_a_good_table(tmp_path: Path):
+    assert found(tmp_path, GOOD) == found(tmp_path, GOOD, "evaluate") == []
+    table = read_table(keys(tmp_path / "t.csv"), {})
+    assert (table.folder, table.paths, table.labels) == (tmp_path, ["a.jpg", "b.jpg", "c.jpg"], ["cat", "dog", "cat"])
+    assert (table.splits, table.weights) == (["train", "train", "val"], [1.0, 0.5, 2.0])
+    assert (table.rows_of("train"), table.rows_of("val")) == ([0, 1], [2])
+    assert table.note == f"{tmp_path}/t.csv: 3 rows. Columns read: path, label, split, weight."
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", " None ", "NULL", "N/A", "na", "", "<NA>", "#N/A"])
+def test_a_cell_that_says_no_value_is_no_class(tmp_path: Path, word: str):
+    (mistake,) = found(tmp_path, f"path,label\na.jpg,0.0\nb.jpg,{word}\nc.jpg,1.0\nd.jpg,{word}\n", val_fraction=0.5)
+    assert f"in 2 rows: row 3 ({word.strip() or 'empty'}), row 5 (" in mistake and "Hint: correct those rows" in mistake
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["0.0", "1.0", "0", "10.00"], ["0", "1", "0", "10"]),
+        (["1.0", "1.5"], ["1.0", "1.5"]),
+        (["1.0", "b"], ["1.0", "b"]),
+        (["007", "1"], ["007", "1"]),
+        (["Caf\u00e9", "Cafe\u0301"], ["Caf\u00e9", "Caf\u00e9"]),
+    ],
+)
+def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: list[str]):
+    rows = "".join(f"{name}.jpg,{label}\n" for name, label in zip("abcd", labels, strict=False))
+    assert found(tmp_path, f"path,label\n{rows}", val_fraction=0.5) == []
+    assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).labels == names
+
+
+def test_the_images_may_be_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        (tmp_path / "my photos").mkdir(exist_ok=True)
+        (tmp_path / "my photos" / f"{name}.jpg").touch()
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "t.csv").write_text(GOOD)
+    (mistake,) = ImageTable().check(keys("lists/t.csv"), {}, "train")
+    assert "does not in 3 rows" in mistake and "set 'data.images_dir=my photos' to the folder" in mistake
+    assert ImageTable().check(keys("lists/t.csv", images_dir="my photos"), {}, "train") == []
+    assert read_table(keys("lists/t.csv", images_dir="my photos"), {}).folder == Path("my photos")
+    (mistake,) = ImageTable().check(keys("lists/t.csv", images_dir="gone"), {}, "train")
+    assert mistake.startswith("data.images_dir must be the folder of the images, but gone (")
+
+
+def test_the_note_names_what_is_not_read(tmp_path: Path):
+    assert found(tmp_path, "path,label,weights,url\na.jpg,cat,1,x\n", val_fraction=0.5) == []
+    assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).note.endswith(
+        "t.csv: 1 row. Columns read: path, label. Columns ignored: weights, url."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("path,label\na.jpg,cat,x\nb.jpg\n", "must be that of the header (2), but is not in 2 rows: row 2 (3 cells)"),
+        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "control characters, but is not in 1 row: row 5 (\\n)."),
+        (GOOD + "d.jpg,ca\0t,val,1\n", "without control characters, but is not in 1 row: row 5 (\\x00)."),
+        (GOOD + "\x1b[31md.jpg,cat,val,1\ne\x7f.jpg,cat,val,1\n", "is not in 2 rows: row 5 (\\x1b), row 6 (\\x7f)."),
+        (GOOD + "d.jpg,cat,\x1b[31mtest,1\n", "must be train or val, but is not in 1 row: row 5 (\\x1b[31mtest)."),
+        ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2."),
+        ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "no value in 2 rows: row 2 (empty), row 3 (empty)."),
+        (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
+        (GOOD + "d.jpg,cat,val,0\n", "weight must be a number > 0, but is not in 1 row: row 5 (0)."),
+        (GOOD + "d.jpg,cat,val,-1\ne.jpg,cat,val,\n", "but is not in 2 rows: row 5 (-1), row 6 (empty)."),
+        (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
+        (GOOD + "d.jpg,cat,val,nan\n", "row 5 (nan)."),
+        (GOOD + "./x/../a.jpg,cat,val,1\n", "image of val must not also be in train, but is in 1 row: row 5 (./x"),
+        (GOOD + "c.jpg,dog,val,1\n", "must have only one row, but is repeated in 1 row: row 5 (c.jpg, as row 4)"),
+        (GOOD + "x.jpg,cat,val,1\n", "existing file, relative to {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
+        (GOOD + "d.jpg,owl,val,1\n", "each label of val must also be a label of train, but 1 of 2 is not: owl. Hint"),
+        ("path,label,split\na.jpg,cat,train\n", "split must be val in at least one row, but is in no row."),
+        ("path,label,split\na.jpg,cat,val\n", "split must be train in at least one row, but is in no row."),
+        ("path,label\na.jpg,cat\n", "share of each class that is kept for validation, got neither. Hint: set data."),
+        ("path,label,split\n", "t.csv must have a row for each image, but has no rows. Hint: set data.root=FILE.csv"),
+        ("path,species\na.jpg,cat\n", "no label: its columns are path, species. Hint: set +data.args.label=species if"),
+        ("a.jpg,cat\n", "has no path and no label: its columns are a.jpg, cat. Hint: correct that file: its first"),
+        ("", "has no path and no label: its columns are none. Hint: correct that file: its first row must name"),
+    ],
+)  # fmt: skip
+def test_one_mistake(content: str, said: str, tmp_path: Path):
+    texts = found(tmp_path, content)
+    assert [said.format(tmp_path) in text for text in texts].count(True) == 1, texts
+    assert all("Hint: " in text for text in texts)
+    assert len(texts) <= 2
+
+
+def test_all_kinds_are_found_at_once_and_ten_rows_of_each_are_named(tmp_path: Path):
+    wrong = "".join(f"{number}.jpg,,test,zero\n" for number in range(1200))
+    texts = found(tmp_path, GOOD + wrong)
+    assert len(texts) == 3
+    for text in texts:
+        assert " in 1,200 rows: row 5" in text
+        assert ", row 14" in text and "row 15" not in text
+        assert "and 1,190 more. Hint:" in text
+
+
+def test_files_are_looked_for_once_the_rows_are_right(tmp_path: Path):
+    gone = "".join(f"{number}.jpg,cat,train,1\n" for number in range(12))
+    (text,) = found(tmp_path, GOOD + gone)
+    assert "row 5 (0.jpg), " in text and "row 14 (9.jpg) and 2 more" in text
+    assert found(tmp_path, GOOD + gone, "evaluate") == []  # of the training images alone
+    assert found(tmp_path, GOOD + gone, "check") == []  # which reads all of them, and lists them
+    (text,) = found(tmp_path, "path,label,split\na.jpg,cat,train\ngone.jpg,cat,val\n", "evaluate")
+    assert "row 3 (gone.jpg)" in text
+
+
+def test_folders_and_pipes_are_no_images(tmp_path: Path):
+    (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (text,) = found(tmp_path, GOOD + "folder.jpg,cat,train,1\npipe.jpg,cat,train,1\n")
+    assert "but does not in 2 rows: row 5 (folder.jpg), row 6 (pipe.jpg). Hint: correct those rows (a folder or" in text
+
+
+def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
+    assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,dog\n", "evaluate") == []
+    assert read_table(keys(tmp_path / "t.csv"), {}, "evaluate").rows_of("val", "evaluate") == [0, 1]
+    assert found(tmp_path, "path,label,split\na.jpg,cat,val\n", "evaluate") == []
+    assert len(found(tmp_path, "path,label,split\na.jpg,cat,train\n", "evaluate")) == 1
+
+
+def test_val_fraction(tmp_path: Path):
+    assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,cat\n", val_fraction=0.5) == []
+    (text,) = found(tmp_path, GOOD, val_fraction=0.5)
+    assert text.startswith("data.val_fraction is 0.5, but ") and text.endswith("Hint: set data.val_fraction=null.")
+    (text,) = found(tmp_path, "path,label\na.jpg,cat\na.jpg,cat\n", val_fraction=0.5)
+    assert "an image must have only one row" in text  # one of both might be split off
+
+
+def test_columns_of_other_names(tmp_path: Path):
+    content = "file,breed,fold\na.jpg,pug,train\nb.jpg,pug,val\n"
+    args = {"path": "file", "label": "breed", "split": "fold"}
+    assert found(tmp_path, content, args=args) == []
+    (text,) = found(tmp_path, content, args={"path": "file", "label": "bread"})
+    assert "must have the columns file and bread, but has no bread" in text
+    (text,) = found(tmp_path, content, args={**args, "weight": "importance"})
+    assert "but has no importance" in text  # a name that is typed is meant
+    (text,) = found(tmp_path, content, args={"labels": "breed"})
+    assert text.startswith("data.args of data=table must be among path, label, split, weight, got labels.")
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        (None, "got null. Hint: set data.root=FILE.csv to a table with the columns path and label."),
+        ("gone.csv", "gone.csv) does not exist. Hint: set data.root=FILE.csv."),
+        ("~/pets.csv", "does not exist. Hint: set data.root=/home/ann/pets.csv."),
+        ("pipe", "pipe) is not a regular file. Hint: set data.root=FILE.csv."),
+        (".", ") is a folder. Hint: set data.root=FILE.csv, or set data=imagefolder with data.root=.."),
+    ],
+)
+def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    (text,) = ImageTable().check(keys(root), {"HOME": "/home/ann"}, "train")
+    assert text.startswith("data.root must be ") and text.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied"), r"t\.csv must be readable, but is not\. Hint: run chmod u\+r on"),
+        (OSError(5, "Input/output error"), r"t\.csv must be readable, but .*: Input/output error\. Hint: .*root=FILE"),
+    ],
+)
+def test_a_table_that_cannot_be_read(error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "t.csv").write_text(GOOD)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match=said):
+        read_table(keys(tmp_path / "t.csv"), {})
+
+
+def test_the_table_may_be_named_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An image is one image by its absolute and by its relative path."""
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub" / "a.jpg").touch()
+    (tmp_path / "sub" / "t.csv").write_text(f"path,label,split\na.jpg,cat,train\n{tmp_path}/sub/a.jpg,cat,val\n")
+    (text,) = ImageTable().check(keys("sub/t.csv"), {}, "train")
+    assert "an image of val must not also be in train, but is in 1 row: row 3" in text

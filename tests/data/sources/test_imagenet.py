@@ -1,0 +1,79 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.imagenet import class_labels, reassessed_labels
+from imagenet_ddp.data.sources.registry import check_classes
+from imagenet_ddp.errors import ConfigError
+
+PATHS = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1, 2)]
+
+
+def test_reassessed_labels_are_found_by_the_number_of_the_image(tmp_path: Path):
+    (tmp_path / "real.json").write_text(json.dumps([[0, 999], [], [1]]))
+    found = reassessed_labels(tmp_path / "real.json", PATHS)
+    assert found == [{"n01443537"}, {"n01440764", "n15075141"}, set()]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[\nno JSON", "is not valid JSON in line 2"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"0": [1]}', "does not contain a list of images"),
+        (b"[]", "does not contain a list of images"),
+        (b"[[1], 2, 3]", "has 2 for image 2"),
+        (b"[[0], [1000]]", "has [1000] for image 2"),
+        (b"[[-1]]", "has [-1] for image 1"),  # -1 would be the last class
+        (b"[[true]]", "has [true] for image 1"),
+        (b'[["a"]]', 'has ["a"] for image 1'),
+    ],
+    ids=range(10),
+)
+def test_another_file_is_refused(content: bytes, said: str, tmp_path: Path):
+    (tmp_path / "real.json").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        reassessed_labels(tmp_path / "real.json", PATHS)
+    assert str(caught.value).startswith("real_labels must be a JSON file with a list of class numbers from 0 to 999 ")
+    assert f", but {tmp_path}/real.json {said}. Hint: " in str(caught.value)
+    assert str(caught.value).endswith("set real_labels=real.json.")
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("pipe", "is not a regular file"), (".", "is a folder"), ("gone", "does not exist")):
+        with pytest.raises(ConfigError, match=said):
+            reassessed_labels(tmp_path / name, PATHS)
+
+
+@pytest.mark.parametrize("path", ["val/n01440764/0001.jpg", "val/n01440764/ILSVRC2012_val_00000004.JPEG"])
+def test_other_images_are_refused(path: str, tmp_path: Path):
+    (tmp_path / "real.json").write_text("[[0], [0], [0]]")
+    with pytest.raises(ConfigError, match=rf"ILSVRC2012_val_00000001.JPEG to 00000003, got {path}"):
+        reassessed_labels(tmp_path / "real.json", [*PATHS, path])
+
+
+def source_of(classes: list[str]) -> Source:
+    images = Images()
+    images.targets = np.zeros(0, np.int64)
+    return Source(classes, None, images)
+
+
+def test_numbers_are_classes_of_imagenet_alone():
+    """Sorted as text, as folders are: "10" stands before "2"."""
+    reverse = [*reversed(class_labels())]
+    assert check_classes(source_of(["0", "10", "2", "999"]), list(class_labels()), "x").tolist() == [0, 10, 2, 999]
+    assert check_classes(source_of(["0", "10", "2", "999"]), reverse, "x").tolist() == [999, 989, 997, 0]
+    assert check_classes(source_of(["n01443537"]), list(class_labels()), "x").tolist() == [1]
+    for numbers, classes in (
+        (["1000"], list(class_labels())),
+        (["1"], list(class_labels())[:999]),
+        (["1"], ["a", "b"]),
+    ):
+        with pytest.raises(ConfigError, match="1 are not"):
+            check_classes(source_of(numbers), classes, "x")

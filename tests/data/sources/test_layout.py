@@ -1,0 +1,172 @@
+"""Which folders are the splits, whatever they are called, and what is refused, from outside: by the checks that every
+command makes before it begins."""
+
+import shlex
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.data.validate import validate
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def make(*splits: str, classes: tuple[str, ...] = ("cat", "dog")) -> None:
+    for folder in [f"{split}/{name}" for split in splits for name in classes]:
+        Path(folder).mkdir(parents=True)
+        (Path(folder) / "1.jpg").touch()
+
+
+def options(root: str, typed: dict[str, Any]) -> dict[str, Any]:
+    return asdict(DataConfig(name="imagefolder")) | {"root": root} | typed
+
+
+def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:
+    return validate({"data": options(root, typed)}, {}, verb=verb)
+
+
+def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:
+    found = find_layout(options(root, typed), need_train=verb != "evaluate")
+    return str(found.train), str(found.val)
+
+
+@pytest.mark.parametrize(
+    ("made", "root", "train", "val"),
+    [
+        (["p/train", "p/val", "p/valid", "p/test"], "p", "p/train", "p/val"),
+        (["p/train", "p/valid", "p/test"], "p", "p/train", "p/valid"),
+        (["p/train", "p/validation"], "p", "p/train", "p/validation"),
+        (["p/train", "p/validate"], "p", "p/train", "p/validate"),
+        (["p/train", "p/dev", "p/VALIDATION"], "p", "p/train", "p/VALIDATION"),
+        (["p/Train", "p/Val"], "p", "p/Train", "p/Val"),
+        (["p/TRAINING", "p/VAL"], "p", "p/TRAINING", "p/VAL"),
+        (["p/training_set", "p/test_set"], "p", "p/training_set", "p/test_set"),
+        (["p/train", "p/Testing"], "p", "p/train", "p/Testing"),
+        (["p/train", "p/val"], "p/train", "p/train", "p/val"),
+        (["p/train", "p/valid"], "p/train/", "p/train", "p/valid"),
+        (["p/train", "p/test"], "p/test", "p/train", "p/test"),
+        (["train", "Val"], "train", "train", "Val"),
+    ],
+)
+def test_usual_names_of_splits(made: list[str], root: str, train: str, val: str):
+    make(*made)
+    assert mistakes(root) == mistakes(root, "evaluate") == []
+    assert folders(root) == (train, val)
+    assert folders(root, "evaluate")[1] == val
+    note = find_layout(options(root, {})).note
+    assert all(path in note for path in {train, val} - {"p/train", "p/val"}) and (val in note or val == "p/val")
+
+
+def test_class_folders_are_scored_whole(tmp_path: Path):
+    """Also of a folder named as a split, or beside a class that is."""
+    make("t", "p/train", "p/test", "only/train")
+    make("vehicles", classes=("bus", "car", "train", "test"))
+    for root in ("t", "p/test", "only/train", "vehicles"):
+        assert mistakes(root, "evaluate") == []
+        assert folders(root, "evaluate")[1] == root
+    assert mistakes("vehicles", train_dir=".", val_fraction=0.2) == []
+    assert folders("t", "evaluate", train_dir=".")[1] == "t"  # of a checkpoint trained on a share
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate"])
+@pytest.mark.parametrize(
+    ("made", "root", "typed"),
+    [
+        (["p"], "p", {}),
+        (["p/train"], "p", {}),
+        (["p/train"], "p/train", {}),
+        (["p/train", "p/test"], "p", {"train_dir": ".", "val_fraction": 0.2}),
+        (["p/Training", "p/valid"], "p", {"train_dir": ".", "val_dir": "."}),
+        (["p/train/train", "p/train/val"], "p", {}),
+        (["p/train/train", "p/val/val"], "p", {}),
+        (["p/train/images", "p/val/images"], "p", {}),
+        (["p/p/train", "p/p/val"], "p", {}),
+        (["p/p/Train", "p/p/test"], "p", {}),
+        (["p/train", "p/val"], "p", {"val_dir": "train"}),
+        (["p/train", "p/val"], "p", {"val_dir": "../p/train"}),
+        (["p/train", "p/link"], "p", {"val_dir": "link"}),
+    ],
+)
+def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: dict[str, Any]):
+    """If the command is refused, its hints, typed together, are accepted."""
+    make(*made)
+    if "p/link" in made:
+        shutil.rmtree("p/link")
+        Path("p/link").symlink_to("train")
+    found = mistakes(root, verb, **typed)
+    assert found or verb == "evaluate"
+    keys: dict[str, Any] = {**typed}
+    for text in found:
+        hint = text.partition("Hint: set ")[2].split(";")[0].split(", whose")[0]
+        for option in shlex.split(hint.rstrip(".").strip("`").rstrip("`")):
+            key, _, value = option.removeprefix("data.").partition("=")
+            keys[key] = {"null": None}.get(value, float(value) if key == "val_fraction" and value != "null" else value)
+    root = keys.pop("root", root)
+    assert mistakes(root, verb, **keys) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "typed", "said"),
+    [
+        (["p/train", "p/test"], {"train_dir": "."}, "but test, train are named as splits"),
+        (["p/train/train"], {"val_fraction": 0.1}, "but contains only train. Hint: set `data.train_dir=train/train`"),
+        (["p/train", "p/val"], {"val_dir": "train"}, "but p/train"),
+        (["p", "p/val"], {"train_dir": "."}, "is inside p."),
+    ],
+)
+def test_what_is_no_class_is_refused(made: list[str], typed: dict[str, Any], said: str):
+    make(*made)
+    assert any(said in text for text in mistakes("p", **typed))
+
+
+def test_class_folders_that_are_links_to_those_of_training_are_refused():
+    make("p/train")
+    make("p/val", classes=("cat",))
+    (Path("p/val") / "dog").symlink_to("../train/dog")
+    assert ["dog and a class folder in p/train are the same folder" in text for text in mistakes("p")] == [True]
+    assert mistakes("p", "evaluate") == []
+
+
+def test_two_classes_are_needed():
+    make("p/train", "p/val", classes=("cat",))
+    (text,) = mistakes("p")
+    assert text.endswith(
+        "at least two classes, but contains only cat. Hint: add images of another class as p/train/<class>/."
+    )
+    assert mistakes("p", "evaluate") == []
+
+
+def test_the_test_images_are_left_alone_by_a_share():
+    make("p/train", "p/test", "q/train", "q/valid")
+    assert mistakes("p", val_fraction=0.1) == []
+    (text,) = mistakes("q", val_fraction=0.1)
+    assert "q/valid" in text and "data.val_fraction=null" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["@eaDir", "__MACOSX", "$RECYCLE.BIN", "#recycle", "Thumbs", ".thumbnails", "System Volume Information"]
+)
+def test_folders_that_systems_make_are_no_classes(name: str):
+    make("p/train", "p/val")
+    make("p/train", classes=(name,))
+    make("p/train/cat", classes=(name,))
+    assert mistakes("p") == [], "as a class of train it would have no counterpart"
+    make("q/train", "q/val", f"q/{name}")
+    assert folders("q") == ("q/train", "q/val")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_class_may_lack_validation_images(empty: bool):
+    make("p/train", "p/val")
+    Path("p/val/dog/1.jpg").unlink()
+    if not empty:
+        Path("p/val/dog").rmdir()
+    assert mistakes("p") == mistakes("p", "evaluate") == []

@@ -1,0 +1,290 @@
+import multiprocessing
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, Run
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.decode import UnreadableImage
+from imagenet_ddp.data.sampler import BatchSampler
+from imagenet_ddp.data.sources import manifest
+from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.packed import MAX_OPEN, Packed, PackedImages
+from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.pack import pack
+
+TINY = "prepare.shard_mib=1"
+
+
+def packed(tree: Path, out: Path, *options: str) -> Path:
+    """The command without its start."""
+    argv = [
+        *("prepare=pack", "data=imagefolder", f"data.root={tree}", f"out={out}", "prepare.num_workers=1"),
+        *("data.decoder=pillow", *options),
+    ]
+    plan = prepare_options.read(argv, {})
+    assert plan is not None
+    assert pack.run(plan) == 0
+    return out
+
+
+def keys(root: Path, name: str = "packed", **more: Any) -> dict[str, Any]:
+    return {**asdict(DataConfig()), "name": name, "root": str(root), **more}
+
+
+def train_of(source: Source) -> PackedImages:
+    assert isinstance(source.train, PackedImages)
+    return source.train
+
+
+@pytest.fixture(scope="module")
+def as_it_is(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw pixels of the sizes they had."""
+    return packed(tree, tmp_path_factory.mktemp("raw") / "out", "prepare.form=raw", "prepare.short_side=0")
+
+
+@pytest.fixture(scope="module")
+def in_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 images in 8 shards or so."""
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("many")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 20), ("val", 3)):
+        for name in ("a", "b", "c"):
+            (root / "tree" / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 255, (200, 200 + number, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / "tree" / split / name / f"{number}.jpg")
+    return packed(root / "tree", root / "out", "prepare.form=raw", "prepare.short_side=0", TINY)
+
+
+def test_packed_is_the_same_as_unpacked(tree: Path, as_it_is: Path):
+    files, found = open_source(keys(tree, "imagefolder", decoder="pillow"), 0, {}), open_source(keys(as_it_is), 0, {})
+    assert (found.classes, found.labels) == (files.classes, files.labels)
+    for name in ("train", "val"):
+        one, other = getattr(files, name), getattr(found, name)
+        assert len(one) == len(other) > 0
+        assert other.targets.dtype == np.int64
+        assert one.targets.tolist() == other.targets.tolist()
+        for index in range(len(one)):
+            assert one.path(index).endswith(other.path(index).partition(f"{name}: ")[2])
+            assert torch.equal(one.read(index), other.read(index))
+    assert train_of(found).path(10) == f"{as_it_is}/train: dog/000.jpg"
+
+
+def test_a_picture_gives_a_part_of_itself(as_it_is: Path):
+    images = train_of(open_source(keys(as_it_is), 0, {}))
+    picture = images.open(3)
+    part = picture.region(2, 5, 20, 30)
+    assert part.shape == (20, 30, 3)
+    assert np.array_equal(part, images.read(3).permute(1, 2, 0).numpy()[2:22, 5:35])
+    assert not part.flags.writeable  # a view of the shard
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3, 4])
+def test_any_number_of_ranks_sees_the_order_of_the_files(tree: Path, as_it_is: Path, num_ranks: int):
+    def order(source: Source) -> list[str]:
+        images = source.train
+        assert images is not None
+        samplers = [
+            BatchSampler(len(images), 4, num_ranks, rank, shuffle=True, seed=5, fill_to=1) for rank in range(num_ranks)
+        ]
+        steps = zip(*samplers, strict=True)
+        return [Path(images.path(key.index)).name for step in steps for batch in step for key in batch if key.counts]
+
+    files = order(open_source(keys(tree, "imagefolder"), 0, {}))
+    assert order(open_source(keys(as_it_is), 0, {})) == files
+    assert len(files) == 29
+
+
+def test_it_weighs_little_and_works_in_another_process(as_it_is: Path):
+    images = train_of(open_source(keys(as_it_is), 0, {}))
+    before = images.read(7)
+    assert len(pickle.dumps(images)) < 4_000
+    images.targets = images.targets + 1  # an evaluation against other classes
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        read, targets = pool.apply_async(_in_another_process, (images,)).get(timeout=60)
+    assert np.array_equal(read, before.numpy())
+    assert targets == images.targets.tolist()
+
+
+def _in_another_process(images: PackedImages) -> tuple[np.ndarray, list[int]]:
+    return images.read(7).numpy(), images.targets.tolist()
+
+
+def test_open_shards_are_bounded(in_shards: Path, monkeypatch: pytest.MonkeyPatch):
+    images = train_of(open_source(keys(in_shards), 0, {}))
+    assert len(images.split.shards) > 5
+    assert MAX_OPEN < 200  # of the 256 files that a process may open on macOS
+    monkeypatch.setattr("imagenet_ddp.data.sources.packed.MAX_OPEN", 2)
+    first = [images.read(index) for index in range(len(images))]
+    assert len(images._shards) == 2
+    assert all(torch.equal(images.read(index), first[index]) for index in range(len(images)))
+
+
+def test_a_window_of_shards(in_shards: Path):
+    images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0, {}))
+    order = images.order(1, 0)
+    assert order is not None
+    assert sorted(order) == list(range(60))
+    shards = [images.record(int(index)).shard for index in order]
+    sizes = np.bincount(shards)
+    begin = 0
+    while begin < len(shards):  # each window is made of two whole shards
+        window = list(dict.fromkeys(shards[begin:]))[:2]
+        end = begin + int(sizes[window].sum())
+        assert set(shards[begin:end]) <= set(window)
+        assert window not in (shards[begin:end], [])
+        begin = end
+    assert list(dict.fromkeys(shards))[:2] != list(dict.fromkeys(shards))[2:4]
+    assert images.order(1, 0).tolist() == order.tolist()  # type: ignore[union-attr]
+    assert images.order(1, 1).tolist() != order.tolist()  # type: ignore[union-attr]
+    assert images.order(2, 0).tolist() != order.tolist()  # type: ignore[union-attr]
+    classes = images.targets[order[:16]]
+    assert len(set(classes.tolist())) == 3, "images lie in a shard as they stood in the folders"
+    whole = train_of(open_source(keys(in_shards), 0, {}))
+    assert whole.order(1, 0) is None
+
+
+def test_a_shard_without_images_has_a_place_in_the_order(in_shards: Path, monkeypatch: pytest.MonkeyPatch):
+    images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0, {}))
+    last = len(images.split.shards) - 1
+    records = images._array("records").copy()
+    records["shard"][records["shard"] == last] = 0  # as if none of the last one could be read
+    monkeypatch.setitem(images._arrays, "records", records)
+    for epoch in range(3):
+        order = images.order(1, epoch)
+        assert order is not None
+        assert sorted(order) == list(range(60))
+
+
+def test_an_altered_image_is_found(in_shards: Path, tmp_path: Path):
+    folder = tmp_path / "copy"
+    shutil.copytree(in_shards, folder)
+    images = train_of(open_source(keys(folder), 0, {}))
+    record = images.record(17)
+    with (folder / images.split.shards[record.shard].file).open("r+b") as file:
+        file.seek(record.offset + 1000)
+        byte = file.read(1)
+        file.seek(record.offset + 1000)
+        file.write(bytes([byte[0] ^ 1]))
+    for index in range(len(images)):
+        if index != 17:
+            images.verify(index)
+    with pytest.raises(UnreadableImage, match=r"train: a/7\.jpg cannot be read as an image: its bytes in train-\d+"):
+        images.verify(17)
+    images.read(17)
+    with pytest.raises(UnreadableImage, match="checksum"):
+        train_of(open_source(keys(folder, verify=True), 0, {})).read(17)
+
+
+@pytest.mark.parametrize("form", ["jpeg", "raw"])
+def test_a_shard_cut_off_under_way_is_named(form: str, tree: Path, tmp_path: Path):
+    folder = packed(tree, tmp_path / "out", f"prepare.form={form}")
+    # in a process of its own, which a page that is gone would end
+    process = multiprocessing.get_context("fork").Process(target=_reads_what_is_cut_off, args=(folder,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def _reads_what_is_cut_off(folder: Path) -> None:
+    images = train_of(open_source(keys(folder), 0, {}))
+    images.read(0)
+    with (folder / "train-00000.bin").open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(UnreadableImage, match=r"train-00000\.bin is truncated"):
+        images.read(20)
+
+
+def _edit(old: str, new: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        text = (folder / manifest.FILE).read_text()
+        assert old in text
+        (folder / manifest.FILE).write_text(text.replace(old, new, 1))
+
+    return edit
+
+
+def _unfinished(folder: Path) -> None:
+    (folder / manifest.FILE).unlink()
+    (folder / manifest.WORK).mkdir()
+
+
+def _truncated(folder: Path) -> None:
+    with (folder / "val-00000.bin").open("r+b") as file:
+        file.truncate(10)
+
+
+def _flip(name: str, at: int) -> Callable[[Path], None]:
+    def flip(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[at] ^= 1
+        (folder / name).write_bytes(data)
+
+    return flip
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
+        (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
+        (_unfinished, "packing was interrupted. Hint: run the same command with prepare=pack again"),
+        (_edit('"version": 1', '"version": 7'), "have version 1, got version 7. Hint: remove the folder and pack"),
+        (_edit('"form": "raw"', '"form": "webp"'), "must be jpeg or raw, got webp"),
+        (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
+        (_edit('"classes"', '"klasses"'), "but was altered"),
+        (_edit("{", "{{"), "but was altered"),
+        (_edit('"val": {', '"test": {'), "must contain packed val images, but contains train, test"),
+        (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy the folder"),
+        (lambda folder: (folder / "train-00000.bin").unlink(), "but train-00000.bin is missing"),
+        (lambda folder: (folder / "train.records.npy").unlink(), "but train.records.npy is missing"),
+        (_flip("val.targets.npy", -8), r"/val\.targets\.npy must be unchanged since .*SHA-256"),
+        (_flip("train.names.npy", 20), r"/train\.names\.npy must be unchanged since"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
+    folder = tmp_path / "copy"
+    shutil.copytree(as_it_is, folder)
+    assert Packed().check(keys(folder), {}, "train") == []
+    damage(folder)
+    with pytest.raises(ConfigError, match=said):
+        open_source(keys(folder), 0, {})
+
+
+def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path):
+    [text] = Packed().check(keys(tree), {}, "train")
+    assert "Hint: set data=imagefolder to read it" in text
+    [text] = Packed().check({**keys(tree), "root": None}, {}, "train")
+    assert "data.root must be a packed folder, got null" in text
+    [text] = Packed().check(keys(as_it_is, exif_orientation=True), {}, "train")
+    assert "Hint: pack them again with data.exif_orientation=true" in text
+
+
+def test_evaluation_needs_no_training_shards(as_it_is: Path, tmp_path: Path):
+    folder = tmp_path / "copy"
+    shutil.copytree(as_it_is, folder)
+    (folder / "train-00000.bin").unlink()
+    source = open_source(keys(folder), 0, {}, need_train=False)
+    assert source.train is None
+    assert source.val is not None
+    assert len(source.val) == 11
+
+
+@pytest.mark.slow
+def test_training_from_packed(as_it_is: Path, run: Run, tmp_path: Path):
+    options = [*SMALL[1:], "data=packed", f"data.root={as_it_is}", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = run("train", *options, "trainer.max_epochs=1", "data.num_workers=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11 of 11 validation images" in done.stdout + done.stderr

@@ -1,0 +1,347 @@
+"""Packed images from an object store: a server of S3's protocol on this machine."""
+
+import multiprocessing
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, Run
+from PIL import Image
+from torch._utils import ExceptionWrapper
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources import object_store
+from imagenet_ddp.data.sources.base import Source
+from imagenet_ddp.data.sources.object_store import Remote, ShardError
+from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.streamed import Streamed, StreamedImages
+from imagenet_ddp.data.workers import start_fork_server
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare.pack import pack
+
+pytest.importorskip("s3fs")
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 training images in 8 shards or so, 9 validation images in 2, each shard of about 1 MiB."""
+    root = tmp_path_factory.mktemp("many")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 20), ("val", 4)):
+        for position, name in enumerate(("a", "b", "c")):
+            (root / "tree" / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 100 + 60 * position, (200, 200 + number, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / "tree" / split / name / f"{number}.jpg")
+    argv = ["prepare=pack", "data=imagefolder", f"data.root={root / 'tree'}", f"out={root / 'out'}"]
+    plan = prepare_options.read(
+        [*argv, "prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1", "prepare.num_workers=1"], {}
+    )
+    assert plan is not None
+    assert pack.run(plan) == 0
+    return root / "out"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """http://127.0.0.1:PORT. A process of its own, because it and its client would wait for each other's threads."""
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    address = ""
+    for line in process.stderr:
+        if "http://127.0.0.1:" in line:
+            address = line.partition("Running on ")[2].strip()
+            break
+    reader = threading.Thread(target=process.stderr.read, daemon=True)
+    reader.start()
+    assert address, "moto did not start"
+    yield address
+    process.send_signal(signal.SIGTERM)
+    process.wait(10)
+    reader.join(10)
+    process.stderr.close()
+
+
+@pytest.fixture
+def bucket(server: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The store as an fsspec file system, with the pack in bucket/pack."""
+    import s3fs
+
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    store = s3fs.S3FileSystem(endpoint_url=server, skip_instance_cache=True)
+    store.mkdir("bucket")
+    store.put(f"{folder}/", "bucket/pack/", recursive=True)
+    yield store
+    store.rm("bucket", recursive=True)
+
+
+def keys(server: str, cache: Path, root: str = "s3://bucket/pack", **more: Any) -> dict[str, Any]:
+    args = {"endpoint_url": server} if root.startswith("s3") else {}
+    return {
+        **asdict(DataConfig()),
+        **{"name": "streamed", "root": root, "cache_dir": str(cache), "args": args, "shuffle_window_shards": 2},
+        **more,
+    }
+
+
+def opened(data: dict[str, Any], name: str = "train") -> StreamedImages:
+    images = getattr(open_source(data, 0, {}), name)
+    assert isinstance(images, StreamedImages)
+    return images
+
+
+def cached(images: StreamedImages) -> list[str]:
+    return sorted(path.name for path in images.folder.glob("train-*.bin"))
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def same(one: Source, other: Source) -> bool:
+    return all(
+        a.targets.tolist() == b.targets.tolist() and all(torch.equal(a.read(i), b.read(i)) for i in range(len(a)))
+        for a, b in ((one.train, other.train), (one.val, other.val))
+        if a is not None and b is not None
+    )
+
+
+def test_streamed_is_the_same_as_packed(server: str, bucket: Any, folder: Path, tmp_path: Path):
+    packed = open_source({**asdict(DataConfig()), "name": "packed", "root": str(folder)}, 0, {})
+    streamed = open_source(keys(server, tmp_path), 0, {})
+    assert isinstance(streamed.train, StreamedImages)
+    assert cached(streamed.train) == [], "nothing is fetched before it is needed"
+    assert (streamed.classes, streamed.labels) == (packed.classes, packed.labels)
+    assert same(streamed, packed)
+    assert streamed.train.path(0) == "s3://bucket/pack/train: a/0.jpg"
+    assert not list(streamed.train.folder.glob("*.part"))
+    bucket.rm("bucket/pack/train-00000.bin")  # no second fetch
+    assert same(open_source(keys(server, tmp_path), 0, {}), packed)
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_any_address_will_do(folder: Path, tmp_path: Path, scheme: str):
+    root = f"file://{folder}"
+    if scheme == "memory":
+        import fsspec
+
+        fsspec.filesystem("memory").put(f"{folder}/", "/pack/", recursive=True)
+        root = "memory://pack"
+    packed = open_source({**asdict(DataConfig()), "name": "packed", "root": str(folder)}, 0, {})
+    assert same(open_source(keys("", tmp_path, root), 0, {}), packed)
+
+
+def test_what_is_streamed_can_be_packed(folder: Path, tmp_path: Path):
+    argv = ["prepare=pack", "data=streamed", f"data.root=file://{folder}", f"out={tmp_path / 'out'}"]
+    options = ["prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1", "prepare.num_workers=1"]
+    plan = prepare_options.read([*argv, *options, f"data.cache_dir={tmp_path / 'cache'}"], {})
+    assert plan is not None
+    assert pack.run(plan) == 0
+    for path in [*folder.glob("*.bin"), *folder.glob("*.npy")]:
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_bounded_cache(server: str, bucket: Any, folder: Path, tmp_path: Path):
+    """All images in the order of an epoch, twice: never more on the disk than allowed, and the order is packed's."""
+    bound = 4.4 * MIB
+    images = opened(keys(server, tmp_path, cache_gib=bound / 2**30))
+    before = {name.name: name.read_bytes() for name in folder.glob("train-*.bin")}
+    most, stop = [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.001):
+            sizes = []
+            for path in images.folder.glob("*.bin*"):
+                try:
+                    sizes.append(path.stat().st_size)
+                except FileNotFoundError:
+                    continue
+            most[0] = max(most[0], sum(sizes))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for epoch in (0, 1):
+        order = images.order(3, epoch)
+        assert order is not None
+        assert sorted(order) == list(range(60))
+        for index in order.tolist():
+            record = images.record(index)
+            expected = before[images.split.shards[record.shard].file][record.offset :][: record.num_bytes]
+            assert images.read(index).permute(1, 2, 0).numpy().tobytes() == expected
+    stop.set()
+    watcher.join()
+    assert most[0] <= bound
+    assert len(cached(images)) < len(images.split.shards)
+
+
+def test_shards_are_fetched_ahead(server: str, bucket: Any, tmp_path: Path):
+    images = opened(keys(server, tmp_path))
+    order, sequence = images.order(0, 0), images.shards_of(0, 0)
+    assert order is not None
+    images.read(int(order[0]))
+    files = [images.split.shards[shard].file for shard in sequence]
+    wait_for(lambda: cached(images) == sorted(files[:4]))  # this window and the next
+    images.read(int(order[-1]))  # resumed near the end
+    wait_for(lambda: set(files[-2:]) <= set(cached(images)))
+    val = opened(keys(server, tmp_path), "val")
+    val.order(0, 0)
+    val.read(0)
+    wait_for(lambda: (val.folder / "val-00001.bin").exists())
+
+
+def test_one_process_fetches_and_the_others_wait(server: str, bucket: Any, tmp_path: Path):
+    images = opened(keys(server, tmp_path))
+    assert len(pickle.dumps(images)) < 8_000
+    start_fork_server()
+    context = multiprocessing.get_context("forkserver")
+    log = tmp_path / "log"
+    with ProcessPoolExecutor(2, context, _count_fetches, (log, dict(os.environ))) as pool:
+        results = [pool.submit(_read_all, images) for _ in range(2)]
+        sums = [result.result(timeout=100) for result in results]
+    assert sums == [_read_all(images)] * 2
+    fetched = log.read_text().split()
+    assert sorted(fetched) == sorted(set(fetched)) == cached(images)
+
+
+def _count_fetches(log: Path, environ: dict[str, str]) -> None:
+    os.environ.update(environ)  # the server may have been started before the credentials were there
+    whole = Remote.get
+
+    def get(self: Remote, name: str, part: Path) -> None:
+        with log.open("a") as file:
+            file.write(f"{name}\n")
+        whole(self, name, part)
+
+    Remote.get = get  # type: ignore[method-assign]
+
+
+def _read_all(images: StreamedImages) -> int:
+    return sum(int(images.read(index).sum()) for index in range(len(images)))
+
+
+def test_killed_in_mid_fetch(server: str, bucket: Any, folder: Path, tmp_path: Path):
+    images = opened(keys(server, tmp_path))
+    file = images.split.shards[0]
+    images._cache._part(file).write_bytes((folder / file.file).read_bytes()[:1000])
+    assert images._cache.fetch(file).read_bytes() == (folder / file.file).read_bytes()
+
+
+def test_what_is_missing_or_altered_is_named(server: str, bucket: Any, tmp_path: Path):
+    images = opened(keys(server, tmp_path / "one"))
+    bucket.rm("bucket/pack/train-00001.bin")
+    index = next(index for index in range(60) if images.record(index).shard == 1)
+    with pytest.raises(ShardError, match=r"s3://bucket/pack/train-00001\.bin does not exist") as told:
+        images.read(index)
+    with pytest.raises(ShardError) as retold:  # as it comes from a loader process
+        ExceptionWrapper(told._excinfo).reraise()  # type: ignore[attr-defined]
+    assert str(retold.value) == str(told.value)
+    other = next(index for index in range(60) if images.record(index).shard == 2)
+    data = bytearray(bucket.cat_file("bucket/pack/train-00002.bin"))
+    data[77] ^= 1
+    bucket.pipe_file("bucket/pack/train-00002.bin", bytes(data))
+    with pytest.raises(ShardError, match=r"train-00002\.bin must be unchanged since packing, but its checksum"):
+        images.read(other)
+    bucket.rm("bucket/pack/val.records.npy")
+    with pytest.raises(ConfigError, match=r"val\.records\.npy does not exist"):
+        opened(keys(server, tmp_path / "two"))
+
+
+def test_what_cannot_be_reached_is_named(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
+    for root, said in (
+        ("s3://nowhere/pack", "s3://nowhere/pack/packed.json does not exist"),
+        ("s3://bucket/other", "s3://bucket/other/packed.json does not exist"),
+        (f"file://{tmp_path}", "packed.json does not exist"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            opened(keys(server, tmp_path / "cache", root))
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"without valid credentials .* Hint: set AWS_ACCESS_KEY_ID"):
+        opened(keys(server, tmp_path / "cache", args={"endpoint_url": server, "skip_instance_cache": True}))
+
+
+def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    images = opened(keys("", tmp_path, f"file://{folder}"))
+    left, tries = [3], []
+    whole = Remote._open
+
+    def place(self: Remote, name: str) -> tuple[Any, str]:
+        tries.append(name)
+        if left[0]:
+            left[0] -= 1
+            raise ConnectionResetError("reset by peer")
+        return whole(self, name)
+
+    monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(Remote, "_open", place)
+    images.read(0)
+    assert len(tries) == 4
+    left[0] = 100
+    other = next(index for index in range(60) if images.record(index).shard != images.record(0).shard)
+    with pytest.raises(ShardError, match=r"could not be read in 4 tries \(reset by peer\)"):
+        images.read(other)
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        (None, "must be the address of a packed folder, got null"),
+        ("/data/packed", "must be an address with ://.*or set data=packed for a folder on this machine"),
+        ("s4://bucket/pack", "or another protocol of fsspec, got s4://"),
+    ],
+)
+def test_addresses_that_cannot_be(root: str | None, said: str):
+    [text] = Streamed().check({"root": root}, {}, "train")
+    assert re.search(said, text)
+    assert Streamed().check({"root": "s3://bucket/pack"}, {}, "train") == []
+
+
+def test_a_cache_too_small(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ConfigError, match=r"data\.cache_gib must be at least 0\.0.* two windows .* \(2\), got"):
+        opened(keys(server, tmp_path, cache_gib=3 / 1024))
+    with pytest.raises(ConfigError, match=r"\(all\), got 0\.0"):
+        opened(keys(server, tmp_path, cache_gib=3 / 1024, shuffle_window_shards=0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, MIB))  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"has 1 MiB free. Hint: set data\.cache_gib=SIZE"):
+        opened(keys(server, tmp_path))
+
+
+@pytest.mark.slow
+def test_training_from_a_bucket(server: str, bucket: Any, run: Run, tmp_path: Path):
+    options = [
+        *SMALL[1:],
+        *("data=streamed", "data.root=s3://bucket/pack", f"+data.args.endpoint_url={server}"),
+        *(f"data.cache_dir={tmp_path / 'cache'}", f"data.cache_gib={4.4 / 1024}", "data.shuffle_window_shards=2"),
+        *("trainer.max_epochs=1", f"hydra.run.dir={tmp_path / 'run'}", "data.num_workers=1"),
+    ]
+    done = run("train", *options, **CREDENTIALS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "12 of 12 validation images" in done.stdout + done.stderr
+    [cache] = (tmp_path / "cache").iterdir()
+    assert sum(path.stat().st_size for path in cache.glob("*.bin*")) <= 4.4 * MIB

@@ -1,0 +1,116 @@
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import write_images
+from helpers.image_table import write_table
+from PIL import Image
+
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.registry import open_source
+
+
+def opened(root: Path, name: str = "table", need_train: bool = True, **more: Any) -> Source:
+    return open_source({**asdict(DataConfig()), "name": name, "root": str(root), **more}, 3, {}, need_train=need_train)
+
+
+def files(images: Images | None) -> list[str]:
+    assert isinstance(images, FileImages)
+    return [str(Path(images.path(index)).resolve()) for index in range(len(images))]
+
+
+def assert_same(one: Images | None, other: Images | None) -> None:
+    assert one is not None and other is not None
+    assert files(one) == files(other)
+    assert one.targets.tolist() == other.targets.tolist() and one.targets.dtype == np.int64
+    assert one.weights is None
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_the_same_images_as_of_folders(absolute: bool, tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 3, "dog": 4, "owl": 2})
+    write_images(tmp_path / "val", {"cat": 1, "dog": 2, "owl": 1})
+    source, expected = (
+        opened(write_table(tmp_path / "t.csv", tmp_path, absolute=absolute)),
+        opened(tmp_path, "imagefolder"),
+    )
+    assert source.classes == source.labels == expected.classes == ["cat", "dog", "owl"]
+    assert_same(source.train, expected.train)
+    assert_same(source.val, expected.val)
+    assert source.train is not None and expected.train is not None
+    assert torch.equal(source.train.read(5), expected.train.read(5))
+    assert source.train.encoded(5) == expected.train.encoded(5)
+    assert files(pickle.loads(pickle.dumps(source.train))) == files(expected.train)
+
+
+def test_a_share_of_each_class_is_split_off_as_of_folders(tmp_path: Path):
+    write_images(tmp_path / "train", {"cat": 10, "dog": 5})
+    table = write_table(tmp_path / "t.csv", tmp_path, split=False)
+    source, expected = opened(table, val_fraction=0.2), opened(tmp_path, "imagefolder", val_fraction=0.2)
+    assert source.train and source.val and expected.train and expected.val
+    assert np.bincount(source.val.targets).tolist() == np.bincount(expected.val.targets).tolist() == [2, 1]
+    assert sorted(files(source.train) + files(source.val)) == sorted(files(expected.train) + files(expected.val))
+
+
+def test_classes_are_sorted_names_and_numbers_are_names_too(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("path,label,split\na.jpg,10,train\nb.jpg,9,train\nc.jpg,9,val\nd.jpg,cat,train\n")
+    source = opened(tmp_path / "t.csv")
+    assert source.classes == ["10", "9", "cat"]
+    assert source.train is not None and source.train.targets.tolist() == [0, 1, 2]
+    assert source.val is not None and source.val.targets.tolist() == [1]
+    assert source.notes[1] == "There are no validation images of 2 classes: 10, cat."
+
+
+def test_evaluation_needs_the_validation_rows_only(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\nb.jpg,dog,val\n")
+    source = opened(tmp_path / "t.csv", need_train=False)
+    assert source.train is None
+    assert (source.classes, files(source.val)) == (["dog"], [str(tmp_path / "b.jpg")])
+    (tmp_path / "t.csv").write_text("path,label,x\na.jpg,cat,train\nb.jpg,dog,val\n")
+    source = opened(tmp_path / "t.csv", need_train=False)
+    assert (source.classes, len(source.val or ())) == (["cat", "dog"], 2)
+
+
+def test_weights_are_of_the_training_images(tmp_path: Path):
+    rows = [f"{number}.jpg,{'ab'[number % 2]},{number + 1}" for number in range(8)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,weight", *rows]))
+    source = opened(tmp_path / "t.csv", val_fraction=0.5)
+    train, val = source.train, source.val
+    assert train is not None and train.weights is not None and val is not None
+    assert train.weights.dtype == np.float32
+    assert train.weights.tolist() == [int(Path(path).stem) + 1 for path in files(train)]
+    assert (len(train), len(val), val.weights) == (4, 4, None)
+    low, high, mean = train.weights.min(), train.weights.max(), train.weights.mean()
+    assert source.notes[1] == (
+        f"The loss of each training image is multiplied by its weight, {low:g} to {high:g}, {mean:.4g} on average."
+    )
+
+
+def test_the_digest_tells_tables_apart(tmp_path: Path):
+    head, rows = "path,label,split,weight\n", ["a.jpg,x,train,1\n", "b.jpg,y,train,1\n", "c.jpg,x,val,1\n"]
+    others = [
+        rows, rows[::-1], [rows[0], rows[1].replace("1", "2"), rows[2]], [rows[0], rows[1].replace("b", "d"), rows[2]],
+        [rows[0], rows[1].replace("y", "x"), rows[2], "e.jpg,y,train,1\n"],
+    ]  # fmt: skip
+    digests = []
+    for content in others:
+        (tmp_path / "t.csv").write_text(head + "".join(content))
+        digests.append(opened(tmp_path / "t.csv").digest)
+    assert len(set(digests)) == len(others)
+    assert opened(tmp_path / "t.csv").digest == digests[-1]
+
+
+def test_exif_orientation_is_that_of_the_options(tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 20)).save(tmp_path / "a.jpg", exif=exif)
+    (tmp_path / "t.csv").write_text("path,label\na.jpg,cat\n")
+    for option, shape in ((False, (3, 20, 40)), (True, (3, 40, 20))):
+        source = opened(tmp_path / "t.csv", need_train=False, exif_orientation=option)
+        assert source.val is not None and source.val.read(0).shape == shape
