@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"(?:-m imagenet_ddp[. ]|imagenet-ddp )(?P<verb>[a-z]+)\b(?P<rest>.*)")
 SBATCH = re.compile(r"scripts/(?:train|sweep|train_torchrun|doctor)\.sbatch(?P<rest>.*)")
 # A page shows these because they are refused, or they are options of another program.
-REFUSED = ("data.batch_sise", "-a resnet18 --lr")
+REFUSED = ("data.batch_sise", "-a resnet50 --lr")
 PLACEHOLDERS = {
     "<name>": "NAME", "<time>": "TIME", "seed=N": "seed=1", "=LOCAL_RANK": "=0", "=WORLD_SIZE": "=8",
 }  # fmt: skip

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from conftest import SMALL, Run
 from faults.breakages import Scene, make_read_only, small_disk
 
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -155,3 +157,26 @@ def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
     for path in made:
         folder.remove_refused(path, ConfigError(""))
     assert not made[0].exists() and made[1].exists()
+
+
+def test_checkpoints_on_another_disk_are_found_in_the_run_folder(run: Run, tree: Path, tmp_path: Path) -> None:
+    """By resume=auto, by the path of the run, and by no second run."""
+    where = "+callbacks.checkpoint.dirpath=disk/mine"
+    options = [*SMALL, f"data.root={tree}", "name=n"]
+    first = run("train", *options, where, "hydra.run.dir=runs/n/first", "trainer.max_epochs=1")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert {path.name for path in (tmp_path / "disk/mine").iterdir()} == {"last.ckpt", "best.ckpt"}
+    assert (tmp_path / "runs/n/first/checkpoints").resolve() == tmp_path / "disk/mine"
+
+    again = run("train", "resume=runs/n/first", "trainer.max_epochs=2")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "Run folder: runs/n/first" in again.stdout or f"Run folder: {tmp_path}/runs/n/first" in again.stdout
+    assert torch.load(tmp_path / "disk/mine/last.ckpt", weights_only=True)["epoch"] == 1
+    again = run("train", "resume=runs/n/first/checkpoints/last.ckpt", "trainer.max_epochs=3")
+    assert "runs/n/first" in again.stdout and again.returncode == 0, again.stdout + again.stderr
+
+    moved = run("train", "resume=runs/n/first", "++callbacks.checkpoint.dirpath=disk/other", "trainer.max_epochs=4")
+    assert moved.returncode == 2 and "Hint: leave callbacks.checkpoint.dirpath out." in moved.stderr
+    other = run("train", *options, where, "hydra.run.dir=runs/n/other")
+    assert other.returncode == 2 and "disk/mine holds the checkpoints of another" in other.stderr
+    assert not (tmp_path / "runs/n/other").exists()

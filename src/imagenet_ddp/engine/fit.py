@@ -19,7 +19,7 @@ from imagenet_ddp.models import batch_norm
 from imagenet_ddp.models.optimizers import num_states
 from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes, max_new_checkpoints
-from imagenet_ddp.runs.folder import last_checkpoint, lock, require_disk_space
+from imagenet_ddp.runs.folder import lock, place_checkpoints, require_disk_space
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 
@@ -64,8 +64,10 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 # an average is a further copy of the weights
                 num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")
+                callback = parts.checkpoint_callback
+                callback.dirpath = place_checkpoints(job.run_dir, callback.last_path.parent)
                 require_disk_space(
-                    job.run_dir,
+                    callback.dirpath if callback.dirpath.exists() else job.run_dir,
                     checkpoint_bytes(parts.module.net, num_tensors),
                     max_new_checkpoints(max_epochs, resumed=resumed),
                 )
@@ -103,9 +105,7 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {trainer.global_step}, in epoch {trainer.current_epoch + 1}.")
         if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            last = parts.checkpoint_callback.last_path
-            is_inside = last == last_checkpoint(job.run_dir)  # else callbacks.checkpoint.dirpath is set
-            resume = shlex.quote(quoted(f"resume={job.run_dir if is_inside else last}"))
+            resume = shlex.quote(quoted(f"resume={job.run_dir}"))
             options = f"{resume}{_world_words(job.config, plan.world_info)}"
             log.say(f"Continue with: {job.program} -m imagenet_ddp.train {options}", whole=True)
         raise

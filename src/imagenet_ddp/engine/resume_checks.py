@@ -8,6 +8,7 @@ from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job, changes, changes_end
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.runs.folder import last_checkpoint
 from imagenet_ddp.system.text import count_noun
 
 
@@ -19,7 +20,9 @@ def require_same_data(parts: Run, checkpoint: Path, max_epochs: int | None, run_
             f"callbacks.checkpoint must be set to resume {checkpoint}, got none. Hint: set callbacks=default."
         )
     stored = read(checkpoint)[KEY]
-    in_place = checkpoint.resolve().parent.parent == run_dir.resolve()  # then summary.json may not be written yet
+    in_place = (
+        checkpoint.resolve().parent == last_checkpoint(run_dir).parent.resolve()
+    )  # then summary.json may not be written yet
     done = stored["epoch"] + (stored["kind"] == "epoch_end" and not in_place)
     if max_epochs is not None and 0 <= max_epochs <= done:
         raise ConfigError(

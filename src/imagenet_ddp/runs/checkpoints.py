@@ -45,7 +45,8 @@ def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
             )
         else:
             require_whole(checkpoint, "resume")
-        folder = checkpoint.resolve().parent.parent if checkpoint.resolve().parent.name == "checkpoints" else None
+        place = checkpoint.absolute().parent  # may be a link (callbacks.checkpoint.dirpath)
+        folder = place.parent if place.name == "checkpoints" else None
         finished = finished_epochs(folder) if folder else None
         return Resume(folder, checkpoint, finished, f"{damaged}Resuming from {checkpoint} (as set by resume=).")
     if run_dir is not None:

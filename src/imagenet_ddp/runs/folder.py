@@ -103,6 +103,31 @@ def last_checkpoint(folder: Path) -> Path:
     return folder / "checkpoints" / "last.ckpt"
 
 
+def place_checkpoints(run_dir: Path, wanted: Path) -> Path:
+    """Return the folder of a run's checkpoints, `checkpoints` in run_dir. If another folder is wanted
+    (callbacks.checkpoint.dirpath), make that one, and the first a link to it, so that a resume, a requeued job and a
+    report find the files. Raises ConfigError if the folder holds the checkpoints of another run."""
+    own, key = last_checkpoint(run_dir).parent, "callbacks.checkpoint.dirpath"
+    if wanted.resolve() == own.resolve():
+        return own
+    if own.exists() or own.is_symlink():
+        raise ConfigError(
+            f"{key} must be {own.resolve()}, where this run has its checkpoints, got {wanted}. Hint: leave {key} out."
+        )
+    if (wanted / "last.ckpt").exists():
+        raise ConfigError(
+            f"{key} must be a folder for this run alone, but {wanted} holds the checkpoints of another. "
+            f"Hint: set ++{key} to a new folder."
+        )
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        own.symlink_to(wanted.resolve(), target_is_directory=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{key}={wanted} cannot be used: {reason}. Hint: leave {key} out.") from error
+    return own
+
+
 def previous_checkpoint(last: Path) -> Path:
     """Return the path of previous.ckpt, which is the last.ckpt before the current one."""
     return last.with_name("previous.ckpt")
