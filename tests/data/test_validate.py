@@ -195,6 +195,13 @@ def test_a_table(tmp_path: Path):
     assert text.endswith("Hint: set data=table data.root=FILE.csv.")
 
 
+def test_a_folder_of_another_source_is_named(tree: Tree):
+    root = str(tree("pack/packed.json", "stl/stl10_binary/train_X.bin"))
+    for name, folder in (("packed", "pack"), ("stl10", "stl")):
+        found = validate(config(root=f"{root}/{folder}"), {})
+        assert found and all(f"data={name}`" in text for text in found)
+
+
 def test_own_data_is_left_alone():
     assert validate(config("mine", _target_="mypkg.Data", root="anything"), {}) == []
 

@@ -19,7 +19,7 @@ from imagenet_ddp.data.sources.listing import (
     is_image,
     map_concurrently,
 )
-from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES
+from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import describe_path
@@ -32,8 +32,6 @@ USUAL = {"train_dir": "train", "val_dir": "val", "val_fraction": None}
 
 
 class ImageFolder(SourceType):
-    name = "imagefolder"
-
     def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
         """For verb=check, only look for a folder, because mistakes inside it are reported with the images."""
         if found := self.check_root(data, environ):
@@ -151,7 +149,7 @@ class ImageFolder(SourceType):
 
     def _options(self, data: Mapping[str, Any]) -> list[str]:
         """Return the options that the content of data.root requires, without those that are set already."""
-        options = _without_typed(self.recognise(data["root"], Path(data["root"]), self.name), data)
+        options = _without_typed(options_for(data["root"], data["name"]), data)
         is_share = data["val_fraction"] is not None
         return [option for option in options if not (is_share and option.startswith("data.val_fraction="))]
 

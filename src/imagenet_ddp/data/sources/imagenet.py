@@ -23,7 +23,6 @@ NUM_CLASSES = 1_000
 
 
 class ImageNet(ImageFolder):
-    name = "imagenet"
     see = 'See "ImageNet in another form" in docs/data.md for a command for each form in which ImageNet is distributed.'
 
     def foreign_names(self, classes: Sequence[str], where: str) -> list[str]:

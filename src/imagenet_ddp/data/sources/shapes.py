@@ -23,7 +23,6 @@ VERSION = 2  # part of the cache folder's name, so increase it whenever an image
 
 
 class Shapes(ImageFolder):
-    name = "shapes"
     default_root = "the cache folder"
 
     def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
