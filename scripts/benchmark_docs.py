@@ -15,27 +15,27 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PHOTOGRAPHS = "data=imagefolder data.root=FOLDER data.image_size=224 data.batch_size=32"
 OPTIONS = {
-    "step": "benchmark=step",
-    "step_224": f"benchmark=step benchmark.num_steps=10 {PHOTOGRAPHS}",
-    "train": f"benchmark=train benchmark.num_steps=10 {PHOTOGRAPHS}",
-    "start": "benchmark=start benchmark.repeats=5",
-    "strategies": "benchmark=strategies",
-    "loader": "benchmark=loader data=imagefolder data.root=FOLDER",
+    "step": "scripts/benchmarks/step.py OUT",
+    "step_224": f"scripts/benchmarks/step.py OUT steps=10 {PHOTOGRAPHS}",
+    "train": f"-m imagenet_ddp.benchmark benchmark=train benchmark.num_steps=10 {PHOTOGRAPHS} hydra.run.dir=OUT",
+    "start": "scripts/benchmarks/start.py OUT",
+    "strategies": "scripts/benchmarks/strategies.py OUT",
+    "loader": "-m imagenet_ddp.benchmark benchmark=loader data=imagefolder data.root=FOLDER hydra.run.dir=OUT",
 }
-NOT_SHOWN = ("one_layer", "model", "runs", "parts", "examples", "best")  # details of single steps and of the machine
+NOT_SHOWN = ("runs", "parts", "examples")  # details of single steps and of the machine
 
 
 def main(folder: str, *modes: str) -> None:
     """Write docs/benchmarks/MODE.json for each mode, and renew the generated pages."""
     for mode in modes or OPTIONS:
         with tempfile.TemporaryDirectory() as work:
-            options = [word.replace("FOLDER", folder) for word in OPTIONS[mode].split()]
-            command = [sys.executable, "-m", "imagenet_ddp.benchmark", *options, f"hydra.run.dir={work}/run"]
+            words = [word.replace("FOLDER", folder).replace("OUT", f"{work}/run") for word in OPTIONS[mode].split()]
+            command = [sys.executable, *words]
             print("$", shlex.join(command), flush=True)
-            subprocess.run(command, check=True)
+            subprocess.run(command, check=True, cwd=DOCS.parent)
             content = json.loads(Path(work, "run/benchmark.json").read_text(encoding="utf-8"))
         content = {key: value for key, value in content.items() if key not in NOT_SHOWN}
-        content["command"] = f"python -m imagenet_ddp.benchmark {OPTIONS[mode]}"
+        content["command"] = f"python {OPTIONS[mode]}"
         (DOCS / "benchmarks").mkdir(exist_ok=True)
         (DOCS / "benchmarks" / f"{mode}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     subprocess.run([sys.executable, str(Path(__file__).with_name("doc_pages.py"))], check=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from omegaconf import MISSING
 
-from imagenet_ddp.benchmark import result_tables
+from imagenet_ddp.benchmark import results
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.known_terms import BY_NAME, Term, plain
 from imagenet_ddp.config import read_if
@@ -305,7 +305,7 @@ def performance() -> str:
         if not stored.is_file():  # not measured yet
             return f"{match[1]}\n{match[3]}"
         content = json.loads(stored.read_text(encoding="utf-8"))
-        return f"{match[1]}\n{result_tables.markdown(content)}\n{match[3]}"
+        return f"{match[1]}\n{results.markdown(content)}\n{match[3]}"
 
     marked = r"(<!-- begin: benchmark (\S+) -->)\n.*?(<!-- end: benchmark -->)"
     page = re.sub(marked, table, page, flags=re.DOTALL)

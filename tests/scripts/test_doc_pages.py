@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.benchmark.harness import row
+from imagenet_ddp.benchmark.results import row
 from imagenet_ddp.report.comparison.differences import find_differences
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run

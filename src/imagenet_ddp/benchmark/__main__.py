@@ -1,6 +1,6 @@
 """Measure how fast each part of training is on this machine, and find the bottleneck.
 
-    python -m imagenet_ddp.benchmark benchmark=loader|step|train|start|strategies|profile
+    python -m imagenet_ddp.benchmark benchmark=loader|train|step|profile
 
 Imports torch only once the command line is valid.
 
@@ -31,16 +31,18 @@ def main() -> None:
 
 
 def _measure(plan: options.Plan) -> None:
-    from imagenet_ddp.benchmark import harness
+    from imagenet_ddp.benchmark import results
+    from imagenet_ddp.benchmark.trainings import Trainings
 
     with import_torch():  # only some modes import torch
         mode = importlib.import_module(f"imagenet_ddp.benchmark.{plan.mode}")
     with (
         tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work,
-        closing(harness.Trainings(plan, Path(work).absolute())) as trainings,
+        closing(Trainings(plan.typed, Path(work).absolute(), mode.num_runs(plan))) as trainings,
     ):
-        results = mode.run(plan, trainings)
-    harness.finish(plan, overrides.shell_line("benchmark", sys.argv[1:]), results)
+        found = mode.run(plan, trainings)
+    command_line = overrides.shell_line("benchmark", sys.argv[1:])
+    results.finish(plan.folder, plan.mode, plan.options["repeats"], command_line, found)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Run benchmark=loader: measure the images per second from files and packs, and whether the model waits for them."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.benchmark import loader_advice, pytorch_examples
-from imagenet_ddp.benchmark.harness import Results, Trainings, machine, powers_of_two, row
+from imagenet_ddp.benchmark import pytorch_examples
 from imagenet_ddp.benchmark.options import Plan
-from imagenet_ddp.benchmark.timing import one_core, ratio, time_interleaved
+from imagenet_ddp.benchmark.results import Results, ratio, row
+from imagenet_ddp.benchmark.timing import one_core, time_interleaved
+from imagenet_ddp.benchmark.trainings import Trainings
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader
@@ -27,18 +29,26 @@ from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, percent
 
 BASELINE = "examples"
 WORKERS_EPOCH_S = 2.0  # approximate length of an epoch in which loader processes are timed
 MODEL_S = 15.0
+MARGIN = 1.1  # the loader is not the bottleneck if its images per second are at least this many times the model's
+SMALL_SHARE = 0.1  # if one process loads and trains, loading is a bottleneck above this share of its time
+
+
+def num_runs(plan: Plan) -> int:
+    return 0  # it starts no trainings
 
 
 def run(plan: Plan, trainings: Trainings) -> Results:
     config, options, data = plan.config, plan.options, plan.config["data"]
     process_plan = make_plan(config, WorldInfo())
     num_workers, reason = process_plan.num_workers
-    counts = sorted({*(options["num_workers"] or [0, *powers_of_two(num_cores())]), num_workers})
+    counts = sorted(
+        {*(options["num_workers"] or [0, *(2**power for power in range(num_cores().bit_length()))]), num_workers}
+    )
     variants = make_variants(config, options, trainings.work)
     total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
     with closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
@@ -76,8 +86,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     notes = []
     if model := figures["model"]:
         notes = [f"Model: {model['name']} in {model['precision']}, {model['images_per_s']:,.0f} images/s"]
-    conclusion = loader_advice.conclusion({**figures, "machine": machine()})
-    return Results(ratios, rows, conclusion, notes, figures)
+    return Results(ratios, rows, conclusion(figures, num_cores()), notes, figures)
 
 
 def _rounded(rates: Sequence[float]) -> dict[str, Any]:
@@ -150,3 +159,43 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
         "num_steps": times.num_steps,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
+
+
+def conclusion(figures: Mapping[str, Any], cores: int) -> str:
+    """Return whether the model waits for its images, and which change would help."""
+    num_workers = figures["num_workers"]
+    rate = figures["workers_images_per_s"][str(num_workers)]["median"]
+    processes = count_noun(num_workers, "loader process") if num_workers else "no loader processes"
+    start = f"The loader delivers {rate:,.0f} images/s with {processes} ({figures['why_num_workers']})"
+    if figures["model"] is None:
+        return f"{start}. The model was not measured (benchmark.model=false)."
+    needed = figures["model"]["images_per_s"]
+    start += f", and the model consumes {needed:,.0f} images/s. "
+    if num_workers == 0:
+        share = (1 / rate) / (1 / rate + 1 / needed)
+        start += f"One process does both, and loading takes {percent(share, 0)} of its time. "
+        if share > SMALL_SHARE:
+            part = "the" if share > 0.5 else "part of the"
+            return f"{start}Loading is {part} bottleneck. {_advice(figures, needed, cores)}"
+    elif rate < MARGIN * needed:
+        return f"{start}The bottleneck is the loader. {_advice(figures, needed, cores)}"
+    return f"{start}The bottleneck is the training step."
+
+
+def _advice(figures: Mapping[str, Any], needed: float, cores: int) -> str:
+    """Recommend the cheapest sufficient change (loader processes, packed JPEGs, packed pixels), else the fastest."""
+    max_workers = max(cores - 1, 1)
+    rates = {name: figures["images_per_s"][name]["median"] for name in figures["titles"] if name != "examples"}
+    counts = {name: math.ceil(MARGIN * needed / rate) for name, rate in rates.items()}
+    sufficient = [name for name, count in counts.items() if count <= max_workers]
+    name = sufficient[0] if sufficient else max(rates, key=lambda each: rates[each])
+    rate, count = rates[name], min(counts[name], max_workers)
+    change = f"data.num_workers={count}"
+    if name != next(iter(rates)):
+        form = "raw" if name == "packed_raw" else "jpeg"
+        change = f"`python -m imagenet_ddp.prepare prepare=pack prepare.form={form}` and {change}"
+    num_workers = figures["num_workers"]
+    if num_workers and count * rate <= figures["workers_images_per_s"][str(num_workers)]["median"]:
+        return "Nothing else that was measured is faster."
+    overlap = "" if num_workers else ", while the step computes"
+    return f"This would help: {change} (about {count * rate:,.0f} images/s{overlap})."

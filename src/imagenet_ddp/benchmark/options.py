@@ -19,8 +19,7 @@ FILES_FOR = {
 }
 ONLY_FOR = {
     "num_images": ("loader", "train"), "num_workers": ("loader",), "short_side": ("loader",), "quality": ("loader",),
-    "model": ("loader",), "num_steps": ("step", "train", "strategies", "profile"),
-    "repeats": ("loader", "step", "train", "start", "strategies"),
+    "model": ("loader",), "num_steps": ("step", "train", "profile"), "repeats": ("loader", "step", "train"),
 }  # fmt: skip
 
 
@@ -66,22 +65,17 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
 
 def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the mistakes in the options of the run to measure."""
-    model, devices = config["model"], config["trainer"]["devices"]
+    model = config["model"]
     found = []
     if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):
         found.append(
             "model must be a torchvision model for benchmark=train, because the loop of pytorch/examples supports no "
             f"others, got {model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
         )
-    if mode != "strategies" and config["trainer"]["num_nodes"] not in ("auto", 1):
+    if config["trainer"]["num_nodes"] not in ("auto", 1):
         found.append(
             f"trainer.num_nodes must be 1 in a benchmark, got {config['trainer']['num_nodes']}. Hint: leave "
             "trainer.num_nodes out. To measure several nodes, run `python -m imagenet_ddp.doctor` on each of them."
-        )
-    if mode == "strategies" and devices == 1:
-        found.append(
-            "trainer.devices must be auto or at least 2 for benchmark=strategies, got 1. Hint: "
-            "set trainer.devices=auto."
         )
     try:
         parse.command_line("train", list(typed), environ)

@@ -1,20 +1,14 @@
 """Time several functions in turns, so that other load on the machine affects all of them alike."""
 
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 MIN_TIME_S = 0.3  # minimum of one measurement; a shorter function is repeated within its turn
-
-
-def ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median of value / other over the repeats."""
-    return statistics.median(value / other for value, other in zip(values, others, strict=True))
 
 
 def time_interleaved(

@@ -4,10 +4,11 @@ pytorch/examples."""
 import json
 import math
 import statistics
+from dataclasses import asdict
 
-from imagenet_ddp.benchmark.harness import MEASURED, Results, Trainings, device_figures, row, smaller_work, title
 from imagenet_ddp.benchmark.options import Plan
-from imagenet_ddp.benchmark.timing import ratio
+from imagenet_ddp.benchmark.results import Results, ratio, row
+from imagenet_ddp.benchmark.trainings import ONE_DEVICE, Trainings, smaller_work, title
 from imagenet_ddp.benchmark.variants import link_images
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent
@@ -15,6 +16,10 @@ from imagenet_ddp.system.text import count_noun, percent
 WARM_UP = 5  # steps that are not timed
 WAITS = 0.1  # the loader is part of the bottleneck if at least this share of the time is spent waiting for data
 GAP = 0.9  # loader and step compete for cores if end-to-end training is slower than this share of the slower one
+
+
+def num_runs(plan: Plan) -> int:
+    return 3 * plan.options["repeats"]
 
 
 def run(plan: Plan, trainings: Trainings) -> Results:
@@ -25,23 +30,22 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     link_images(config, options["num_images"], tree, at_least=(WARM_UP + steps + 2) * batch_size + 8)
     files = (
         "data.name=imagefolder", f"data.root={json.dumps(str(tree))}", "data.train_dir=train", "data.val_dir=val",
-        "data.val_fraction=null", "trainer.devices=1", *MEASURED,
+        "data.val_fraction=null", *ONE_DEVICE,
     )  # fmt: skip
-    trainings.expect(3 * options["repeats"])
     ends, parts, theirs, workers = [], [], [], 0
     for _ in range(options["repeats"]):
         ends.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP))
         parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
-        workers = ends[0]["num_workers"]
+        workers = ends[0].num_workers
         loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
         settings = {"loader": loader, "arch": config["model"]["name"], "steps": steps, "warm_up": WARM_UP}
-        theirs.append(trainings.script("pytorch_examples", ends[0], **settings))
+        theirs.append(trainings.script("imagenet_ddp.benchmark.pytorch_examples", ends[0], **settings))
     rates = {
         "examples": [batch_size / each["step_s"] for each in theirs],
-        "ours": [each["batch_size"] / each["step_s"]["ours"][0] for each in ends],
-        "step": [each["batch_size"] / each["step_s"]["ours"][0] for each in parts],
+        "ours": [each.rates[0] for each in ends],
+        "step": [each.rates[0] for each in parts],
     }
-    loader_rates = [each["loader_images_per_s"] for each in parts]
+    loader_rates = [each.loader_images_per_s for each in parts]
     least = [min(pair) for pair in zip(loader_rates, rates["step"], strict=True)]
     ratios: dict[str, float | None] = {
         "train": round(ratio(rates["ours"], rates["examples"]), 3),
@@ -57,11 +61,12 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     ]
     rows.append(row("Loader alone", "this project's loader", "images/s", loader_rates))
     medians = {name: statistics.median(values) for name, values in {**rates, "loader": loader_rates}.items()}
-    figures, line = device_figures(ends[-1], medians["ours"])
-    waits = {name: statistics.median(each["data_wait_frac"] for each in found) for name, found in
-             (("ours", ends), ("examples", theirs))}  # fmt: skip
+    waits = {
+        "ours": statistics.median(each.data_wait_frac or 0.0 for each in ends),
+        "examples": statistics.median(each["data_wait_frac"] for each in theirs),
+    }
     notes = [
-        line,
+        ends[-1].line(medians["ours"]),
         f"Waiting for data: {percent(waits['ours'], 0)} of the time, pytorch/examples {percent(waits['examples'], 0)}, "
         f"both with {count_noun(workers, 'loader process') if workers else 'no loader processes'}",
         f"End-to-end speed relative to the slower of loader and step: {ratios['end_to_end']:.2f}",
@@ -72,10 +77,10 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     return Results(
         ratios,
         rows,
-        _conclusion(medians, waits["ours"], workers, ends[0]["device"]),
+        _conclusion(medians, waits["ours"], workers, ends[0].device),
         notes,
-        {"data_wait_frac": waits, "num_workers": workers, "model": figures, "runs": ends, "parts": parts,
-         "examples": theirs, "num_steps": steps},
+        {"data_wait_frac": waits, "num_workers": workers, "num_steps": steps,
+         "runs": [asdict(each) for each in ends], "parts": [asdict(each) for each in parts], "examples": theirs},
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ from imagenet_ddp.cli import known_terms
 
 # Groups, keys and choices of earlier versions -> what to do instead.
 REMOVED = {
+    "benchmark=start": "run scripts/benchmarks/start.py of the repository",
+    "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
     "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",

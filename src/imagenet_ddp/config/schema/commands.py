@@ -292,7 +292,7 @@ class PrepareConfig(CommonConfig):
     out: Annotated[str | None, "Folder to write."] = None
 
 
-BENCHMARKS = ("loader", "step", "train", "start", "strategies", "profile")
+BENCHMARKS = ("loader", "train", "step", "profile")
 
 
 @dataclass

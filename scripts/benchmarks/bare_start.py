@@ -1,6 +1,6 @@
 """Import torch, torchvision and Lightning, take one training step, and record when it ended.
 
-This script is the baseline of benchmark=start. It imports nothing from this package.
+This is the baseline of start.py. It imports nothing from imagenet_ddp.
 """
 
 import json

@@ -1,9 +1,11 @@
-"""Build the loops that training is compared with: a bare loop and plain Lightning, with the same net and optimizer."""
+"""Loops that training is compared with, with the same net and optimizer: a bare loop and plain Lightning; and a probe
+that lets them take turns with the steps of a training run."""
 
 import contextlib
 import copy
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,12 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import profile
 from torchmetrics.classification import MulticlassAccuracy
 
+from imagenet_ddp.benchmark.probe import SETTLE, Probe, Ready, new_profiler
 from imagenet_ddp.performance.step_timer import synchronize
 from imagenet_ddp.performance.train_step import AUTOCAST
-
-SETTLE = 1  # untimed steps at the start of each turn, because the caches still hold the previous loop's data
 
 
 class OneLayer(nn.Sequential):
@@ -29,19 +31,6 @@ class OneLayer(nn.Sequential):
 
     def __init__(self, num_classes: int):
         super().__init__(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, num_classes))
-
-
-class Ready:
-    """A loader that cycles through batches held in memory. An epoch has `length` batches."""
-
-    def __init__(self, batches: Sequence[Mapping[str, Any]], length: int):
-        self.batches, self._length = batches, length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self):
-        return (dict(self.batches[number % len(self.batches)]) for number in range(self._length))
 
 
 class BareLoop:
@@ -178,5 +167,41 @@ class NaiveLightning:
         assert self._trainer.fit_loop.max_epochs is not None
         self._trainer.fit_loop.max_epochs += 1
         with Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
-            self._trainer.fit(self._module, Ready(self._batches, SETTLE + num_steps + 1))
+            self._trainer.fit(self._module, Ready([*map(dict, self._batches)], SETTLE + num_steps + 1))
         return self._clock.step_s
+
+
+class Alternating(Probe):
+    """Time the steps of a training run on batches in memory in turns with other loops, so that other work on the
+    machine affects all of them. against: "bare" (BareLoop), "naive" (NaiveLightning), "loop" (NaiveLightning that logs
+    nothing)."""
+
+    def __init__(self, out: str, *, against: Sequence[str], **options: Any):
+        super().__init__(out, ready=True, **options)
+        self._against = tuple(against)
+        self._others: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for name in self._against:
+            loop: Any = BareLoop(trainer, pl_module, self.batches)
+            if name != "bare":
+                loop = NaiveLightning(trainer, pl_module, loop, self.out.parent, logs=name == "naive")
+            self._others[name] = loop
+        self.found["others_s"] = {name: [] for name in self._against}
+        super().on_train_start(trainer, pl_module)
+
+    def before_turn(self) -> None:
+        for name, other in self._others.items():
+            self.found["others_s"][name].append(other.turn(self.steps))
+
+    def after_profile(self, profiled: profile) -> None:
+        with new_profiler() as of_bare:
+            for number in range(self.profiled):
+                self._others["bare"].step(number)
+        self.found["collectives"] = {"ours": _collectives(profiled), "bare": _collectives(of_bare)}
+
+
+def _collectives(profiled: profile) -> dict[str, int]:
+    """Count the calls of each collective operation in torch's dispatcher, which also sees the calls from
+    DistributedDataParallel's C++ code."""
+    return dict(Counter(event.name for event in profiled.events() or () if event.name.startswith("c10d::")))

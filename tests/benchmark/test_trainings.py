@@ -1,10 +1,8 @@
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from imagenet_ddp.benchmark.harness import Trainings
+from imagenet_ddp.benchmark.trainings import Trainings
 from imagenet_ddp.errors import RunError
 
 
@@ -18,7 +16,6 @@ from imagenet_ddp.errors import RunError
 def test_a_failed_run(printed: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "measured.py").write_text(f"{printed}raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    plan: Any = SimpleNamespace(typed=())
     with pytest.raises(RunError) as caught:
-        Trainings(plan, tmp_path)._run("measured", [], tmp_path / "0")
+        Trainings([], tmp_path, 1)._run(["-m", "measured"], tmp_path / "0")
     assert str(caught.value) == f"a measured run ended with exit code 3. Hint: {hint.format(tmp_path.parent)}"

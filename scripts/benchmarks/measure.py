@@ -1,0 +1,50 @@
+"""What the scripts of this folder share: python scripts/benchmarks/NAME.py FOLDER [repeats=N] [steps=N] [OPTION ...]
+
+FOLDER gets benchmark.json and benchmark.png. repeats, steps: of each measurement. OPTION: as for train.
+"""
+
+import contextlib
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.benchmark import results
+from imagenet_ddp.benchmark.trainings import Trainings
+from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.cli.parse import command_line
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Job:
+    config: dict[str, Any]  # of train, with the typed options
+    typed: list[str]
+    trainings: Trainings
+    repeats: int
+    steps: int
+    allowed: str  # the option that lets train import loops.py
+
+
+def main(name: str, run: Callable[[Job], results.Results], num_runs: Callable[[int], int]) -> None:
+    """Measure, and write and print the results. num_runs: the runs to expect for this number of repeats."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    folder, *words = sys.argv[1:]
+    own = dict(word.split("=") for word in words if word.startswith(("repeats=", "steps=")))
+    typed = [word for word in words if word.partition("=")[0] not in own]
+    config = plain(command_line("train", typed, os.environ, compose_only=True).configs[0])
+    repeats, steps = int(own.get("repeats", 5)), int(own.get("steps", 20))
+    allowed = f"allow_targets=[{','.join([*config['allow_targets'], 'loops'])}]"
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as work,
+        contextlib.closing(Trainings(typed, Path(work), num_runs(repeats))) as trainings,
+    ):
+        found = run(Job(config, typed, trainings, repeats, steps, allowed))
+    command = shlex.join(["python", f"scripts/benchmarks/{name}.py", *sys.argv[1:]])
+    results.finish(Path(folder), name, repeats, command, found)

@@ -1,0 +1,143 @@
+"""Write benchmark.json and benchmark.png, and show them as tables. Does not import torch."""
+
+import os
+import statistics
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from imagenet_ddp.runs import plot_style, summary
+from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
+from imagenet_ddp.system.text import percent
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, as_text, shorten_middle, text_cell
+
+Content = Mapping[str, Any]  # the content of benchmark.json
+WIDTH = 80
+
+
+@dataclass
+class Results:
+    """The results of one mode. rows: the rows of the tables and the picture, each made by row(). figures: all other
+    measurements."""
+
+    ratios: dict[str, float | None]
+    rows: list[dict[str, Any]]
+    conclusion: str
+    notes: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def row(
+    group: str, title: str, unit: str, values: Sequence[float], ratio: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return one row of a table. group: the table's title. values: one per repeat. ratio: relative to the first row of
+    the table."""
+    rounded = [round(value, 4) for value in values]
+    over = None if ratio is None else round(ratio, 3)
+    figures = {"median": statistics.median(rounded), "all": rounded, "ratio": over}
+    return {"group": group, "title": title, "unit": unit, **figures, **more}
+
+
+def ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median of value / other over the repeats."""
+    return statistics.median(value / other for value, other in zip(values, others, strict=True))
+
+
+def finish(folder: Path, mode: str, repeats: int, command: str, results: Results) -> None:
+    """Write benchmark.json and benchmark.png, and print the tables."""
+    content = {"mode": mode, **vars(results), **results.figures, "repeats": repeats, "machine": machine()}
+    content |= summary.provenance(command)
+    del content["figures"]
+    summary.write_json(folder / "benchmark.json", content)
+    atomic_write(folder / "benchmark.png", draw(content))
+    print(text(content))
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    print(f"Written to {folder}: {', '.join(names)}")
+
+
+def machine() -> dict[str, Any]:
+    return {"cpu": cpu_model(), "num_cores": num_cores(), "system": sys.platform, "load": os.getloadavg()[0]}
+
+
+def text(content: Content) -> str:
+    """Return tables, notes and conclusion for a terminal, in lines of at most 80 columns."""
+    lines = [line for table in _tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
+    for line in [*content["notes"], "", content["conclusion"], ""]:
+        lines += textwrap.wrap(line, WIDTH) or [""]
+    return "\n".join(lines)
+
+
+def markdown(content: Content) -> str:
+    """Return tables, notes, machine, versions and command as Markdown for docs/performance.md."""
+    machine, versions = content["machine"], content["versions"]
+    parts = ["\n".join(as_markdown(table)) for table in _tables(content)]
+    if notes := [*content["notes"], content["conclusion"]]:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    parts.append(
+        f"Medians of {content['repeats']}; {machine['num_cores']} cores of {machine['cpu']}, "
+        f"torch {versions['torch']}, lightning {versions['lightning']}, {content['finished_at'][:10]}: "
+        f"`{content['command']}`"
+    )
+    return "\n\n".join(parts)
+
+
+def _tables(content: Content) -> list[Table]:
+    """Return one table for each group of rows."""
+    made = []
+    for group, rows in groupby(content["rows"], key=lambda row: row["group"]):
+        rows = list(rows)
+        columns = [Column("", group, right=False), Column("", rows[0]["unit"])]
+        more = {"all": "range"} if any(len(row["all"]) > 1 for row in rows) else {}
+        more |= {key: key for key in ("ratio", "share", "MiB") if any(row.get(key) is not None for row in rows)}
+        columns += [Column("", title) for title in more.values()]
+        made.append(Table(columns, [_cells(row, more) for row in rows]))
+    return made
+
+
+def _cells(row: Mapping[str, Any], more: Mapping[str, str]) -> list[Cell]:
+    texts = {
+        "all": f"{_number(min(row['all']))} to {_number(max(row['all']))}",
+        "ratio": "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        "share": percent(row["share"], 1) if row.get("share") is not None else "",
+        "MiB": f"{row['MiB']:,.0f}" if row.get("MiB") is not None else "",
+    }
+    return [text_cell(row["title"]), Cell(None, _number(row["median"])), *(Cell(None, texts[key]) for key in more)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def draw(content: Content) -> bytes:
+    """Return a PNG with one panel per group of rows, one bar per median, and one dot per repeat."""
+    groups = [(name, list(rows)) for name, rows in groupby(content["rows"], key=lambda row: row["group"])]
+    heights = [len(rows) + 1.2 for _, rows in groups]
+    machine = content["machine"]
+    most = max(len(row["all"]) for row in content["rows"])
+    repeats = f"; medians and all {most} repeats" if most > 1 else ""
+    subtitle = f"{machine['cpu']}, {machine['num_cores']} cores{repeats}"
+    figure = plot_style.new_figure(9, 0.9 + 0.42 * sum(heights), f"benchmark={content['mode']}", subtitle)
+    panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (name, rows) in zip(panels, groups, strict=True):
+        for place, row in enumerate(rows):
+            color = plot_style.PALETTE[0] if row.get("own", True) else "#9AA3AF"
+            axes.barh(place, row["median"], color=color, height=0.62)
+            if most > 1:
+                axes.plot(row["all"], [place] * len(row["all"]), "o", color="black", markersize=3, alpha=0.5)
+            shown = f"  {row['median']:,.4g}" + (f"  ({row['ratio']:.2f})" if row["ratio"] is not None else "")
+            axes.text(max(row["median"], *row["all"]), place, shown, va="center", fontsize=9)
+        axes.set_yticks(range(len(rows)), [shorten_middle(row["title"], 44) for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.25 * max(max(row["all"]) for row in rows))
+        axes.set_title(name, loc="left", fontsize=11)
+        axes.set_xlabel(rows[0]["unit"])
+        axes.grid(True, axis="x", color="#E4E6EA")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+    return plot_style.png(figure)
