@@ -242,7 +242,8 @@ def test_sums_are_those_of_a_plain_count() -> None:
 
 
 def approx(means: Means) -> Any:
-    return Means(**{name: pytest.approx(value) for name, value in vars(means).items()})
+    values: dict[str, Any] = {name: pytest.approx(value) for name, value in vars(means).items()}
+    return Means(**values)
 
 
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])

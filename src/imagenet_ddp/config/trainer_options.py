@@ -64,7 +64,7 @@ ACCEPTED: dict[str, TrainerKey] = {
     ),
     "num_nodes": TrainerKey(
         AUTO | integer(1),
-        "auto (nodes that come and go: torchrun --nnodes=1:4 --max-restarts=10 -m imagenet_ddp.train resume=auto)",
+        "auto (torchrun starts nodes that come and go: docs/launching.md)",
         "Number of machines.",
     ),
     "precision": TrainerKey(
