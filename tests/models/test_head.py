@@ -16,7 +16,7 @@ from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
 OLD, NEW, BATCH = 12, 7, 4
 # A small net of each family, by image size. The first two lines are quick. RepVGG and ReXNet are left out, because
-# torch 2.15 damages the heap in the backward pass of repvgg_a0 in channels_last on a CPU.
+# torch 2.15 damaged the heap in their training in channels_last on a CPU.
 NETS = {
     ("torchvision", 64): "resnet18 squeezenet1_1 efficientnet_b0",
     ("timm", 32): "tf_efficientnet_lite0 deit_tiny_distilled_patch16_224",
@@ -67,7 +67,8 @@ def test_a_new_head_starts_at_the_loss_of_guessing_and_all_of_it_learns(
     assert loss.item() == pytest.approx(math.log(NEW), rel=0.02)
     bce = Loss({**asdict(LossConfig()), "name": "bce"}, NEW)(logits, target, reduction="mean")
     assert bce.item() == pytest.approx(math.log(2), rel=0.02)
-    loss.backward()
-    for head in heads:
-        for key, parameter in net.get_submodule(head).named_parameters():
-            assert parameter.grad is not None and parameter.grad.abs().max() > 0, f"{head}.{key} never learns"
+    named = [(f"{head}.{key}", each) for head in heads for key, each in net.get_submodule(head).named_parameters()]
+    # only the heads' gradients: torch 2.15 damages the heap in the backward pass of some nets in channels_last on a CPU
+    gradients = torch.autograd.grad(loss, [parameter for _, parameter in named], allow_unused=True)
+    for (key, _), gradient in zip(named, gradients, strict=True):
+        assert gradient is not None and gradient.abs().max() > 0, f"{key} never learns"
