@@ -14,7 +14,7 @@ from faults.breakages import Scene, make_read_only, small_disk
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.folder import is_locked, lock, make_given, make_new, remove_refused
+from imagenet_ddp.runs.folder import is_locked, lock, make_given, make_new, place_checkpoints, remove_refused
 
 
 def test_many_at_once_have_one_each(tmp_path: Path) -> None:
@@ -157,6 +157,18 @@ def test_each_run_of_one_job_finds_its_own_folder(tmp_path: Path) -> None:
     for path in made:
         folder.remove_refused(path, ConfigError(""))
     assert not made[0].exists() and made[1].exists()
+
+
+def test_a_refused_run_leaves_no_link_to_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the link, the folder would look like that of a run, and refuse the corrected command."""
+    monkeypatch.chdir(tmp_path)
+    made = make_given(Path("r"))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/mine.ckpt").touch()
+    place_checkpoints(made, tmp_path / "disk")
+    remove_refused(made, ConfigError("no room"))
+    assert not made.exists()
+    assert (tmp_path / "disk/mine.ckpt").exists()
 
 
 def test_checkpoints_on_another_disk_are_found_in_the_run_folder(run: Run, tree: Path, tmp_path: Path) -> None:

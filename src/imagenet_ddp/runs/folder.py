@@ -234,7 +234,11 @@ def remove_refused(folder: Path, error: BaseException) -> None:
     with suppress(OSError):  # a read-only disk or a mount point; the user is shown `error` itself
         if code == 1 or not folder.is_dir() or is_locked(folder) or (code > 128 and any(folder.glob("logs/*"))):
             return
-        if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR}:
+        link = last_checkpoint(folder).parent  # of place_checkpoints
+        own = {"logs", ".lock", MADE_FOR, *([link.name] if link.is_symlink() else [])}
+        if {path.name for path in folder.iterdir()} <= own:
+            if link.is_symlink():
+                link.unlink()
             shutil.rmtree(folder / "logs", ignore_errors=True)
             for name in (".lock", MADE_FOR):
                 (folder / name).unlink(missing_ok=True)
