@@ -18,7 +18,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, log_interval, validates_next
 from imagenet_ddp.callbacks.resume_position import continue_at, describe
-from imagenet_ddp.callbacks.train_log import Best, find_log
+from imagenet_ddp.callbacks.scores import Best
+from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.folder import previous_checkpoint

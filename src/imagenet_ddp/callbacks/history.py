@@ -6,7 +6,8 @@ from typing import Any
 
 import lightning.pytorch as L
 
-from imagenet_ddp.callbacks.train_log import Best, TrainLog, find_log
+from imagenet_ddp.callbacks.scores import Best
+from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs.curves_figure import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -34,6 +35,8 @@ class History(L.Callback):
     the folder's name. curves: whether to draw curves.png.
     """
 
+    _train_log: TrainLog  # set in setup()
+
     def __init__(
         self,
         run_dir: str | Path | None = None,
@@ -44,7 +47,6 @@ class History(L.Callback):
         mode: str = "max",
     ):
         self._best = Best(monitor, mode)
-        self._log: TrainLog | None = None
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.title = title
         self.curves = curves
@@ -57,29 +59,28 @@ class History(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.run_dir = self.run_dir or Path(trainer.default_root_dir)
-        self._log = find_log(trainer)
-        self._best = self._log.track(self._best)
+        self._train_log = find_log(trainer)
+        self._best = self._train_log.track(self._best)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)  # without the rows that a resumed run writes again
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert self._log is not None
-        epoch, means, times = trainer.current_epoch + 1, self._log.epoch_means, self._log.train_times.epoch
+        epoch, means, times = trainer.current_epoch + 1, self._train_log.epoch_means, self._train_log.train_times.epoch
         row: dict[str, Any] = {
             "epoch": epoch,
             "step": trainer.global_step,
             **{name: float(value) for name, value in trainer.callback_metrics.items() if _is_of_epoch(name)},
-            **self._log.scores,
+            **self._train_log.scores,
             f"best/{self._best.monitor}": self._best.value,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "train_s": round(self._log.elapsed_s, 2),
+            "train_s": round(self._train_log.elapsed_s, 2),
         }
         if means is not None:
             row |= {name: float(value) for name, value in means.named().items()}  # in full precision
             row["images_per_s"] = round(times.images_per_s, 2)
             row["data_wait_frac"] = round(times.data_wait_frac, 4)
-        if self._log.scores and (counted := getattr(pl_module, "num_counted", None)):
+        if self._train_log.scores and (counted := getattr(pl_module, "num_counted", None)):
             row["num_val_images_counted"] = counted[0]
         # an epoch that trainer.max_steps or trainer.max_time ended early already has a row when the run is resumed
         self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]

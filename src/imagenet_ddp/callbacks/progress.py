@@ -12,7 +12,8 @@ import torch
 
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
-from imagenet_ddp.callbacks.train_log import Best, Means, TrainLog, find_log
+from imagenet_ddp.callbacks.scores import Best, Means
+from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import duration, format_loss, percent
@@ -39,6 +40,8 @@ class Progress(L.Callback):
     other modules, there is one line per epoch, made from trainer.callback_metrics. Requires TrainLog.
     """
 
+    _train_log: TrainLog  # set in setup()
+
     def __init__(
         self,
         log: Log | None = None,
@@ -49,7 +52,6 @@ class Progress(L.Callback):
     ):
         self.run_log = log  # not named `log`, because Lightning overwrites that attribute
         self._best = Best(monitor, mode)
-        self._train_log = TrainLog()  # replaced by the trainer's
         self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
         self._has_top5 = True

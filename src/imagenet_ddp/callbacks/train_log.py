@@ -2,11 +2,10 @@
 the loggers read them here."""
 
 import contextlib
-import math
 import os
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +14,11 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval
+from imagenet_ddp.callbacks.scores import Best, Means, is_hit, on_cpu
 from imagenet_ddp.callbacks.step_times import Span, StepTimes
 from imagenet_ddp.data.workers import loader_workers
-from imagenet_ddp.models.metrics import has_class
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it
-
-
-@dataclass(frozen=True)
-class Means:
-    """Means over images; top1 and top5 are fractions."""
-
-    loss: float
-    top1: float
-    top5: float
-
-    @classmethod
-    def from_sums(cls, sums: Iterable[float]) -> "Means":
-        """sums: of the losses, of the top-1 hits and of the top-k hits, and the number of images."""
-        loss, hits1, hits5, count = sums
-        count = max(count, 1.0)
-        return cls(loss / count, hits1 / count, hits5 / count)
-
-    def named(self, suffix: str = "") -> dict[str, Tensor]:
-        return _on_cpu({f"train/{name}{suffix}": value for name, value in asdict(self).items()})
-
-
-@dataclass
-class Best:
-    """The best score of a metric so far. mode: min or max. value: None before the first validation. epoch: the epoch,
-    counted from 1, in which it was reached. step: the number of optimizer steps after which it was reached."""
-
-    monitor: str = "val/top1"
-    mode: str = "max"
-    value: float | None = None
-    epoch: int = 0
-    step: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.mode not in ("min", "max"):
-            raise ValueError(f"mode must be min or max, got {self.mode!r}")
-
-    def update(self, trainer: L.Trainer) -> None:
-        """Read the score of the validation that has just ended."""
-        value = float(trainer.callback_metrics.get(self.monitor, math.nan))
-        sign = 1 if self.mode == "max" else -1
-        if not math.isnan(value) and (self.value is None or sign * value > sign * self.value):
-            self.value, self.epoch, self.step = value, trainer.current_epoch + 1, trainer.global_step
 
 
 class TrainLog(L.Callback):
@@ -161,7 +118,7 @@ class TrainLog(L.Callback):
             rest = {"lr": lr, "images_per_s": span.images_per_s, "data_wait_frac": span.data_wait_frac}
             if pl_module.device.type == "cuda":
                 rest["gpu_memory_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
-            self._log(trainer, means.named(), _on_cpu(rest))
+            self._log(trainer, means.named(), on_cpu(rest))
 
     def _log(self, trainer: L.Trainer, shown: dict[str, Tensor], rest: dict[str, Tensor]) -> None:
         """Do the work of pl_module.log_dict, which would take 3 ms, and 40 µs in each later step. shown: metrics that
@@ -332,18 +289,6 @@ def find_log(trainer: L.Trainer) -> TrainLog:
             "Hint: add imagenet_ddp.callbacks.TrainLog() as the first of the callbacks."
         )
     return log
-
-
-def is_hit(logits: Tensor, target: Tensor, top_k: int) -> Tensor:
-    """Return bool (B, top_k): whether the target of each image has the highest, second highest, ... logit.
-    Never for logits that are not finite."""
-    return (logits.topk(top_k).indices == target.unsqueeze(1)) & has_class(logits).unsqueeze(1)
-
-
-def _on_cpu(values: dict[str, float]) -> dict[str, Tensor]:
-    """Return the values as CPU tensors. Lightning would copy plain numbers to the device, and progress bars would then
-    wait for the device in each step."""
-    return dict(zip(values, torch.tensor([*values.values()], dtype=torch.float64).unbind(), strict=True))
 
 
 def _cpu_s(trainer: L.Trainer) -> float:
