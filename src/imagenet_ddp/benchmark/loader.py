@@ -157,7 +157,7 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
         "precision": plan.precision.value,
         "images_per_s": round(config["data"]["batch_size"] / times.compute_s, 1),
         "num_steps": times.num_steps,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": step_timer.device_name(device),
     }
 
 

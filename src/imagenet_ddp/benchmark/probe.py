@@ -14,9 +14,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.performance.step_timer import synchronize
+from imagenet_ddp.callbacks.train_log import find_log
+from imagenet_ddp.performance.step_timer import device_name, synchronize
 
 NUM_READY = 2  # batches held in memory
 SETTLE = 1  # untimed steps at the start of each turn, because the caches may hold the data of other work
@@ -149,13 +148,13 @@ class Probe(L.Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        metrics, data = find_callback(trainer, TrainLog), trainer.datamodule  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         net: Any = pl_module.net
         device = pl_module.device
         self.found |= {
-            "data_wait_frac": metrics.train_times.epoch.data_wait_frac if metrics else None,
+            "data_wait_frac": find_log(trainer).train_times.epoch.data_wait_frac,
             "precision": str(trainer.precision),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "device": device_name(device),
             "num_threads": torch.get_num_threads(),
             "num_workers": data.options["num_workers"],
             "peak_memory_mib": round(_peak_memory(device) / 2**20, 1),

@@ -14,7 +14,7 @@ import numpy as np
 from imagenet_ddp.data import validate
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.registry import open_source, source_type
+from imagenet_ddp.data.sources.registry import SOURCES, open_source, source_type
 from imagenet_ddp.errors import ConfigError
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
@@ -46,7 +46,7 @@ def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str])
     ConfigError for what is found only by opening the source."""
     if data["_target_"]:
         return Layout(validate.validate({"data": data}, environ))
-    kind = source_type(data["name"]) if data["name"] in validate.SOURCES else None
+    kind = source_type(data["name"]) if data["name"] in SOURCES else None
     more = f" {kind.see}" if kind and kind.see else ""
     mistakes = [text + more for text in validate.validate({"data": data}, environ)]
     if mistakes or kind is None:

@@ -260,7 +260,8 @@ def _decide(
     for arrival, each in sorted(roster.arrived.items(), key=lambda item: item[0] != own_arrival):
         numbers[arrival] = each["number"] if each["number"] is not None else free.pop(0)
     ordered = [roster.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
-    members = [{**{key: each[key] for key in facts.this_process()}, **each["details"]} for each in ordered]
+    keys = facts.this_process().keys()
+    members = [{**{key: each[key] for key in keys}, **each["details"]} for each in ordered]
     mistakes = facts.differences([each["equal"] for each in ordered], roster.noun) or find_mistakes(members)
     return {"mistakes": mistakes, "numbers": numbers, "members": members}
 

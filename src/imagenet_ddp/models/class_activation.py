@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.features import evaluating
 
 LEAST_SIDE = 4  # rows and columns; a 2 × 2 layer, as with 32-pixel images, shows little and favours a corner
 STRENGTH = 0.55  # opacity of the colours over the image where the map is 1
@@ -32,11 +33,9 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
         elif output.ndim == 3:
             found.clear()
 
-    was_training = net.training
-    net.eval()
     hooks = [module.register_forward_hook(look) for module in net.modules() if module is not net]
     try:
-        with torch.enable_grad():
+        with evaluating(net), torch.enable_grad():
             logits = net(images.detach().requires_grad_())
             if not found or not found[0].requires_grad:
                 raise ConfigError(
@@ -48,7 +47,6 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
     finally:
         for hook in hooks:
             hook.remove()
-        net.train(was_training)
     # Dimensions 1 and 2 are rows and columns, and the channels are last, if only these two are equal, as in Swin.
     side_by_side = found[0].shape[1] == found[0].shape[2] != found[0].shape[3]
     channels = 3 if side_by_side else 1

@@ -225,6 +225,11 @@ def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) 
     return _across_ranks([statistics.median(seconds)], device, dist.ReduceOp.MAX)[0]
 
 
+def device_name(device: torch.device) -> str:
+    """Return the model of a GPU, or the kind of another device, such as cpu."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def synchronize(device: torch.device) -> None:
     """Wait for all work that is queued on the device."""
     if device.type == "cuda":
