@@ -1,6 +1,9 @@
 """A last layer that starts from logistic regression, in real runs."""
 
+import csv
+import json
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -41,6 +44,8 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(run: Run, tre
         state = torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
         val = re.search(r"val loss \S+ top-1 (\S+) %", result.stdout)
         assert val
+        assert "epoch 0/1 (regression on frozen features): val loss" in result.stdout
+        assert f"Best val top-1 {val[1]} % (epoch 0: regression on frozen features)" in result.stdout
         found[name] = (accuracy[1], val[1], state["net.classifier.1.weight"], state["net.classifier.1.bias"])
     for name in ("two", "dp"):
         assert found[name][:2] == found["one"][:2]
@@ -65,6 +70,35 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(run: Run, tre
     assert min(distances) < 1e-3, "the layer is no minimum of the objective"
     right = F.linear(val_features, *tried[distances.index(min(distances))]).argmax(1) == val_targets
     assert f"{100 * right.float().mean():.2f}" == found["one"][1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_best_checkpoint_is_never_worse_than_the_regression(
+    run: Run, tree: Path, weights: Path, tmp_path: Path, devices: int
+):
+    """Training that spoils the net leaves the regression as best.ckpt, from which a run continues as from its start."""
+    result = run("train", *SMALL, f"data.root={tree}", f"model.weights={weights}", "model.head=regression",
+                 "optim.lr=3", f"trainer.devices={devices}", "hydra.run.dir=whole")  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = list(csv.DictReader((tmp_path / "whole/metrics.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    top1 = [float(row["val/top1"]) for row in rows]
+    assert top1[0] > max(top1[1:]) and {float(row["best/val/top1"]) for row in rows} == {top1[0]}
+    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+    assert (summary["best/val/top1"], summary["best_epoch"]) == (top1[0], 0)
+    best = tmp_path / "whole/checkpoints/best.ckpt"
+    evaluated = run("evaluate", f"checkpoint={best}", "hydra.run.dir=e")
+    assert f"top-1 {100 * top1[0]:.2f} %" in evaluated.stdout, evaluated.stdout + evaluated.stderr
+
+    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    resumed = run("train", "resume=again/checkpoints/best.ckpt")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "features" not in resumed.stdout
+    states = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("whole", "again")]
+    torch.testing.assert_close(states[1]["state_dict"], states[0]["state_dict"], rtol=0, atol=0)
+    again = list(csv.DictReader((tmp_path / "again/metrics.csv").read_text().splitlines()))
+    assert [row["val/top1"] for row in again] == [row["val/top1"] for row in rows]
 
 
 @pytest.mark.parametrize(

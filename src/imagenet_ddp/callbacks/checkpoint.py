@@ -16,7 +16,14 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
-from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, log_interval, validates_next
+from imagenet_ddp.callbacks.loop_state import (
+    find_callback,
+    is_epoch_over,
+    is_update,
+    log_interval,
+    validates_next,
+    validates_start,
+)
 from imagenet_ddp.callbacks.resume_position import continue_at, describe
 from imagenet_ddp.callbacks.scores import Best
 from imagenet_ddp.callbacks.train_log import find_log
@@ -84,6 +91,10 @@ class ResumeCheckpoint(Checkpoint):
         # if the epoch is over, on_train_epoch_end writes one file for the validation and the epoch
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not is_epoch_over(trainer):
             self._save(trainer, last=self._is_postponed)
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if validates_start(trainer):
+            self._save(trainer, last=True)
 
     def _save(self, trainer: L.Trainer, *, last: bool) -> None:
         """Write best.ckpt if the current weights have the best score, and last.ckpt if it is due."""

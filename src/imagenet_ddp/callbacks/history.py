@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as L
 
+from imagenet_ddp.callbacks.loop_state import validates_start
 from imagenet_ddp.callbacks.scores import Best
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs.curves_figure import draw_curves
@@ -27,7 +28,8 @@ def _is_of_epoch(name: str) -> bool:
 
 class History(L.Callback):
     """Write one row per epoch to metrics.csv, with accuracies as fractions, and curves.png at the end of the training.
-    Other metrics that the module logs as train/... or val/... get their own columns. Requires TrainLog.
+    If the start is validated (loop_state.validates_start), the first row is that of epoch 0. Other metrics that the
+    module logs as train/... or val/... get their own columns. Requires TrainLog.
 
     Checkpoints contain the rows, so a resumed run removes the rows of epochs after its checkpoint.
 
@@ -62,6 +64,11 @@ class History(L.Callback):
         self._train_log = find_log(trainer)
         self._best = self._train_log.track(self._best)
 
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if validates_start(trainer):
+            self.rows = [{"epoch": 0, "step": 0, **self._validated(pl_module)}]
+            self._write(trainer)
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)  # without the rows that a resumed run writes again
 
@@ -71,20 +78,27 @@ class History(L.Callback):
             "epoch": epoch,
             "step": trainer.global_step,
             **{name: float(value) for name, value in trainer.callback_metrics.items() if _is_of_epoch(name)},
-            **self._train_log.scores,
-            f"best/{self._best.monitor}": self._best.value,
+            **self._validated(pl_module),
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "train_s": round(self._train_log.elapsed_s, 2),
         }
         if means is not None:
             row |= {name: float(value) for name, value in means.named().items()}  # in full precision
             row["images_per_s"] = round(times.images_per_s, 2)
             row["data_wait_frac"] = round(times.data_wait_frac, 4)
-        if self._train_log.scores and (counted := getattr(pl_module, "num_counted", None)):
-            row["num_val_images_counted"] = counted[0]
         # an epoch that trainer.max_steps or trainer.max_time ended early already has a row when the run is resumed
         self.rows = [*(earlier for earlier in self.rows if earlier["epoch"] < epoch), row]
         self._write(trainer)
+
+    def _validated(self, pl_module: L.LightningModule) -> dict[str, Any]:
+        """Return the cells that a validation and the time fill."""
+        row = {
+            **self._train_log.scores,
+            f"best/{self._best.monitor}": self._best.value,
+            "train_s": round(self._train_log.elapsed_s, 2),
+        }
+        if self._train_log.scores and (counted := getattr(pl_module, "num_counted", None)):
+            row["num_val_images_counted"] = counted[0]
+        return row
 
     def _write(self, trainer: L.Trainer) -> None:
         if not trainer.is_global_zero:

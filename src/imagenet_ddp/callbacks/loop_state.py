@@ -19,6 +19,12 @@ def log_interval(trainer: L.Trainer) -> int:
     return trainer.log_every_n_steps or 50  # type: ignore[attr-defined]
 
 
+def validates_start(trainer: L.Trainer) -> bool:
+    """Return whether the validation that is running is that of the weights before the first step, on all images:
+    Lightning's sanity check with trainer.num_sanity_val_steps=-1. Its scores count as those of epoch 0."""
+    return bool(trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf)  # type: ignore[attr-defined]
+
+
 def is_epoch_over(trainer: L.Trainer) -> bool:
     """Return whether all batches of the epoch have been trained. An epoch can end before that through
     trainer.max_steps, trainer.max_time, or a callback that sets trainer.should_stop."""

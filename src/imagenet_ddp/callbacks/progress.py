@@ -11,7 +11,7 @@ import lightning.pytorch as L
 import torch
 
 from imagenet_ddp.callbacks.history import History
-from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over
+from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, validates_start
 from imagenet_ddp.callbacks.scores import Best, Means
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs import terminal_table
@@ -69,6 +69,12 @@ class Progress(L.Callback):
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
         num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
         self._has_top5 = num_classes is None or num_classes > 5  # else it is always 100 %
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if validates_start(trainer):
+            assert self.run_log is not None
+            scores = self._scores(self._train_log.scores)
+            self.run_log.say(f"epoch 0/{trainer.max_epochs} ({self._train_log.start}): val {scores}")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert self.run_log is not None

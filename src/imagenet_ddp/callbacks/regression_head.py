@@ -1,5 +1,6 @@
 """Start the last layer from a logistic regression on the features that the loaded weights give."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor, distributed
 
+from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.features import Regression, compute_features, evaluating, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
@@ -18,13 +20,18 @@ MAX_IMAGES = 20_000  # over all ranks, drawn at random if there are more; 2,048 
 
 class RegressionHead(L.Callback):
     """Before the first step, fit a logistic regression to the features of the training images, without augmentation,
-    and start the last layer with its weights. Leave this callback out on resume.
+    and start the last layer with its weights. The net with this layer is validated as epoch 0, so best.ckpt is never
+    worse than the regression. Leave this callback out on resume.
 
     head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
     """
 
     def __init__(self, head: str, seed: int, say: Callable[[str], None]):
         self.head, self._seed, self._say = head, seed, say
+
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
+        trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
+        find_log(trainer).start = "regression on frozen features"
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         begin_s = time.monotonic()

@@ -33,7 +33,8 @@ class Means:
 @dataclass
 class Best:
     """The best score of a metric so far. mode: min or max. value: None before the first validation. epoch: the epoch,
-    counted from 1, in which it was reached. step: the number of optimizer steps after which it was reached."""
+    counted from 1, in which it was reached; 0 before the first step. step: the number of optimizer steps after which it
+    was reached."""
 
     monitor: str = "val/top1"
     mode: str = "max"
@@ -50,7 +51,8 @@ class Best:
         value = float(trainer.callback_metrics.get(self.monitor, math.nan))
         sign = 1 if self.mode == "max" else -1
         if not math.isnan(value) and (self.value is None or sign * value > sign * self.value):
-            self.value, self.epoch, self.step = value, trainer.current_epoch + 1, trainer.global_step
+            epoch = 0 if trainer.sanity_checking else trainer.current_epoch + 1
+            self.value, self.epoch, self.step = value, epoch, trainer.global_step
 
 
 def is_hit(logits: Tensor, target: Tensor, top_k: int) -> Tensor:

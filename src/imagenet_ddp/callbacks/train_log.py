@@ -13,7 +13,7 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
-from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval
+from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
 from imagenet_ddp.callbacks.scores import Best, Means, is_hit, on_cpu
 from imagenet_ddp.callbacks.step_times import Span, StepTimes
 from imagenet_ddp.data.workers import loader_workers
@@ -34,11 +34,13 @@ class TrainLog(L.Callback):
     ranks' images of the epoch so far, so decisions based on them are the same on all ranks. Loggers receive the means
     of the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
 
-    scores: val/... metrics of the last validation in this epoch; empty before it.
+    scores: val/... metrics of the last validation in this epoch; empty before it. start: what the weights before the
+    first step are.
     """
 
     def __init__(self) -> None:
         self.scores: dict[str, float] = {}
+        self.start = "before the first step"
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best())
         self.num_epochs = 0  # number of completely trained epochs
@@ -154,7 +156,7 @@ class TrainLog(L.Callback):
         self.val_times.end_step()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking:
+        if not trainer.sanity_checking or validates_start(trainer):
             for best in self.bests.values():
                 best.update(trainer)
             metrics = trainer.callback_metrics

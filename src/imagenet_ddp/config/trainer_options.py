@@ -99,7 +99,11 @@ ACCEPTED: dict[str, TrainerKey] = {
         "Training batches, share of an epoch, or time between validations.",
     ),
     "check_val_every_n_epoch": TrainerKey(integer(1) | NULL, "1", "Epochs between validations."),
-    "num_sanity_val_steps": TrainerKey(integer(-1) | NULL, "0", "Number of validation batches to run before training."),
+    "num_sanity_val_steps": TrainerKey(
+        integer(-1) | NULL,
+        "0",
+        "Number of validation batches to run before training. -1: all; their scores then count as those of epoch 0.",
+    ),
     "log_every_n_steps": TrainerKey(integer(1), "10", "Training steps between two lines of metrics."),
     "accumulate_grad_batches": TrainerKey(integer(1), "1", "Batches per optimizer step."),
     "gradient_clip_val": TrainerKey(

@@ -84,9 +84,8 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     """Return the last lines of the log."""
     lines, best, data = [], parts.train_log.best.value, job.config["data"]
     if best is not None:
-        lines.append(
-            f"Best val top-1 {percent(best)} (epoch {parts.train_log.best.epoch}), in {train_s:.0f} s of training."
-        )
+        epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
+        lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
     # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
     is_comparable = job.config["averaging"]["name"] == "none" and data["sampling"] != "balanced"
     is_comparable &= job.config["loss"]["class_weights"] is None

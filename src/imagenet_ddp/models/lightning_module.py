@@ -1,6 +1,7 @@
 """Train and validate a net. Loss, top-1 and top-5 count each validation image once."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -185,7 +186,7 @@ class ImageClassifier(L.LightningModule):
         # compute() sums over all ranks; a rank without images contributes zeros. It is called here, because after the
         # validation Lightning has moved the states to the CPU, where NCCL cannot gather them.
         counted, num_images = self.counted.compute(), len(self.counted.times)
-        if not self.trainer.sanity_checking:
+        if not self.trainer.sanity_checking or self.trainer.num_sanity_val_steps == math.inf:  # all images
             self.num_counted = counted
             if num_images and not counted[0]:
                 raise RunError(

@@ -19,8 +19,8 @@ Table = dict[str, np.ndarray]
 def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
     """Write the curves as a PNG, replacing `out` atomically. Missing columns and cells leave gaps.
 
-    metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions. Top-5 is
-    drawn unless it is always 100 %.
+    metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions; a row of epoch 0
+    is a validation before the first step. Top-5 is drawn unless it is always 100 %.
     """
     atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title)))
 
@@ -34,7 +34,7 @@ def curves(table: Table, title: str) -> "Figure":
     if not has_top5(table):
         del panels["top5"]
         height, rows, columns = 4.2, 1, 3
-    figure = plot_style.new_figure(11, height, title, count_noun(len(table["epoch"]), "epoch") + best)
+    figure = plot_style.new_figure(11, height, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
     for axes, (name, heading) in zip(figure.subplots(rows, columns).flat, panels.items(), strict=True):
         lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
         for label, key in lines.items():

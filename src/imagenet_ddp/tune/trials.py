@@ -92,13 +92,13 @@ class Trial:
         return code if code >= 0 else 128 - code
 
     def new_epochs(self) -> dict[int, float]:
-        """Return epoch -> val/top1 of all epochs in metrics.csv; {} if there is no new row since the last call."""
+        """Return trained epoch -> val/top1 in metrics.csv; {} if there is no new row since the last call."""
         file = self.folder / "metrics.csv"
         rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.exists() else []
         if len(rows) == self.num_epochs:
             return {}
         self.num_epochs = len(rows)
-        return {int(row["epoch"]): float(row["val/top1"]) for row in rows if row["val/top1"]}
+        return {int(row["epoch"]): float(row["val/top1"]) for row in rows if row["val/top1"] and row["epoch"] != "0"}
 
     def output(self) -> list[str]:
         """Return the lines of the log since the trial was last started, without empty lines."""
