@@ -37,6 +37,13 @@ def test_text_keeps_its_characters(text: str):
     assert read("checkpoint", f"checkpoint={text}", "images=x", verb="predict") == [text]
 
 
+@pytest.mark.parametrize("text", [name for name in NAMES if name.isascii() and "=" not in name])
+def test_column_names_of_a_table_keep_their_characters(text: str):
+    """The arguments of another source may be numbers."""
+    assert read("data.args.label", "data=table", f"+data.args.label={text}") == [text]
+    assert read("data.args.label", "data=imagefolder", "+data.args.label=1_0") == [10]
+
+
 def test_texts_in_a_list_keep_their_characters():
     texts = [name for name in (*NAMES, "null") if name.isascii() and not set(name) & set("=:")]
     assert read("allow_targets", f"allow_targets=[{','.join(texts)}]") == [texts]

@@ -134,7 +134,13 @@ def test_kinds_in_words(kind: validators.Kind, words: str):
         ("x", "x"),
         ("", "empty"),
         (1.0, "1.0"),
+        ("1.10", "1.10"),
     ],
 )
 def test_values_are_shown_as_they_are_typed(value: object, text: str):
     assert validators.shown(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [("8", '"8"'), (["0", "x", "true", 1], '["0",x,"true",1]')])
+def test_text_that_looks_like_a_number_is_refused_with_quotes(value: object, text: str):
+    assert validators.expect("devices", value, validators.integer(), "")[0].endswith(f"got {text}. Hint: set .")

@@ -8,7 +8,7 @@ machine.
 import functools
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from hydra.conf import HydraConf
@@ -23,16 +23,17 @@ Parse = Callable[[str], Override | None]
 _PART = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|[^][(){},'"]+""")
 
 
-def quote(option: str, verb: str, parse: Parse) -> str:
+def quote(option: str, verb: str, parse: Parse, texts: Collection[str] = ()) -> str:
     """Return the option with quotes around what the key's type says is text, but Hydra would read as something else.
 
     A value that is the path of an existing file or folder is that path, whatever its characters mean to Hydra. Without
     such a path, commas, brackets and quotes mean what they mean to Hydra, as the values of a sweep. null stays null
-    where the key accepts it. parse: reads an option by Hydra's grammar, returns None if it is invalid.
+    where the key accepts it. parse: reads an option by Hydra's grammar, returns None if it is invalid. texts: further
+    text keys, which the command does not declare.
     """
     name, equals, value = option.partition("=")
     path = name.lstrip("+")
-    key = _declared(verb).get(path)
+    key = _declared(verb).get("data.val_dir" if path in texts else path)
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
     text = key if key is not None and key.type is str else None
     if not equals or not (is_group or text or (key and typing.get_args(key.type) == (str,))):

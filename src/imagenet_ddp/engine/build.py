@@ -68,7 +68,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
     images. say: function that writes a line to the log. need_train: open the training images, too."""
     config, options = plan.config, data_options(plan)
-    source = open_source(options, config["seed"], os.environ, need_train=need_train)
+    source = open_source(options, config["seed"], os.environ, verb="train" if need_train else "evaluate")
     images = source.train if source.train is not None else source.val
     board = SharedList(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)

@@ -100,7 +100,7 @@ def find_samples(
 
 def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], split: str) -> Samples:
     """Return config["num_images"] evenly spaced images of a data set. split: training or validation."""
-    source = open_source(config["data"], config["seed"], environ, need_train=split == "training")
+    source = open_source(config["data"], config["seed"], environ, verb="train" if split == "training" else "evaluate")
     images = source.train if split == "training" else source.val
     assert images is not None
     chosen = _evenly(len(images), config["num_images"])

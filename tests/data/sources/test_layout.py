@@ -120,6 +120,8 @@ def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: 
         (["p/train/train"], {"val_fraction": 0.1}, "but contains only train. Hint: set `data.train_dir=train/train`"),
         (["p/train", "p/val"], {"val_dir": "train"}, "but p/train"),
         (["p", "p/val"], {"train_dir": "."}, "is inside p."),
+        (["p/train", "p/val"], {"train_dir": "val"}, "Hint: set data.train_dir=train; to score"),
+        (["p/train", "p/val"], {"train_dir": "train", "val_dir": "train"}, "Hint: set data.val_dir=val; to score"),
     ],
 )
 def test_what_is_no_class_is_refused(made: list[str], typed: dict[str, Any], said: str):

@@ -276,7 +276,7 @@ def test_evaluation_needs_no_training_shards(as_it_is: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(as_it_is, folder)
     (folder / "train-00000.bin").unlink()
-    source = open_source(keys(folder), 0, {}, need_train=False)
+    source = open_source(keys(folder), 0, {}, verb="evaluate")
     assert source.train is None
     assert source.val is not None
     assert len(source.val) == 11

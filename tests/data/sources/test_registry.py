@@ -47,7 +47,7 @@ def test_folders_become_classes_and_splits(tree: Path):
 
 def test_evaluation_needs_no_training_images(tmp_path: Path):
     write_images(tmp_path / "val", {"cat": 1, "dog": 2})
-    source = open_source(keys(tmp_path), 0, {}, need_train=False)
+    source = open_source(keys(tmp_path), 0, {}, verb="evaluate")
     assert source.train is None
     assert source.val is not None
     assert (source.classes, len(source.val)) == (["cat", "dog"], 3)
@@ -194,7 +194,7 @@ def test_val_fold_chooses_the_images(tmp_path: Path):
 def test_val_fraction_splits_the_training_folder(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 10, "dog": 10})
     for need_train in (True, False):
-        source = open_source(keys(tmp_path, val_fraction=0.2), 3, {}, need_train=need_train)
+        source = open_source(keys(tmp_path, val_fraction=0.2), 3, {}, verb="train" if need_train else "evaluate")
         assert source.val is not None
         assert Counter(source.val.targets.tolist()) == {0: 2, 1: 2}
         assert names(source.val) == names(split_validation(list_images(tmp_path / "train", ["cat", "dog"]), 0.2, 3)[1])
@@ -259,7 +259,7 @@ def test_stl10_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for images in (source.train, copy):
         assert torch.equal(images.read(1), torch.full((3, 96, 96), 5, dtype=torch.uint8))
         assert images.path(1) == "train_X.bin[5]"
-    assert open_source(keys(None, "stl10", download=False), 0, {}, need_train=False).train is None
+    assert open_source(keys(None, "stl10", download=False), 0, {}, verb="evaluate").train is None
 
 
 class MadeSource(Source):

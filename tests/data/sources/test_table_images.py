@@ -17,7 +17,12 @@ from imagenet_ddp.data.sources.registry import open_source
 
 
 def opened(root: Path, name: str = "table", need_train: bool = True, **more: Any) -> Source:
-    return open_source({**asdict(DataConfig()), "name": name, "root": str(root), **more}, 3, {}, need_train=need_train)
+    return open_source(
+        {**asdict(DataConfig()), "name": name, "root": str(root), **more},
+        3,
+        {},
+        verb="train" if need_train else "evaluate",
+    )
 
 
 def files(images: Images | None) -> list[str]:

@@ -315,15 +315,15 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.world_size."),
         ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
          "not set: cluster.local_rank. Hint: ...if each machine runs one command, set trainer.num_nodes=8"),
-        ({}, "cluster.world_size=3 devices=2", "runs one command, set trainer.num_nodes=3 cluster.node_rank=RANK "
+        ({}, "cluster.world_size=3 devices=2", "runs one command, set trainer.num_nodes=3 cluster.node_rank=N "
          "cluster.address=tcp://HOST:29500, without cluster.world_size."),
         ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but these values are not set: "
          "cluster.world_size, "
-         "cluster.local_rank, MASTER_ADDR. Hint: start the command with torchrun; or set cluster.world_size=WORLD_SIZE "
-         "cluster.local_rank=LOCAL_RANK cluster.address=tcp://HOST:29500 for this process; "),
+         "cluster.local_rank, MASTER_ADDR. Hint: start the command with torchrun; or set cluster.world_size=N "
+         "cluster.local_rank=N cluster.address=tcp://HOST:29500 for this process; "),
         ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size, MASTER_ADDR."),
         ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
-         "not set: cluster.local_rank. Hint: ...or set cluster.local_rank=LOCAL_RANK for this process; or "
+         "not set: cluster.local_rank. Hint: ...or set cluster.local_rank=N for this process; or "
          "set trainer.devices=1 if each machine has one process; ..."
          "trainer.num_nodes=2 cluster.node_rank=0, without cluster.rank and cluster.world_size."),
         ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",
@@ -382,7 +382,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (BY_HAND, "num_nodes=3", "must equal WORLD_SIZE (4), got 1 × 3 = 3. Hint: leave"),
         (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4, LOCAL_RANK=1 mean one command per process, but these values "
          "are not set: RANK. "
-         "Hint: start the command with torchrun; or set RANK=RANK for this process."),
+         "Hint: start the command with torchrun; or set RANK=N for this process."),
         (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3...not set: WORLD_SIZE. Hint:"),
         (without(BY_HAND, "MASTER_ADDR", "LOCAL_RANK"), "", "not set: LOCAL_RANK, MASTER_ADDR. Hint:"),
         # Kubeflow: WORLD_SIZE may count machines
@@ -391,12 +391,12 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "start the command with torchrun; or if each machine runs one command, set trainer.num_nodes=4 "
          "cluster.node_rank=$RANK."),
         (KUBEFLOW, "devices=4", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set "
-         "LOCAL_RANK=LOCAL_RANK for "
+         "LOCAL_RANK=N for "
          "this process; or if each machine runs one command, set trainer.num_nodes=4 cluster.node_rank=$RANK."),
         (KUBEFLOW, "devices=2", "not set: LOCAL_RANK."),
         (KUBEFLOW, "devices=2 num_nodes=4", "if each machine runs one command, set trainer.num_nodes=4"),
         (KUBEFLOW | {"WORLD_SIZE": "1", "RANK": "0"}, "devices=8", "trainer.num_nodes=1 cluster.node_rank=$RANK."),
-        (KUBEFLOW, "", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set LOCAL_RANK=LOCAL_RANK for "
+        (KUBEFLOW, "", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set LOCAL_RANK=N for "
          "this "
          "process; or set trainer.devices=1 if each machine has one process; or if each machine runs one command, set "
          "trainer.num_nodes=4 cluster.node_rank=$RANK."),
@@ -455,8 +455,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster=env reads the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
         ({}, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
          "WORLD_SIZE, LOCAL_RANK, "
-         "MASTER_ADDR. Hint: start the command with torchrun; or set RANK=RANK WORLD_SIZE=WORLD_SIZE "
-         "LOCAL_RANK=LOCAL_RANK "
+         "MASTER_ADDR. Hint: start the command with torchrun; or set RANK=N WORLD_SIZE=N "
+         "LOCAL_RANK=N "
          "MASTER_ADDR=HOST for this process"),
         (STEP, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
          "WORLD_SIZE,"),

@@ -1,5 +1,6 @@
 """One rule for all launchers: N commands never train N separate models, and one command is never held up."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -135,13 +136,31 @@ def test_another_number_of_machines_is_refused(environ: dict[str, str], said: st
          "command with torchrun"),
         ({"PMIX_RANK": "1"}, "PMIX_RANK=1 means that this is one of several processes"),
         ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "Intel MPI or MPICH started 2 processes (PMI_SIZE=2), but "),
-        ({"SKYPILOT_NUM_NODES": "2"}, "SkyPilot has 2 machines (SKYPILOT_NUM_NODES=2), but none of SKYPILOT_NODE_IPS"),
+        ({"SKYPILOT_NUM_NODES": "2"}, "(SKYPILOT_NUM_NODES=2), but none of SKYPILOT_NODE_IPS, MASTER_ADDR and c"),
+        (MACHINE_1["SageMaker"] | {"SM_CURRENT_HOST": "node-c"}, "SM_CURRENT_HOST must identify one of SageMaker's 2 "
+         "machines (SM_HOSTS), got node-c"),
+        (MACHINE_1["SkyPilot"] | {"SKYPILOT_NODE_RANK": "2"}, "SKYPILOT_NODE_RANK must identify one of SkyPilot's 2"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_named(environ: dict[str, str], said: str):
     with pytest.raises(ConfigError) as caught:
         find(environ)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", RANK_3)
+def test_the_hint_for_missing_variables_works_when_typed(name: str):
+    """Of a launcher that provides only the number and the rank, as PMI alone does."""
+    row = next(row for row in PROCESS_LAUNCHERS if row.name == name)
+    environ = {row.size: "4", row.rank: "3"}
+    with pytest.raises(ConfigError) as caught:
+        find(environ)
+    assert "these values are not set: LOCAL_RANK, MASTER_ADDR. Hint: set trainer.num_nodes=1 " in str(caught.value)
+    lines = re.findall(r"set (trainer\.\S+ cluster\.\S+?)(?= if|\.$)", str(caught.value))
+    places = [(3, 1), (1, 2)]  # on one machine, on two
+    for line, (local_rank, num_nodes) in zip(lines, places, strict=True):
+        info = find(environ, line.replace("NODES", "2").replace("HOST", "node-a").replace("trainer.", "")).world_info
+        assert info and (info.rank, info.local_rank, info.num_nodes) == (3, local_rank, num_nodes)
 
 
 def test_a_batch_script_of_pbs_is_refused_on_several_machines(tmp_path: Path):

@@ -225,7 +225,9 @@ def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
         where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
         what = f"{describe_path(layout.val)} is {where} {layout.train}"
         hint = "put the class folders of both into separate folders"
-        if data["val_dir"] != "val":
+        if data["train_dir"] != "train" and find_layout({**data, "train_dir": "train"}).train.is_dir():
+            hint = "set data.train_dir=train"
+        elif data["val_dir"] != "val":
             has_usual = find_layout({**data, "val_dir": "val"}).val.is_dir()
             hint = "set data.val_dir=val" if has_usual else "set `data.val_dir=val data.val_fraction=0.1`"
         run = f"run evaluate with data.val_dir={data['val_dir']}"

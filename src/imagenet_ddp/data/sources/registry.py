@@ -57,14 +57,14 @@ def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
     return [f"data={otherwise}", f"data.root={root}"]
 
 
-def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, need_train: bool = True) -> "Source":
-    """Open the source. data: the resolved data.* keys. need_train: whether training images are needed. Raises
-    ConfigError for mistakes that can be found only by opening the source."""
+def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, verb: str = "train") -> "Source":
+    """Open the source. data: the resolved data.* keys. verb: as in SourceType. Raises ConfigError for
+    mistakes that can be found only by opening the source."""
     try:
         if data["_target_"]:
             source = _own_source(data)
         else:
-            source = source_type(data["name"]).open(data, seed, environ, "train" if need_train else "evaluate")
+            source = source_type(data["name"]).open(data, seed, environ, verb)
     except PermissionError as error:
         raise ConfigError(f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on it.") from error
     for name, images in (("training", source.train), ("validation", source.val)):

@@ -219,7 +219,7 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
                 f"{table.file}: split must be {split} in at least one row, but is in no row. Hint: correct that file, "
                 "or remove its `split` column."
             )
-    if verb != "evaluate" and classes["train"] and (foreign := sorted(classes["val"] - classes["train"])):
+    if verb == "train" and classes["train"] and (foreign := sorted(classes["val"] - classes["train"])):
         found.append(
             f"{table.file}: each label of val must also be a label of train, but {len(foreign)} of "
             f"{len(classes['val'])} {'is' if len(foreign) == 1 else 'are'} not: {shorten_list(foreign, MAX_ROWS)}. "

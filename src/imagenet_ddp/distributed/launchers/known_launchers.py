@@ -44,36 +44,21 @@ class Platform:
     name: str
     num: str
     node_rank: str
-    address: tuple[str, ...]
+    address: str
     source: str
     port: str = "MASTER_PORT"
     is_started: bool = True
 
 
-@dataclass(frozen=True)
-class Machines:
-    """Machines of a platform. node_rank, address: None if the platform does not provide the value."""
-
-    platform: Platform
-    num: int
-    node_rank: str | None
-    address: str | None
-    port: str | None
+def _named(prefix: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    return f"{prefix}SIZE", f"{prefix}RANK", (f"{prefix}LOCAL_RANK",), (f"{prefix}LOCAL_SIZE",)
 
 
-def _named(prefix: str, *names: str) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
-    size, rank, local_rank, local_size = (prefix + name for name in names)
-    return size, rank, (local_rank,), (local_size,)
-
-
-MPI = ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE")
 PROCESS_LAUNCHERS = (
     # an MPI's launcher may start its own helpers through srun, so its variables come before those of the SLURM step
-    ProcessLauncher("OpenMPI", *_named("OMPI_COMM_WORLD_", *MPI), source="Open MPI, mpirun(1), ENVIRONMENT VARIABLES"),
-    ProcessLauncher(
-        "MVAPICH2", *_named("MV2_COMM_WORLD_", *MPI), source="MVAPICH2, src/pm/mpirun (mpirun_rsh, mpispawn)"
-    ),
-    ProcessLauncher("jsrun", *_named("JSM_NAMESPACE_", *MPI), source="IBM Job Step Manager, jsrun; OpenPOWER's ompi"),
+    ProcessLauncher("OpenMPI", *_named("OMPI_COMM_WORLD_"), source="Open MPI, mpirun(1), ENVIRONMENT VARIABLES"),
+    ProcessLauncher("MVAPICH2", *_named("MV2_COMM_WORLD_"), source="MVAPICH2, src/pm/mpirun (mpirun_rsh, mpispawn)"),
+    ProcessLauncher("jsrun", *_named("JSM_NAMESPACE_"), source="IBM Job Step Manager, jsrun; OpenPOWER's ompi"),
     ProcessLauncher(
         "Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", ("FLUX_TASK_LOCAL_ID",), (),
         source="flux-core, src/shell/task.c; flux-environment(7)", nodes="FLUX_JOB_NNODES",
@@ -90,31 +75,21 @@ PROCESS_LAUNCHERS = (
 )  # fmt: skip
 PLATFORMS = (
     Platform(
-        "Kubeflow", "PET_NNODES", "PET_NODE_RANK", ("PET_MASTER_ADDR", "MASTER_ADDR"), port="PET_MASTER_PORT",
+        "Kubeflow", "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", port="PET_MASTER_PORT",
         source="kubeflow/trainer, pkg/runtime/framework/plugins/torch; kubeflow/training-operator, pytorch/envvar.go",
     ),
+    Platform("SageMaker", "SM_HOSTS", "SM_CURRENT_HOST", "SM_HOSTS", source="aws/sagemaker-training-toolkit, README"),
     Platform(
-        "SageMaker", "SM_HOSTS", "SM_CURRENT_HOST", ("SM_HOSTS",), source="aws/sagemaker-training-toolkit, README"
-    ),
-    Platform(
-        "SkyPilot", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK", ("SKYPILOT_NODE_IPS",),
+        "SkyPilot", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS",
         source="SkyPilot, sky/skylet/constants.py; docs, running-jobs/environment-variables",
     ),
     Platform(
-        "Azure ML", "AZUREML_NODE_COUNT", "NODE_RANK", ("MASTER_ADDR", "AZ_BATCH_MASTER_NODE"),
+        "Azure ML", "AZUREML_NODE_COUNT", "NODE_RANK", "AZ_BATCH_MASTER_NODE",
         source="Azure Batch, compute node environment variables; Azure ML, how-to-train-distributed-gpu",
     ),
-    Platform(
-        "Vertex AI", "CLUSTER_SPEC", "CLUSTER_SPEC", ("MASTER_ADDR", "CLUSTER_SPEC"),
-        source="Vertex AI, docs/training/distributed-training",
-    ),
-    Platform(
-        "TF_CONFIG", "TF_CONFIG", "TF_CONFIG", ("MASTER_ADDR", "TF_CONFIG"),
-        source="TensorFlow, guide/distributed_training, TF_CONFIG",
-    ),
-    Platform(
-        "PBS", "PBS_NODEFILE", "PBS_NODENUM", ("PBS_NODEFILE",), source="PBS, qsub(1B) and pbsdsh(1B)", is_started=False
-    ),
+    Platform("Vertex AI", *(3 * ["CLUSTER_SPEC"]), source="docs/training/distributed-training"),
+    Platform("TF_CONFIG", *(3 * ["TF_CONFIG"]), source="TensorFlow, guide/distributed_training"),
+    Platform("PBS", "PBS_NODEFILE", "PBS_NODENUM", "PBS_NODEFILE", source="qsub(1B), pbsdsh(1B)", is_started=False),
 )  # fmt: skip
 # the order in which the roles of CLUSTER_SPEC and TF_CONFIG are numbered; the others do not train
 ROLES = ("chief", "master", "workerpool0", "workerpool1", "worker")
@@ -129,13 +104,10 @@ def process_launcher(environ: Mapping[str, str]) -> ProcessLauncher | None:
 
 def process_numbers(row: ProcessLauncher, environ: Mapping[str, str]) -> dict[str, str]:
     """Return WORLD_SIZE, and RANK, LOCAL_RANK and LOCAL_WORLD_SIZE if the launcher provides them."""
+    variables = {"RANK": (row.rank,), "LOCAL_RANK": row.local_rank, "LOCAL_WORLD_SIZE": row.local_size}
     number = {"WORLD_SIZE": environ[row.size]}
-    for name, variables in (
-        ("RANK", (row.rank,)),
-        ("LOCAL_RANK", row.local_rank),
-        ("LOCAL_WORLD_SIZE", row.local_size),
-    ):
-        if variable := next((variable for variable in variables if variable in environ), None):
+    for name, given in variables.items():
+        if variable := next((variable for variable in given if variable in environ), None):
             number[name] = environ[variable]
     size, nodes = int(environ[row.size]), _count(environ, row.nodes)
     if nodes and size % nodes == 0:
@@ -143,8 +115,9 @@ def process_numbers(row: ProcessLauncher, environ: Mapping[str, str]) -> dict[st
     return number
 
 
-def machines(environ: Mapping[str, str]) -> Machines | None:
-    """Return the machines of the platform on which this command runs; None if there is only one machine.
+def machines(environ: Mapping[str, str]) -> tuple[Platform, int, dict[str, str]] | None:
+    """Return the platform on which this command runs, its number of machines, and NODE_RANK, MASTER_ADDR and
+    MASTER_PORT as far as they are known; None if there is only one machine.
 
     Raises ConfigError if the number may change during the run.
     """
@@ -152,23 +125,27 @@ def machines(environ: Mapping[str, str]) -> Machines | None:
         if not environ.get(row.num):
             continue
         hosts = _hosts(row.num, environ)
-        num = _count(environ, row.num) if hosts is None else len(hosts)
         if ":" in environ[row.num] and hosts is None:  # an elastic PyTorchJob
             raise ConfigError(
                 f"{row.num} must be the number of machines, got {environ[row.num]} ({row.name}). Hint: start the "
                 "command with torchrun, which reads the PET_ variables, or set trainer.num_nodes=1 to train on this "
                 "machine only."
             )
+        num = _count(environ, row.num) if hosts is None else len(hosts)
         if num <= 1:
             continue
         rank = _own_place(row.num, environ) if row.node_rank == row.num else environ.get(row.node_rank)
         if hosts and rank in hosts:
             rank = str(hosts.index(rank))
-        name = next((name for name in row.address if environ.get(name)), None)
-        first = (_hosts(name, environ) or [environ[name]])[0] if name else None
-        if first is not None and first.count(":") == 1:
+        first = environ.get(row.address)
+        if first and (first := (_hosts(row.address, environ) or [first])[0]).count(":") == 1:
             first = first.partition(":")[0]  # with the port of another service
-        return Machines(row, num, rank, first, environ.get(row.port) or environ.get("MASTER_PORT"))
+        given = {
+            "NODE_RANK": rank,
+            "MASTER_ADDR": environ.get("MASTER_ADDR") or first,
+            "MASTER_PORT": environ.get("MASTER_PORT") or environ.get(row.port),
+        }
+        return row, num, {name: value for name, value in given.items() if value}
     return None
 
 
@@ -178,8 +155,8 @@ def _count(environ: Mapping[str, str], name: str) -> int:
 
 
 def _hosts(name: str, environ: Mapping[str, str]) -> Sequence[str] | None:
-    """Return the machines that a variable lists in any of these forms: JSON list, cluster in JSON, lines, file of
-    lines. Return None if it is not a list."""
+    """Return the machines that a variable lists as JSON, as a cluster in JSON, or as lines, of a file too; None if it
+    is not a list."""
     text = environ[name].strip()
     if name == "PBS_NODEFILE":
         try:

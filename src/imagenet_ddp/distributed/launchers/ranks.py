@@ -132,7 +132,7 @@ def _read(
     if size != 1 and address is None:
         missing.append("MASTER_ADDR")
     if missing:
-        raise ConfigError(_missing(request, environ, missing, size, names))
+        raise ConfigError(_missing(request, environ, source, missing, size, names))
     assert size is not None
     if wrong := _contradiction(request, size, number.get("LOCAL_WORLD_SIZE"), names.get("WORLD_SIZE", "WORLD_SIZE")):
         raise ConfigError(wrong)
@@ -220,6 +220,7 @@ def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, ty
 def _missing(
     request: LaunchRequest,
     environ: Mapping[str, str],
+    source: str,
     missing: list[str],
     size: int | None,
     names: Mapping[str, str],
@@ -228,22 +229,28 @@ def _missing(
     given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
     by_variables = request.cluster["name"] == "env"
     address = ("MASTER_ADDR=HOST" if by_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)
-    numbers = [f"{names.get(name, name)}={name}" for name in missing if name in OPTIONS]
+    what = f"these values are not set: {', '.join(names.get(name, name) for name in missing)}. Hint: "
+    if source in [row.name for row in known_launchers.PROCESS_LAUNCHERS] and "RANK" not in missing:
+        if "LOCAL_RANK" not in missing:
+            return f"{what}set {address}."
+        here = f"trainer.num_nodes=1{' cluster.address=127.0.0.1' * bool(address)}"
+        return (
+            f"{what}set {here} if all of them run on this machine; or set trainer.num_nodes=NODES {address}".strip()
+            + "."
+        )
+    numbers = [f"{names.get(name, name)}=N" for name in missing if name in OPTIONS]
     ways = ["start the command with torchrun"]
     if "LOCAL_RANK" not in missing or not request.devices or (size or 0) % request.devices == 0:
         ways.append(f"set {' '.join([*numbers, *([address] if address else [])])} for this process")
     if missing[0] == "LOCAL_RANK" and request.devices is None:
         ways.append(f"set trainer.devices=1 {address} if each machine has one process".replace("  ", " "))
     if "LOCAL_RANK" in missing:
-        rank = "$RANK" if not names else environ.get("RANK", "RANK")
+        rank = "$RANK" if not names else environ.get("RANK", "N")
         without = f", without {' and '.join(given)}" if names else ""
         of_machine = f"trainer.num_nodes={size or 2} cluster.node_rank={rank} {address}".strip()
         ways.append(f"if each machine runs one command, set {of_machine}{without}")
     there = ", ".join(f"{name}={value}" for name, value in given.items()) or "cluster=env"
-    return (
-        f"{there} mean{'s' if len(given) < 2 else ''} one command per process, but these values are not set: "
-        f"{', '.join(names.get(name, name) for name in missing)}. Hint: {'; or '.join(ways)}."
-    )
+    return f"{there} mean{'s' if len(given) < 2 else ''} one command per process, but {what}{'; or '.join(ways)}."
 
 
 def _contradiction(request: LaunchRequest, size: int, local: int | None, name: str) -> str | None:

@@ -132,7 +132,9 @@ def _validate_name(name: str) -> list[str]:
 def _validate_value(name: str, value: Any) -> list[str]:
     allowed, example = _VALUES.get(name, (_PLAIN, "1"))
     if name in _VALUES and _PLAIN.accepts(value):
-        allowed, value = allowed | NULL, None if value is None else _as_text(value)
+        allowed |= NULL
+        if value is not None and allowed.accepts(_as_text(value)):
+            return []
     return expect(f"nccl.env.{name}", value, allowed, f"nccl.env.{name}={example}")
 
 

@@ -108,7 +108,7 @@ def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str
     training does."""
     found: dict[str, tuple[Images, list[str]]] = {}
     if data["_target_"] or data["name"] not in OF_FOLDERS or data["val_fraction"] is not None:
-        source = open_source(data, seed, os.environ)
+        source = open_source(data, seed, os.environ, verb="check")
         both = (("train", source.train), ("val", source.val))
         found = {name: (images, source.classes) for name, images in both if images is not None}
     else:

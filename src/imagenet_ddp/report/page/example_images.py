@@ -45,7 +45,7 @@ class EvaluatedImages:
         self._splits: list[Images] = []
         for part, folder in enumerate(found.folders):
             config = _trusted_config(folder, "data")
-            split = open_source(config["data"], config["seed"], os.environ, need_train=False).val
+            split = open_source(config["data"], config["seed"], os.environ, verb="evaluate").val
             for row in np.flatnonzero(found.part == part).tolist():
                 index = int(found.index[row])
                 if split is None or index >= len(split) or split.path(index) != found.paths[row]:
