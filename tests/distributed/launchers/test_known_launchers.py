@@ -134,7 +134,8 @@ def test_another_number_of_machines_is_refused(environ: dict[str, str], said: st
     [
         ({"PET_NNODES": "1:4"}, "PET_NNODES must be the number of machines, got 1:4 (Kubeflow). Hint: start the "
          "command with torchrun"),
-        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 means that this is one of several processes"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 means that this is one of several commands, but no variable"),
+        ({"FLUX_JOB_SIZE": "2"}, "(FLUX_JOB_SIZE=2), but FLUX_TASK_RANK is not set. Hint: set FLUX_TASK_RANK, or"),
         ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "Intel MPI or MPICH started 2 processes (PMI_SIZE=2), but "),
         ({"SKYPILOT_NUM_NODES": "2"}, "(SKYPILOT_NUM_NODES=2), but none of SKYPILOT_NODE_IPS, MASTER_ADDR and c"),
         (MACHINE_1["SageMaker"] | {"SM_CURRENT_HOST": "node-c"}, "SM_CURRENT_HOST must identify one of SageMaker's 2 "
@@ -161,6 +162,15 @@ def test_the_hint_for_missing_variables_works_when_typed(name: str):
     for line, (local_rank, num_nodes) in zip(lines, places, strict=True):
         info = find(environ, line.replace("NODES", "2").replace("HOST", "node-a").replace("trainer.", "")).world_info
         assert info and (info.rank, info.local_rank, info.num_nodes) == (3, local_rank, num_nodes)
+
+
+@pytest.mark.parametrize("name", [*known_launchers.RANKS, *known_launchers.NODE_RANKS])
+@pytest.mark.parametrize("size", [{}, {"PMI_SIZE": "x", "SKYPILOT_NUM_NODES": ""}])
+def test_a_rank_above_0_without_their_number_is_refused(name: str, size: dict[str, str]):
+    with pytest.raises(ConfigError) as caught:
+        find({**size, name: "1"})
+    assert str(caught.value).startswith(f"{name}=1 means that ") and f"run `unset {name}` if" in str(caught.value)
+    assert find({**size, name: "0"}).standalone
 
 
 def test_a_batch_script_of_pbs_is_refused_on_several_machines(tmp_path: Path):

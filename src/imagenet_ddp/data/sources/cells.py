@@ -15,7 +15,7 @@ from imagenet_ddp.system.text import first_line, install
 PARQUET = (".parquet", ".pq")
 _DELIMITERS = ",;\t"
 # What spreadsheets, pandas and databases write into a cell that has no value
-_NO_LABEL = frozenset(["", "nan", "-nan", "none", "null", "nil", "n/a", "na", "#n/a", "#na", "<na>", "nat"])
+_NO_LABEL = re.compile(r"|-?nan|none|null|nil|#?n/?a|<na>|nat|#[a-z/0]+[!?]")
 _WHOLE = re.compile(r"(\d+)(\.0+)?", re.ASCII)
 
 
@@ -118,7 +118,7 @@ def _others(header: Sequence[str], positions: Mapping[str, int]) -> list[str]:
 
 def is_missing(label: str) -> bool:
     """Return whether a cell is empty or has a word for "no value", in any case."""
-    return label.strip().casefold() in _NO_LABEL
+    return _NO_LABEL.fullmatch(label.strip().casefold()) is not None
 
 
 def class_names_of(labels: list[str]) -> list[str]:

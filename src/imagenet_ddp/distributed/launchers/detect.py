@@ -64,8 +64,10 @@ def detect(
     detectors += [platforms.one_per_machine] if by_tasks else []
     detectors += [ranks.from_env_vars]
     if by_tasks:
-        detectors += [ranks.from_process_launcher, slurm.from_step, ranks.refuse_unknown_size, slurm.refuse_batch_shell]
+        detectors += [ranks.from_process_launcher, slurm.from_step, slurm.refuse_batch_shell]
     detectors += [manual.one_per_node]
+    if by_tasks:
+        detectors += [ranks.refuse_unknown_size]
     found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
     ranks.refuse_unreadable(environ)
     if one_process and not found.standalone:

@@ -91,6 +91,8 @@ PLATFORMS = (
     Platform("TF_CONFIG", *(3 * ["TF_CONFIG"]), source="TensorFlow, guide/distributed_training"),
     Platform("PBS", "PBS_NODEFILE", "PBS_NODENUM", "PBS_NODEFILE", source="qsub(1B), pbsdsh(1B)", is_started=False),
 )  # fmt: skip
+# the variables that number processes and machines; PMIx, of several launchers, does not count the processes
+RANKS, NODE_RANKS = ("PMIX_RANK", *(row.rank for row in PROCESS_LAUNCHERS)), [row.node_rank for row in PLATFORMS]
 # the order in which the roles of CLUSTER_SPEC and TF_CONFIG are numbered; the others do not train
 ROLES = ("chief", "master", "workerpool0", "workerpool1", "worker")
 

@@ -88,16 +88,21 @@ def from_process_launcher(request: LaunchRequest, environ: Mapping[str, str]) ->
 
 
 def refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Raise ConfigError if PMIx has numbered this process above 0, because its variables do not say how many there are.
-    Return None otherwise."""
-    rank = environ.get("PMIX_RANK", "")
-    if not rank.isdecimal() or int(rank) == 0 or slurm_env.in_step(environ):
+    """Raise ConfigError if a launcher or platform has numbered this process or machine above 0, but no variable says
+    how many there are. Return None otherwise."""
+    if slurm_env.in_step(environ):
         return None
-    raise ConfigError(
-        f"PMIX_RANK={rank} means that this is one of several processes, but no variable contains their number. "
-        "Hint: start the command with torchrun, or set cluster.rank=$PMIX_RANK cluster.world_size=WORLD_SIZE "
-        "trainer.num_nodes=NODES cluster.address=tcp://HOST:29500."
-    )
+    options = dict.fromkeys(known_launchers.RANKS, "cluster.world_size=N trainer.num_nodes=NODES cluster.rank")
+    if request.num_nodes != 1:
+        options |= dict.fromkeys(known_launchers.NODE_RANKS, "trainer.num_nodes=NODES cluster.node_rank")
+    for name, number in options.items():
+        if environ.get(name, "").isdecimal() and int(environ[name]) > 0:
+            raise ConfigError(
+                f"{name}={environ[name]} means that this is one of several commands, but no variable contains their "
+                f"number. Hint: start the command with torchrun; or set {number}=${name} "
+                f"cluster.address=tcp://HOST:29500; or run `unset {name}` if the variable is left over."
+            )
+    return None
 
 
 def _is_per_machine(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
@@ -230,7 +235,10 @@ def _missing(
     by_variables = request.cluster["name"] == "env"
     address = ("MASTER_ADDR=HOST" if by_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)
     what = f"these values are not set: {', '.join(names.get(name, name) for name in missing)}. Hint: "
-    if source in [row.name for row in known_launchers.PROCESS_LAUNCHERS] and "RANK" not in missing:
+    row = next((row for row in known_launchers.PROCESS_LAUNCHERS if row.name == source), None)
+    if row and "RANK" in missing:
+        return f"{row.rank} is not set. Hint: set {row.rank}, or start the command with torchrun."
+    if row:
         if "LOCAL_RANK" not in missing:
             return f"{what}set {address}."
         here = f"trainer.num_nodes=1{' cluster.address=127.0.0.1' * bool(address)}"
