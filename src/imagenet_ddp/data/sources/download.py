@@ -1,11 +1,8 @@
-"""Download a large file once per machine, with resume, a lock between processes and an MD5 check."""
+"""Prepare a large file once per machine: a lock between processes, and checks of an archive."""
 
 import fcntl
 import hashlib
-import http.client
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,12 +11,10 @@ from pathlib import Path
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import MIB, first_line
+from imagenet_ddp.system.text import MIB
 
-READ_S = 30.0  # longest wait for a response, and for the next bytes
 STALL_S = 600.0  # longest wait for another process whose download does not grow; checking and unpacking take a minute
 REPORT_S = 15.0  # time between two log lines of a waiting process
-RETRIES = 3  # new connections in a row that may fail to receive data, after a connection that did
 
 
 @dataclass(frozen=True)
@@ -78,8 +73,7 @@ def validate_size(path: Path, archive: Archive) -> list[str]:
 
 
 def verify(path: Path, archive: Archive) -> None:
-    """Check the MD5 of a download. Raises ConfigError if it differs. In that case, a .part file made by this program is
-    removed."""
+    """Check the MD5 of a download. Raises ConfigError if it differs."""
     print_message(f"Checking the MD5 of {path}.")
     digest = hashlib.md5(usedforsecurity=False)
     bar = Progress(archive.name, -(-size_of(path) // MIB), "MiB")
@@ -88,57 +82,6 @@ def verify(path: Path, archive: Archive) -> None:
             digest.update(block)
             progress.add(1)
     md5 = digest.hexdigest()
-    if md5 == archive.md5:
-        return
-    hint = f"delete {path}, then run this command again"
-    if path == archive.part(path.parent):  # the file has its full size, so no later run would download it again
-        path.unlink()
-        hint = (
-            "run this command again (the file was removed). If that does not help, check whether a proxy alters "
-            "downloads"
-        )
-    raise ConfigError(f"{path} must have MD5 {archive.md5}, got {md5}. Hint: {hint}.")
-
-
-def fetch(root: Path, archive: Archive) -> None:
-    """Download the archive to its .part file, resuming an earlier download. Raises ConfigError if the download
-    fails."""
-    part, progress = archive.part(root), Progress(archive.name, archive.num_bytes // MIB, "MiB")
-    have, retries_left = size_of(part), 0
-    longest = have
-    progress.add_earlier(have // MIB)
-    while have < archive.num_bytes:
-        print_message(f"Downloading {archive.url} to {part}" + (f", starting at byte {have}." if have else "."))
-        try:
-            _receive(part, have, archive, progress)
-            why = "the connection was closed early"
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            why = first_line(error)
-        finally:
-            progress.close()
-        have = size_of(part)
-        # If no data was received at all, there is no network, so give up at once. If some was, try again.
-        retries_left = RETRIES if have > longest else retries_left - 1
-        longest = max(longest, have)
-        if retries_left < 0:
-            kept = f" {have} of {archive.num_bytes} bytes were kept, and the next run continues there." if have else ""
-            raise ConfigError(
-                f"{archive.name} cannot be downloaded from {archive.url}: {why}.{kept} "
-                f"Hint: put {archive.name} into {root}, or set data.root=FOLDER to the folder that contains it."
-            )
-        if have < archive.num_bytes:
-            time.sleep(0.5 * 2 ** (RETRIES - retries_left))
-
-
-def _receive(part: Path, have: int, archive: Archive, progress: Progress) -> None:
-    """Append the data that one connection sends to `part`, or start over if the server cannot resume a download."""
-    request = urllib.request.Request(archive.url, headers={"Range": f"bytes={have}-"} if have else {})
-    with urllib.request.urlopen(request, timeout=READ_S) as response:
-        resumed = response.status == 206
-        expected, sent = archive.num_bytes - have * resumed, response.headers.get("Content-Length")
-        if sent is not None and int(sent) != expected:  # the response may be a login page of the network
-            raise http.client.HTTPException(f"the server sends {sent} bytes instead of {expected}")
-        with part.open("ab" if resumed else "wb") as file:
-            while block := response.read1(MIB):
-                file.write(block)
-                progress.add(file.tell() // MIB - progress.done)
+    if md5 != archive.md5:
+        hint = f"delete {path}, then run this command again"
+        raise ConfigError(f"{path} must have MD5 {archive.md5}, got {md5}. Hint: {hint}.")

@@ -1,5 +1,5 @@
-"""Find STL-10's official binary files, or download and unpack them once per machine, and read their images
-through a memory map.
+"""Find STL-10's official binary files, or download and unpack them once per machine with torchvision, and read their
+images through a memory map.
 
 train_X.bin and test_X.bin contain one record of 27,648 bytes per image: three channels (red, green, blue) of 96 by 96
 uint8, each stored column by column. train_y.bin and test_y.bin contain one byte per image, the class from 1 to 10.
@@ -8,8 +8,10 @@ not needed.
 Source: https://cs.stanford.edu/~acoates/stl10/
 """
 
+import http.client
 import shutil
-import tarfile
+import socket
+import urllib.error
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,10 +20,10 @@ import numpy as np
 
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
-from imagenet_ddp.data.sources.download import Archive, fetch, lock_or_wait, size_of, validate_size, verify
+from imagenet_ddp.data.sources.download import Archive, lock_or_wait, size_of, validate_size, verify
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.text import MIB
+from imagenet_ddp.system.text import MIB, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +33,10 @@ SHAPE = (3, 96, 96)
 RECORD_BYTES = 3 * 96 * 96
 OFFICIAL_IMAGES = {"train": 5000, "test": 8000}
 NEEDED = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt", "fold_indices.txt")
-UNPACKED_BYTES = sum(OFFICIAL_IMAGES.values()) * RECORD_BYTES
+UNPACKED_BYTES = (
+    sum(OFFICIAL_IMAGES.values()) + 100_000
+) * RECORD_BYTES  # with the unlabelled images, which are deleted
+READ_S = 30.0  # longest wait for a response, and for the next bytes
 OFFICIAL = Archive(
     name="stl10_binary.tar.gz",
     url="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
@@ -204,18 +209,17 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
         with lock_or_wait(root / f"{FOLDER}.lock", growing=part):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
-            to_fetch = 0 if packed.exists() else archive.num_bytes - size_of(part)
-            fetched = f"{to_fetch:,} bytes ({to_fetch / 1e9:.2f} GB) to download, " if to_fetch else ""
+            to_fetch = 0 if packed.exists() else archive.num_bytes
+            fetched = f"{to_fetch / 1e9:.2f} GB to download, " if to_fetch else ""
             print_message(f"Preparing STL-10 in {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB to unpack.")
             need = UNPACKED_BYTES + to_fetch
             if (free := shutil.disk_usage(root).free) < need:
                 raise OSError(f"{need // MIB} MiB must still be written, but only {free // MIB} MiB are free")
-            if packed.exists():
-                verify(packed, archive)
-            else:
-                fetch(root, archive)
-                verify(part, archive)
+            if to_fetch:
+                _download(part, archive)
                 part.rename(packed)
+            else:
+                verify(packed, archive)
             _unpack(packed, folder)
             print_message(f"STL-10 is ready in {folder}. You may delete {packed}.")
     except OSError as error:
@@ -226,28 +230,34 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
     return folder
 
 
-def _unpack(packed: Path, folder: Path) -> None:
-    """Extract only the needed members, and write their bytes to files with fixed names, so that the archive cannot
-    choose a path."""
-    print_message(f"Unpacking {packed}.")
-    partial = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    missing = set(NEEDED)
+def _download(part: Path, archive: Archive) -> None:
+    from torchvision.datasets.utils import download_url
+
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(READ_S)
     try:
-        with packed.open("rb") as handle, tarfile.open(fileobj=handle, mode="r|gz") as tar:
-            for member in tar:
-                name = member.name.rpartition("/")[2]
-                source = tar.extractfile(member) if name in missing and member.isreg() else None
-                if source is not None:
-                    print_message(f"Unpacking {name} ({member.size // MIB} MiB).")
-                    with source, (partial / name).open("wb") as target:
-                        shutil.copyfileobj(source, target, MIB)
-                    missing.discard(name)
-                if not missing:
-                    break
-        if found := _validate_folder(partial, 0):
-            raise ConfigError(found)
-        partial.rename(folder)
+        download_url(archive.url, part.parent, part.name, archive.md5)
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, RuntimeError) as error:
+        part.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{archive.name} cannot be downloaded from {archive.url}: {first_line(error).rstrip('.')}. "
+            f"Hint: put {archive.name} into {part.parent}, or set data.root=FOLDER to the folder that contains it."
+        ) from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        socket.setdefaulttimeout(timeout)
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    from torchvision.datasets.utils import extract_archive
+
+    print_message(f"Unpacking {packed}.")
+    draft = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        extract_archive(packed, draft)
+        (draft / FOLDER / "unlabeled_X.bin").unlink(missing_ok=True)
+        if found := _validate_folder(draft / FOLDER, 0):
+            raise ConfigError(found)
+        (draft / FOLDER).rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
