@@ -45,7 +45,7 @@ def test_a_cell_that_says_no_value_is_no_class(tmp_path: Path, word: str):
         (["1.0", "1.5"], ["1.0", "1.5"]),
         (["1.0", "b"], ["1.0", "b"]),
         (["007", "1"], ["007", "1"]),
-        (["Caf\u00e9", "Cafe\u0301"], ["Caf\u00e9", "Caf\u00e9"]),
+        (["Caf\u00e9", "Cafe\u0301", "b"], ["Caf\u00e9", "Caf\u00e9", "b"]),
     ],
 )
 def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: list[str]):
@@ -70,9 +70,9 @@ def test_the_images_may_be_in_another_folder(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_note_names_what_is_not_read(tmp_path: Path):
-    assert found(tmp_path, "path,label,weights,url\na.jpg,cat,1,x\n", val_fraction=0.5) == []
+    assert found(tmp_path, "path,label,weights,url\na.jpg,cat,1,x\nb.jpg,dog,1,x\n", val_fraction=0.5) == []
     assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).note.endswith(
-        "t.csv: 1 row. Columns read: path, label. Columns ignored: weights, url."
+        "t.csv: 2 rows. Columns read: path, label. Columns ignored: weights, url."
     )
 
 
@@ -146,15 +146,30 @@ def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
 
 
 def test_val_fraction(tmp_path: Path):
-    assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,cat\n", val_fraction=0.5) == []
+    assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,dog\n", val_fraction=0.5) == []
     (text,) = found(tmp_path, GOOD, val_fraction=0.5)
     assert text.startswith("data.val_fraction is 0.5, but ") and text.endswith("Hint: set data.val_fraction=null.")
-    (text,) = found(tmp_path, "path,label\na.jpg,cat\na.jpg,cat\n", val_fraction=0.5)
+    (text,) = found(tmp_path, "path,label\na.jpg,cat\na.jpg,cat\nb.jpg,dog\n", val_fraction=0.5)
     assert "an image must have only one row" in text  # one of both might be split off
 
 
+@pytest.mark.parametrize("verb", ["train", "evaluate", "check"])
+@pytest.mark.parametrize(
+    ("content", "typed"),
+    [
+        ("path,label\na.jpg,cat\nb.jpg,cat\n", {"val_fraction": 0.5}),
+        ("path,label,split\na.jpg,cat,train\nb.jpg,cat,val\n", {}),
+    ],
+)
+def test_training_needs_two_labels(tmp_path: Path, content: str, typed: dict[str, Any], verb: str):
+    mistakes = [text for text in found(tmp_path, content, verb, **typed) if "at least two labels" in text]
+    assert [text.endswith("Hint: correct the labels, or add images of another class.") for text in mistakes] == (
+        [True] if verb == "train" else []
+    )
+
+
 def test_columns_of_other_names(tmp_path: Path):
-    content = "file,breed,fold\na.jpg,pug,train\nb.jpg,pug,val\n"
+    content = "file,breed,fold\na.jpg,pug,train\nc.jpg,husky,train\nb.jpg,pug,val\n"
     args = {"path": "file", "label": "breed", "split": "fold"}
     assert found(tmp_path, content, args=args) == []
     (text,) = found(tmp_path, content, args={"path": "file", "label": "bread"})
@@ -204,7 +219,9 @@ def test_the_table_may_be_named_from_another_folder(tmp_path: Path, monkeypatch:
     """An image is one image by its absolute and by its relative path."""
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "sub" / "a.jpg").touch()
-    (tmp_path / "sub" / "t.csv").write_text(f"path,label,split\na.jpg,cat,train\n{tmp_path}/sub/a.jpg,cat,val\n")
+    for name in "ab":
+        (tmp_path / "sub" / f"{name}.jpg").touch()
+    rows = f"a.jpg,cat,train\nb.jpg,dog,train\n{tmp_path}/sub/a.jpg,cat,val\n"
+    (tmp_path / "sub" / "t.csv").write_text(f"path,label,split\n{rows}")
     (text,) = ImageTable().check(keys("sub/t.csv"), {}, "train")
-    assert "an image of val must not also be in train, but is in 1 row: row 3" in text
+    assert "an image of val must not also be in train, but is in 1 row: row 4" in text

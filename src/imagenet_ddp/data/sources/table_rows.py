@@ -72,7 +72,7 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
     ignored = f" Columns ignored: {shorten_list(cells.ignored)}." if cells.ignored else ""
     note = f"{path}: {count_noun(len(cells.numbers), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
     table = Table(path, folder, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
-    found += _wrong_splits(table, data["val_fraction"], verb)
+    found += _wrong_splits(table, data["val_fraction"], verb) or (_one_class(table) if verb == "train" else [])
     if found:
         raise ConfigError(found)
     return table
@@ -226,6 +226,17 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
             "Hint: correct those rows, or remove them."
         )
     return found
+
+
+def _one_class(table: Table) -> list[str]:
+    splits = table.splits or ["train"] * len(table.labels)
+    labels = {label for label, split in zip(table.labels, splits, strict=True) if split == "train"}
+    if len(labels) != 1:
+        return []
+    return [
+        f"{table.file}: the training images must have at least two labels, but all have {shorten_list([*labels])}. "
+        "Hint: correct the labels, or add images of another class."
+    ]
 
 
 def rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
