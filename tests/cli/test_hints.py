@@ -47,6 +47,7 @@ PLACEHOLDERS = {
     "<number of nodes>": "2", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch", "RANK": "0", "LOCAL_RANK": "0",
     "WORLD_SIZE": "8", "<0 to 1>": "1", "<name>/<time>/checkpoints/best": "x", "runs/<name>/<time>": "run",
     "runs/x": "x", "$RANK": "0", "CLASS": "Timer", "<number of machines>": "2",
+    "N": "0", "<number of processes>": "8",
 }  # fmt: skip
 
 
@@ -88,16 +89,16 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "run" / "checkpoints" / "best.ckpt").touch()
     for name in ("1", "gone", "gone2"):
         (tmp_path / "pets" / f"{name}.jpg").touch()
-    pet = "pets/train/cat/1.jpg"
+    pet, dog = "pets/train/cat/1.jpg", "pets/train/dog/1.jpg"
     for table, rows in {
-        "x": [f"path,label,split\n{pet},cat,train\n{pet.replace('train', 'val')},cat,val"],
-        "no_split": [f"path,label\n{pet},cat\n{pet.replace('train', 'val')},cat"],
-        "named": [f"file,animal\n{pet},cat"],
-        "no_names": [f"{pet},cat"],
+        "x": [f"path,label,split\n{pet},cat,train\n{dog},dog,train\n{pet.replace('train', 'val')},cat,val"],
+        "no_split": [f"path,label\n{pet},cat\n{dog},dog"],
+        "named": [f"file,animal\n{pet},cat\n{dog},dog"],
+        "no_names": [f"{pet},cat", f"{dog},dog"],
         "no_rows": ["path,label"],
-        "only_train": [f"path,label,split\n{pet},cat,train"],
+        "only_train": [f"path,label,split\n{pet},cat,train\n{dog},dog,train"],
         "wrong": [f"path,label,split,weight\n{pet},cat,train,0\n{pet},,val,1\n{pet},cat,test,x\n,dog,val,1\na,b"],
-        "gone": ["path,label,split\ngone.jpg,cat,train\ngone2.jpg,cat,val"],
+        "gone": [f"path,label,split\ngone.jpg,cat,train\n{dog},dog,train\ngone2.jpg,cat,val"],
     }.items():
         (tmp_path / f"{table}.csv").write_text("\n".join(rows))
     (tmp_path / "flat_val" / "val").mkdir()
@@ -550,8 +551,13 @@ ELSEWHERE = {
     # a net of one's own, and a machine without timm: tests/models/test_validate.py
     "models/validate.py": ("model.weights=PATH", "model.args.", "run `", "schedule.milestones instead"),
     "data/validate.py": ("run `",),  # a machine without timm
-    # a disk that fails, and a folder of images: tests/data/sources/test_image_table.py
-    "data/sources/table_rows.py": ("chmod", "still mounted", "data.images_dir=FOLDER, or leave it out"),
+    # a disk that fails, a folder of images and a single class: tests/data/sources/test_image_table.py
+    "data/sources/table_rows.py": (
+        "add images of another class",
+        "chmod",
+        "still mounted",
+        "data.images_dir=FOLDER, or leave it out",
+    ),
     "cli/parse.py": ("leave -m out",),  # tests/cli/test_text_values.py
     "cli/validate.py": ("TMPDIR=/tmp",),  # tests/cli/test_parse.py
     # tests/distributed/launchers/test_known_launchers.py

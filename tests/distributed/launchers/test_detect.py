@@ -319,7 +319,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.address=tcp://HOST:29500, without cluster.world_size."),
         ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but these values are not set: "
          "cluster.world_size, "
-         "cluster.local_rank, MASTER_ADDR. Hint: start the command with torchrun; or set cluster.world_size=N "
+         "cluster.local_rank, MASTER_ADDR. Hint: start the command with torchrun; or set "
+         "cluster.world_size=<number of processes> "
          "cluster.local_rank=N cluster.address=tcp://HOST:29500 for this process; "),
         ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size, MASTER_ADDR."),
         ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
@@ -455,7 +456,7 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster=env reads the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
         ({}, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
          "WORLD_SIZE, LOCAL_RANK, "
-         "MASTER_ADDR. Hint: start the command with torchrun; or set RANK=N WORLD_SIZE=N "
+         "MASTER_ADDR. Hint: start the command with torchrun; or set RANK=N WORLD_SIZE=<number of processes> "
          "LOCAL_RANK=N "
          "MASTER_ADDR=HOST for this process"),
         (STEP, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "

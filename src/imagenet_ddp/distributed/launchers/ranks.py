@@ -92,7 +92,7 @@ def refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> L
     how many there are. Return None otherwise."""
     if slurm_env.in_step(environ):
         return None
-    options = dict.fromkeys(known_launchers.RANKS, "cluster.world_size=N trainer.num_nodes=NODES cluster.rank")
+    options = dict.fromkeys(known_launchers.RANKS, "trainer.num_nodes=NODES cluster.world_size=N cluster.rank")
     if request.num_nodes != 1:
         options |= dict.fromkeys(known_launchers.NODE_RANKS, "trainer.num_nodes=NODES cluster.node_rank")
     for name, number in options.items():
@@ -246,7 +246,11 @@ def _missing(
             f"{what}set {here} if all of them run on this machine; or set trainer.num_nodes=NODES {address}".strip()
             + "."
         )
-    numbers = [f"{names.get(name, name)}=N" for name in missing if name in OPTIONS]
+    numbers = [
+        f"{names.get(name, name)}={'<number of processes>' if name == 'WORLD_SIZE' else 'N'}"
+        for name in missing
+        if name in OPTIONS
+    ]
     ways = ["start the command with torchrun"]
     if "LOCAL_RANK" not in missing or not request.devices or (size or 0) % request.devices == 0:
         ways.append(f"set {' '.join([*numbers, *([address] if address else [])])} for this process")
