@@ -7,7 +7,6 @@ import shlex
 import statistics
 from pathlib import Path
 
-import yaml
 from omegaconf import MISSING
 
 from imagenet_ddp.benchmark import results
@@ -67,9 +66,6 @@ def _escaped(text: str) -> str:
 
 
 def _default(key: Key) -> str:
-    group, _, name = key.path.partition(".")
-    if group == "trainer" and name:
-        return f"`{shown(yaml.safe_load((conf_dir() / 'trainer/default.yaml').read_text(encoding='utf-8'))[name])}`"
     return "must be set" if key.default == MISSING else f"`{shown(key.default)}`"
 
 

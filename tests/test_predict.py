@@ -11,6 +11,8 @@ import torch
 from conftest import Run, write_images
 
 from imagenet_ddp import predict
+from imagenet_ddp.config.schema.commands import PredictConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.sources.listing import find_images
@@ -40,9 +42,8 @@ def test_images_in_their_own_size_are_few_at_a_time(
     reader = FileReader(Reading(), prepare)
     predictor = Predictor(["a", "b"], ["a", "b"], reader, probabilities, torch.device("cpu"), reads_whole=True)
     monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
-    data = {"batch_size": 32, "num_workers": "auto"}
     paths = find_images(str(tree / "train"))
-    config = {"out": str(tmp_path / "s.png"), "explain": None, "top_k": 1, "data": data}
+    config = PredictConfig(data=DataConfig(batch_size=32), out=str(tmp_path / "s.png"), top_k=1)
     if end is not None:
         with pytest.raises(SignalExit):
             predict._predict(config, paths)
@@ -67,8 +68,8 @@ def test_a_stop_leaves_the_table_before(is_device: bool, tree: Path, tmp_path: P
     monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
     (tmp_path / "p.csv").write_text("before")
     (tmp_path / "link").symlink_to("p.csv")
-    data = {"batch_size": 4, "num_workers": 0}
-    config = {"out": str(tmp_path / ("link" if is_device else "p.csv")), "top_k": 1, "format": "csv", "data": data}
+    out = str(tmp_path / ("link" if is_device else "p.csv"))
+    config = PredictConfig(data=DataConfig(batch_size=4, num_workers=0), out=out, top_k=1)
     paths = find_images(str(tree / "train"))
     with pytest.raises(SignalExit):
         predict._predict(config, paths)

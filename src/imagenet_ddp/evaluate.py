@@ -33,7 +33,7 @@ def _evaluate(request: parse.Request) -> float | None:
         typed = overrides.shell_line("evaluate", sys.argv[1:])
         return engine_job.Job(config, folder_here, checkpoint, command=typed)
 
-    job = coordinate.agree(decide, rendezvous)
+    job = coordinate.agree(decide, rendezvous, "evaluate")
     try:
         return command.run_job(
             request,

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.sources.listing import find_images, list_folder
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
@@ -63,7 +64,7 @@ def _list_images(pattern: str, out: str | None) -> list[str]:
     return paths
 
 
-def _predict(config: dict[str, Any], paths: list[str]) -> tuple[int, int]:
+def _predict(config: CommonConfig, paths: list[str]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config)
@@ -93,7 +94,7 @@ def _predict(config: dict[str, Any], paths: list[str]) -> tuple[int, int]:
     return len(paths), num_unreadable
 
 
-def _writer(config: dict[str, Any], num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
+def _writer(config: CommonConfig, num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
     """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
     if str(config["out"]).lower().endswith(SHEET):
         from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter

@@ -48,7 +48,7 @@ def _start(request: parse.Request, *, own_processes: bool = False) -> float | No
         num_local = rendezvous.world_info.local_world_size if rendezvous and rendezvous.starts_workers else None
         typed = overrides.shell_line("train", sys.argv[1:])
         job = coordinate.agree(
-            lambda: engine_job.decide(request, os.environ, launch_info, typed, num_local), rendezvous
+            lambda: engine_job.decide(request, os.environ, launch_info, typed, num_local), rendezvous, "train"
         )
     if job.finished:
         for line in job.messages:

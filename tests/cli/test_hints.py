@@ -19,9 +19,9 @@ import pytest
 from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.read_if import required
+from imagenet_ddp.config.schema.trainer import REFUSED
 from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.errors import ConfigError
@@ -32,8 +32,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
     "cli/known_terms", "cli/validate",
-    "config/validators", "config/trainer_options",
     "data/validate", "data/sources/table_rows",
+    "config/validators", "config/schema/trainer",
     "models/validate", "runs/validate", "distributed/validate",
     "distributed/launchers/request", "distributed/launchers/manual", "distributed/launchers/ranks",
     "distributed/launchers/address", "distributed/network/nccl",
@@ -306,7 +306,7 @@ def _of_tables() -> Iterator[Case]:
         wrong = next((value for value in ("bogus", "-7", "0.5", "true") if not key.allowed.accepts(read(value))), "''")
         context = CONTEXT.get(path) or " ".join(required(path, dict.fromkeys(declared("train"))))
         yield Case(f"{context} {path}={wrong}".strip(), gpu=path == "trainer.devices")
-    yield from (Case(f"trainer.{key}={3 if 'limit_' in key else 'mine'}") for key in trainer_options.REFUSED)
+    yield from (Case(f"trainer.{key}={3 if 'limit_' in key else 'mine'}") for key in REFUSED)
 
 
 def _as_yaml(text: str) -> object:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config import trainer_options
+from imagenet_ddp.config.schema.trainer import DEVICES
 from imagenet_ddp.errors import ConfigError
 
 NAMES = ("2024_11_26", "1.10", "1e5", "0x10", "007", "-5", "inf", "true", "No", "1_0", "٣", "12:30", "a=b", "café")
@@ -121,5 +121,4 @@ def test_text_that_names_no_devices_is_refused_with_what_to_type(text: str):
 
 @pytest.mark.parametrize("text", ["2", "0,", "0,3", "-1", "auto"])
 def test_text_that_names_devices_is_accepted(text: str):
-    accepts = trainer_options.ACCEPTED["devices"].allowed.accepts
-    assert accepts(text)
+    assert DEVICES.accepts(text)

@@ -14,6 +14,8 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.engine.job import Job, _other_world, _resume, should_requeue
 from imagenet_ddp.engine.stored_config import _other_split, from_checkpoint
@@ -100,7 +102,7 @@ def test_an_evaluation_keeps_the_split_of_the_training() -> None:
     assert said(seed=7, root="other") == [] == said(seed=7, val_fraction=None)
 
 
-def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> dict[str, Any]:
+def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str) -> CommonConfig:
     """What evaluate makes of a checkpoint's config on other data."""
     transform = {"image_size": 64, "val_resize": 73, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bilinear",
                  "val_mirror": False}  # fmt: skip
@@ -139,7 +141,7 @@ def test_a_finished_run_without_checkpoints_is_not_trained_again(
 
 
 def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
-    job = Job({"cluster": {"requeue": True}}, tmp_path)
+    job = Job(to_config({"cluster": {"requeue": True}}, CommonConfig), tmp_path)
     environ = {"SLURM_JOB_ID": "7"}
     assert not should_requeue(job, signal.SIGUSR2, environ)  # it would start over
     last_checkpoint(tmp_path).parent.mkdir()

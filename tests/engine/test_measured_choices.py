@@ -10,6 +10,7 @@ from helpers import forked_commands
 from helpers.plans import plan_of
 
 from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import worker
 from imagenet_ddp.engine.job import Job
@@ -24,14 +25,12 @@ from imagenet_ddp.performance import batch_finder
 def plan(tree: Path) -> Plan:
     """Of a GPU, as far as the search asks."""
     found = plan_of("data=imagefolder", f"data.root={tree}", "data.batch_size=32", "optim.reference_batch=256")
-    trainer = {**found.config["trainer"], "batch_finder": True}
-    return dataclasses.replace(
-        found, config={**found.config, "trainer": trainer}, accelerator=Choice("cuda", "the test says so")
-    )
+    config = dataclasses.replace(found.config, trainer=dataclasses.replace(found.config.trainer, batch_finder=True))
+    return dataclasses.replace(found, config=config, accelerator=Choice("cuda", "the test says so"))
 
 
 def job_of(plan: Plan, checkpoint: Path | None = None) -> Job:
-    return Job(dict(plan.config), Path("r"), checkpoint, ("first",))
+    return Job(plan.config, Path("r"), checkpoint, ("first",))
 
 
 def room_for(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +73,7 @@ def test_no_room_at_all(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_ranks_agree_on_the_smallest(plan: Plan, tmp_path: Path) -> None:
     """Two processes, of which each finds another limit."""
     config = {**plan.config, "trainer": {**plan.config["trainer"], "accelerator": "cpu"}}
-    arguments = (json.dumps(config), "[96, 40]")
+    arguments = (json.dumps(to_plain(config)), "[96, 40]")
     environment = clean_environ(PYTHONPATH=PROBES)
     done = forked_commands.run("smallest_batch", *arguments, folder=tmp_path, environment=environment)
     assert json.loads(done.stdout) == [96, [40, 1], True], done.stderr
@@ -97,5 +96,5 @@ def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest
         for name in ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS"):
             monkeypatch.setenv(name, "")  # and restored at the end
         config = plan_of(f"trainer.deterministic={deterministic}").config
-        worker._make_plan(Job(dict(config), Path()), World(WorldInfo()))
+        worker._make_plan(Job(config, Path()), World(WorldInfo()))
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == found

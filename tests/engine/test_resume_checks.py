@@ -9,6 +9,8 @@ import torch
 from conftest import PROBES, Run, small_run, write_images
 from helpers import logged
 
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import to_config, to_plain
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.resume_checks import is_over, require_same_data
 from imagenet_ddp.errors import ConfigError
@@ -22,11 +24,11 @@ def test_a_resumed_run_needs_what_reads_its_position(tmp_path: Path) -> None:
 
 
 def test_what_a_callback_had_ended_is_over_unless_its_end_has_changed(tmp_path: Path) -> None:
-    config = {"callbacks": {"stop": {"patience": 1}}, "trainer": {"max_epochs": 9}, "optim": {"lr": 0.1}}
+    config = to_plain(to_config({"callbacks": {"stop": {"patience": 1}}, "trainer": {"max_epochs": 9}}, CommonConfig))
     stored: dict[str, Any] = {"config": config, "has_ended": False}
 
     def over(**changed: dict) -> bool:
-        return is_over(Job({**config, **changed}, tmp_path, tmp_path / "last.ckpt"), stored)
+        return is_over(Job(to_config({**config, **changed}, CommonConfig), tmp_path, tmp_path / "last.ckpt"), stored)
 
     assert not over(), "written before the end"
     stored["has_ended"] = True

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.callbacks.step_times import Span
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.augment import Augmentation, AugmentedTransform
 from imagenet_ddp.engine import run_summary
 from imagenet_ddp.engine.job import Job
@@ -74,7 +76,7 @@ def closed(
         module=SimpleNamespace(num_counted=(500, 1) if num_steps else (0, 0)),
         trainer=SimpleNamespace(global_step=num_steps, limit_val_batches=1.0),
     )
-    job = Job(config, Path(run_dir), command=command)
+    job = Job(to_config(config, CommonConfig), Path(run_dir), command=command)
     return closing_lines(job, parts, 62.0)
 
 

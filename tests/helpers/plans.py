@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.schema.commands import TrainConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan, make_plan
 
@@ -16,5 +16,4 @@ def plan_of(
     """Return the plan of `train` with these options, which must pass its checks. resumed: additional arguments of
     make_plan."""
     request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
-    config: Any = OmegaConf.to_container(request.configs[0], resolve=True)
-    return make_plan(config, world_info or WorldInfo(), **resumed)
+    return make_plan(typed_config(request.configs[0], TrainConfig), world_info or WorldInfo(), **resumed)

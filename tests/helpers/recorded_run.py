@@ -54,7 +54,7 @@ def record(options: list[str], run_dir: Path, monkeypatch: pytest.MonkeyPatch) -
     """Train with these options in this process on the CPU, and return the recording."""
     recording, log = Recording(), Log(None, 0, io.StringIO())
     plan = plan_of(*options)
-    job = Job(dict(plan.config), run_dir)
+    job = Job(plan.config, run_dir)
     run = build.make_run(job, plan, World(plan.world_info), log, Signals())
     recording.start = copy.deepcopy(run.module.net.state_dict())
     drawn: list[Any] = []

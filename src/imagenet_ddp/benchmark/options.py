@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli import overrides, parse, single_process
-from imagenet_ddp.config.schema.commands import BENCHMARKS
+from imagenet_ddp.config.schema.commands import BENCHMARKS, CommonConfig
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
@@ -26,7 +26,7 @@ ONLY_FOR = {
 @dataclass(frozen=True)
 class Plan:
     options: Mapping[str, Any]  # benchmark.*
-    config: Mapping[str, Any]  # resolved, as plain dicts and lists
+    config: CommonConfig
     folder: Path  # the run folder; it exists
     typed: tuple[str, ...] = ()  # the options that are passed on to train
 

@@ -17,8 +17,8 @@ from hydra.errors import MissingConfigException
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.cli.suggest import closest, removed, unknown
 from imagenet_ddp.cli.text_values import exists, quoted
-from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import SOURCES, TABLE_SUFFIXES, name_of, options_for
 from imagenet_ddp.models.known_names import CLASSIFIERS
@@ -130,8 +130,8 @@ class Explainer:
                 return f"{key} is required and cannot be deleted. Hint: leave {line} out."
             return unknown(key, self.keys)
         value = override.value()
-        if parent == "trainer" and last in trainer_options.REFUSED:
-            return trainer_options.refusal(last, value)
+        if parent == "trainer" and last in trainer.REFUSED:
+            return trainer.refusal(last, value)
         if isinstance(value, dict) and key in self.keys and self.keys[key].is_group:
             reason = first_sentence(cause)
             return f"{line} cannot be merged: {reason} Hint: leave this option out, and type each key by itself."

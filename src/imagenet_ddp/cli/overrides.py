@@ -8,7 +8,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -16,9 +16,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.config.section import Section, to_config
 from imagenet_ddp.system.text import uv_run
+
+T = TypeVar("T", bound=Section)
 
 
 def merge_overrides(
@@ -68,9 +70,6 @@ def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
         try:
             if typed_node:
                 _lay_over(node[key], value)
-            elif key == "trainer" and isinstance(value, Mapping):
-                for name in trainer_options.ACCEPTED.keys() & value.keys():
-                    node[key][name] = value[name]
             else:
                 node[key] = value
         except OmegaConfBaseException:
@@ -92,12 +91,11 @@ def _take(merged: DictConfig, composed: DictConfig, path: str) -> None:
     OmegaConf.update(merged, path, value, merge=False, force_add=True)
 
 
-def plain(config: DictConfig, *, partial: bool = False) -> dict[str, Any]:
-    """Resolve a config to plain containers, as checkpoints and spawned processes need them. partial: keys may be
+def typed_config(config: DictConfig, cls: type[T], *, partial: bool = False) -> T:
+    """Return the composed config as the object that the code reads, interpolations resolved. partial: keys may be
     missing, because a checkpoint fills them in."""
-    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
-    assert isinstance(content, dict)
-    return content  # type: ignore[return-value]
+    content: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=not partial)
+    return to_config(content, cls)
 
 
 def typed_value(request: parse.Request, key: str) -> str | None:

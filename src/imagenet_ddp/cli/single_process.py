@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from imagenet_ddp.cli import parse, validate
-from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.errors import ConfigError
 
 
@@ -15,7 +15,7 @@ class SingleProcess:
     """The command line of a command that runs in one process, ignoring any launcher around it."""
 
     request: parse.Request
-    config: dict[str, Any]  # resolved, plain
+    config: CommonConfig
     environ: Mapping[str, str]  # without a launcher
     found: list[str]  # mistakes in single keys; the command checks combinations
 
@@ -35,5 +35,5 @@ def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, st
     found, _ = validate.validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
     if any(text.startswith(f"{verb}.name ") for text in found):  # a required choice is missing
         raise ConfigError(found)
-    config = plain(request.configs[0])
+    config = typed_config(request.configs[0], COMMANDS[verb])
     return SingleProcess(request, config, alone, found + validate_group(verb, config[verb], verb))

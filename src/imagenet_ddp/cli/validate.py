@@ -14,10 +14,11 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 
 from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.suggest import unknown
-from imagenet_ddp.config import keys, trainer_options
+from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
@@ -64,16 +65,8 @@ def validate(
         ], None
     plain = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
     trainer = plain["trainer"]
-    found += [
-        unknown(f"trainer.{key}", declared)
-        for key in trainer
-        if key not in trainer_options.ACCEPTED.keys() | trainer_options.REFUSED.keys()
-    ]
-    for key, (allowed, _, _) in trainer_options.ACCEPTED.items():
-        if f"trainer.{key}" in broken:  # reported above, so continue with any valid value
-            trainer[key] = next(value for value in ("auto", 1, False, 1.0, None) if allowed.accepts(value))
-    found += trainer_options.validate(trainer) + keys.validate_group("trainer", trainer)
-    if elsewhere and trainer.get("accelerator") == "auto":
+    found += keys.validate_group("trainer", trainer)
+    if elsewhere and trainer["accelerator"] == "auto":
         trainer["accelerator"] = "gpu"
     # doctor leaves images, devices and launcher to its checks
     of_options = "predict" if verb == "doctor" else verb
@@ -141,7 +134,11 @@ def _fitted(
 ) -> dict[str, Any]:
     """Return the node with exactly the schema's keys. Report unknown and deleted keys; fill in deleted ones."""
     fitted: dict[str, Any] = {}
-    found += [unknown(prefix + str(key), declared) for key in node if prefix + str(key) not in declared]
+    for key in node:  # +KEY=VALUE adds an undeclared key
+        if prefix == "trainer." and key in REFUSED:
+            found.append(refusal(key, node[key]))
+        elif prefix + str(key) not in declared:
+            found.append(unknown(prefix + str(key), declared))
     for field in dataclasses.fields(cls):
         path = prefix + field.name
         kind = declared[path].type

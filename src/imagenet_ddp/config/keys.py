@@ -10,7 +10,6 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config import trainer_options
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, number, shown
 
@@ -23,7 +22,7 @@ class Key:
     """One key, or a group of keys if type is a dataclass."""
 
     path: str
-    type: Any  # int for `int | None`; None for the Trainer's keys
+    type: Any  # int for `int | None`
     allowed: Kind | None  # None: every value of the type
     default: Any
     meaning: str
@@ -53,12 +52,8 @@ class Key:
 
 @functools.cache
 def declared(command: str) -> Mapping[str, Key]:
-    """Return every key path of a command, groups included, and the Trainer's keys."""
-    trainer = {f"trainer.{name}": key for name, key in trainer_options.ACCEPTED.items()}
-    return {
-        **of_class(commands.COMMANDS[command], ""),
-        **{path: Key(path, None, key.allowed, None, key.meaning, key.example) for path, key in trainer.items()},
-    }
+    """Return every key path of a command, groups included."""
+    return of_class(commands.COMMANDS[command], "")
 
 
 def key_of(option: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagenet_ddp.config.keys import key_of, validate_group
-from imagenet_ddp.config.trainer_options import ACCEPTED
+from imagenet_ddp.config.schema.trainer import DEVICES
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed import address_file
 from imagenet_ddp.distributed.launchers import slurm_env
@@ -197,7 +197,7 @@ def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     """Return an error if trainer.devices cannot be used on CPUs; [] if there may be a GPU."""
     trainer = config["trainer"]
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
-    if not ACCEPTED["devices"][0].accepts(devices) or reason is None:
+    if not DEVICES.accepts(devices) or reason is None:
         return []  # the value is reported elsewhere, or torch checks the GPUs later
     count, origin = num_devices(devices), ""
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)

@@ -8,11 +8,12 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.decode import Picture
 from imagenet_ddp.data.inspect import reading_s
@@ -34,7 +35,7 @@ from imagenet_ddp.system.text import first_line
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
 GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10 Mbit/s
-Config = Mapping[str, Any]
+Config = CommonConfig
 T = TypeVar("T")
 
 

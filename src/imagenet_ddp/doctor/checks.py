@@ -6,11 +6,12 @@ The checks are in check_machine, check_network, check_data and check_ranks.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
@@ -37,7 +38,7 @@ class Check:
 class Machine:
     """The input of the checks on one machine."""
 
-    config: Mapping[str, Any]  # resolved, plain
+    config: CommonConfig
     environ: Mapping[str, str]
     typed: Sequence[str]  # the options as typed, for the commands in hints
     run_dir: Path
@@ -55,8 +56,10 @@ class Machine:
         world_info = WorldInfo(
             world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes
         )
-        trainer = self.config["trainer"] | ({"accelerator": "cpu", "devices": 1} if self.no_device else {})
-        return make_plan({**self.config, "trainer": trainer}, world_info)
+        trainer = self.config.trainer
+        if self.no_device:
+            trainer = replace(trainer, accelerator="cpu", devices=1)
+        return make_plan(replace(self.config, trainer=trainer), world_info)
 
     @cached_property
     def layout(self) -> "Layout":
@@ -80,9 +83,7 @@ class Machine:
         return self.launch_info.host if self.launch_info else None
 
 
-def inspect_machine(
-    config: Mapping[str, Any], environ: Mapping[str, str], typed: Sequence[str], run_dir: Path
-) -> Machine:
+def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
     """Detect the devices and the launcher. Imports torch, but creates no CUDA context."""
     from imagenet_ddp.distributed import devices
 

@@ -9,10 +9,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import Request
 from imagenet_ddp.cli.single_process import refuse_multirun
 from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.config.schema.commands import DoctorConfig
 from imagenet_ddp.distributed.launchers.ranks import refuse_unreadable
 from imagenet_ddp.errors import ConfigError
 
@@ -20,7 +21,7 @@ from imagenet_ddp.errors import ConfigError
 @dataclass(frozen=True)
 class Options:
     request: Request  # without doctor's own options
-    config: dict[str, Any]  # resolved, plain
+    config: DoctorConfig
     run_dir: Path  # the folder that train would create
     format: str
 
@@ -39,4 +40,5 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
             "Hint: type the options of that run, without resume."
         )
     run_dir = Path(request.hydra.run.dir)
-    return Options(replace(request, typed=typed, configs=[config]), plain(config), run_dir, output_format)
+    request = replace(request, typed=typed, configs=[config])
+    return Options(request, typed_config(config, DoctorConfig), run_dir, output_format)

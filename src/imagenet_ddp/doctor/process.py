@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.worker import run_in_process
 from imagenet_ddp.errors import ConfigError
@@ -9,7 +10,7 @@ from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
-def diagnose(info: WorldInfo, payload: tuple[dict[str, Any], list[Any]]) -> list[Any]:
+def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Any]]) -> list[Any]:
     """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
 
     payload: (the config, the results of this node's own checks).

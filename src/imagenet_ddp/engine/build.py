@@ -23,6 +23,7 @@ from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
+from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
@@ -207,7 +208,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     contents = {
         "command": job.command,
         "experiment": job.experiment,
-        "config": dict(job.config),
+        "config": to_plain(job.config),
         "images_per_update": plan.update_wanted,  # may be divisible by another number of devices
         "classes": source.classes,
         "labels": source.labels,

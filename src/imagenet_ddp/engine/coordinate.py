@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.cli.overrides import typed_config
+from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.section import to_config, to_plain
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
@@ -34,7 +36,7 @@ def launch_info_of(request: parse.Request, environ: Mapping[str, str]) -> Launch
     machine where the job runs."""
     found = request.launch_infos[0]
     if found is None:
-        config = plain(request.configs[0], partial=True)
+        config = typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
         found = detect(config, environ, verb=request.verb, typed=request.typed)
     return with_known_host(found, environ)
 
@@ -48,7 +50,7 @@ def join_commands(request: parse.Request, launch_info: LaunchInfo) -> "Rendezvou
     from imagenet_ddp.distributed import devices, join
     from imagenet_ddp.distributed.meet import SharedError
 
-    config = plain(request.configs[0], partial=True)
+    config = typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
     place = launch_info.world_info
     speaks = place is None or place.local_rank == 0 or launch_info.manual  # else this machine's first rank reports
     try:
@@ -86,9 +88,9 @@ def _warn_of_few_cores(num_local: int, device_type: str) -> None:
         )
 
 
-def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
+def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None", verb: str) -> Job:
     """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
-    clocks differ, and continue from the same checkpoint. make: function that decides on the job."""
+    clocks differ, and continue from the same checkpoint. make: function that decides on the job of this command."""
     if rendezvous is None:
         return make()
     from imagenet_ddp.distributed.join import share_file
@@ -102,12 +104,12 @@ def agree(make: Callable[[], Job], rendezvous: "Rendezvous | None") -> Job:
             raise
         job = replace(job, run_dir=job.run_dir.resolve())
         run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
-        meeting.broadcast("job", {**vars(job), **run_dir, "checkpoint": None})
+        meeting.broadcast("job", {**vars(job), **run_dir, "config": to_plain(job.config), "checkpoint": None})
         share_file(meeting, job.checkpoint)
         return job
     content = meeting.broadcast("job")
-    relative, job = content.pop("relative"), Job(**content)
-    run_dir = Path(job.run_dir)
+    relative, run_dir = content.pop("relative"), Path(content["run_dir"])
+    job = Job(**{**content, "config": to_config(content["config"], COMMANDS[verb])})
     checkpoint = share_file(meeting, None)
     try:
         if meeting.members[0]["machine"] != meeting.members[meeting.number]["machine"]:

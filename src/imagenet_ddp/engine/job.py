@@ -10,9 +10,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
-from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
+from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
 from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.request import num_devices
@@ -36,7 +37,7 @@ BATCH_PREFIXES = ("data.batch_size", "trainer.accumulate_grad_batches", "strateg
 class Job:
     """One training or evaluation, decided by the first of its commands and passed to every process."""
 
-    config: dict[str, Any]  # resolved, plain containers
+    config: CommonConfig  # of the command
     run_dir: Path
     checkpoint: Path | None = None  # to resume from, or to evaluate
     messages: tuple[str, ...] = ()  # from before the processes started, for the top of the log
@@ -72,7 +73,7 @@ def decide(
     if request.configs[0].resume or _again(request, environ):
         job = _resume(request, environ, launch_info, num_local)
     else:
-        job = Job(plain(request.configs[0]), new_folder(request, run_key=launch_info.run_key))
+        job = Job(typed_config(request.configs[0], TrainConfig), new_folder(request, run_key=launch_info.run_key))
     typed = typed_value(request, "experiment")
     experiment = job.experiment if typed is None else None if typed == "null" else typed
     return replace(job, command=command, experiment=experiment)
@@ -91,7 +92,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     if _again(request, environ):
         own = typed_dir or (folder.made_for(wanted.with_name(run_key), request.typed) if run_key else None)
         found = checkpoints.find_own(own) if own else None
-        if own and found is None and (finished := _finished_without_checkpoint(own, plain(config))):
+        if own and found is None and (finished := _finished_without_checkpoint(own, typed_config(config, TrainConfig))):
             return finished
     if found is None and config.resume:
         found = checkpoints.find_resume(config.resume, typed_dir, wanted.parent)
@@ -105,7 +106,8 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     if found is None or found.checkpoint is None:
         # a run that died before its first checkpoint starts over in its folder
         messages = (found.sentence,) if found else ()
-        return Job(plain(config), new_folder(request, again=True, run_key=run_key), messages=messages)
+        run_dir = new_folder(request, again=True, run_key=run_key)
+        return Job(typed_config(config, TrainConfig), run_dir, messages=messages)
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     contents = read(found.checkpoint)[KEY]
@@ -115,7 +117,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
         raise ConfigError(mistakes)
     if mistakes := validate.validate(merged, environ, "train", typed=request.typed)[0]:
         raise ConfigError(mistakes)
-    resolved = plain(merged)
+    resolved = typed_config(merged, TrainConfig)
     changed = changes(stored, resolved)
     of_checkpoint = leaves(stored)  # a key that an older version lacked had its default value in that run
     fixed = [line for key, line in changed if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]
@@ -142,7 +144,7 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     )
 
 
-def _finished_without_checkpoint(run_dir: Path, config: dict[str, Any]) -> Job | None:
+def _finished_without_checkpoint(run_dir: Path, config: CommonConfig) -> Job | None:
     """Return the job of a finished run that had callbacks.checkpoint=null; None if it still has to be trained."""
     epochs = folder.finished_epochs(run_dir)
     if epochs is None or _is_prolonged(config["trainer"], epochs, changes(summary.read_config(run_dir), config)):
@@ -164,7 +166,7 @@ def changes_end(changed: list[tuple[str, str]]) -> bool:
     return any(key.startswith(ends) for key, _ in changed)
 
 
-def _finished(run_dir: Path, config: dict[str, Any]) -> Job:
+def _finished(run_dir: Path, config: CommonConfig) -> Job:
     """Return the job of a finished run, with a message that explains how to continue it."""
     trainer, ended = config["trainer"], folder.summary(run_dir)
     epochs, steps = ended["epochs"], ended.get("steps", 0)

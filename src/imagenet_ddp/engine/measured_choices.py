@@ -1,7 +1,6 @@
 """Measure, before training begins, the batch of trainer.batch_finder. All ranks make the same decision."""
 
 from dataclasses import replace
-from typing import Any
 
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.job import Job
@@ -45,8 +44,8 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
         f"batch for which {count_noun(2, 'training step')} need at most {batch_finder.USABLE:.0%} of the free memory "
         f"of rank {rank}{of_all}{limit}."
     )
-    data: dict[str, Any] = {**job.config["data"], "batch_size": found}
-    return replace(job, config={**job.config, "data": data}, messages=(*job.messages, message))
+    config = replace(job.config, data=replace(job.config.data, batch_size=found))
+    return replace(job, config=config, messages=(*job.messages, message))
 
 
 def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:

@@ -3,10 +3,11 @@ when it is needed."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import plain
+from imagenet_ddp.cli.overrides import typed_config
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.system.heavy_imports import import_torch
 
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
 EXPORTED = (".onnx", ".pt2")  # suffixes of exported files
 
 
-def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> dict[str, Any]:
+def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
     """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
     config unchanged."""
     checkpoint = Path(request.configs[0].checkpoint)
     if checkpoint.suffix in EXPORTED:
-        return plain(request.configs[0])
+        return typed_config(request.configs[0], COMMANDS[request.verb])
     return from_checkpoint(request, checkpoint, environ)
 
 
-def open_predictor(config: dict[str, Any]) -> "Predictor":
+def open_predictor(config: CommonConfig) -> "Predictor":
     """Open a checkpoint or an exported file. config: result of resolved_config. Raises ConfigError for any other
     file."""
     with import_torch():

@@ -1,11 +1,13 @@
 """Decide every automatic value of one process, once. build makes objects from the plan, startup_report prints it, and
 summary.json stores it. No other module decides these values again."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data import jpeg_backends
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.data.workers import choose_num_workers
@@ -22,7 +24,7 @@ from imagenet_ddp.models.factory import own_statistics
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
 
-Config = Mapping[str, Any]  # resolved to plain containers; values that this module decides may be "auto"
+Config = CommonConfig  # values that this module decides may be "auto"
 
 
 class Choice(NamedTuple):
@@ -109,8 +111,9 @@ def make_plan(
         raise ConfigError(mistakes)
     wanted = update_before if keep_update else None
     size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted)
-    data, trainer = {**data, "batch_size": size}, batch_split.with_accumulation(trainer, accumulate)
-    config = {**config, "data": data, "trainer": trainer}
+    data = replace(config.data, batch_size=size)
+    trainer = to_config(batch_split.with_accumulation(trainer, accumulate), TrainerConfig)
+    config = replace(config, data=data, trainer=trainer)
     images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])

@@ -7,7 +7,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
-from imagenet_ddp.cli.overrides import merge_overrides, plain, typed_value
+from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.engine.job import TYPED_ONLY
@@ -32,7 +33,7 @@ OF_THIS_MACHINE = (
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
 
-def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> CommonConfig:
     """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
     transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
     checkpoint is damaged or the resulting config is not valid."""
@@ -66,7 +67,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
             "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. "
             "Hint: set trainer.limit_val_batches=10."
         )
-    return plain(merged)
+    return typed_config(merged, COMMANDS[request.verb])
 
 
 def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path) -> list[str]:

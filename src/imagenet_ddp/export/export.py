@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp import __version__
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor
@@ -24,7 +25,7 @@ from imagenet_ddp.runs.validate_files import CARD, export_path
 from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
 
-def export(config: dict[str, Any], environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
+def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
     kind, path = config["format"], export_path(config)
@@ -87,7 +88,7 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     return f"Model card: {path}"
 
 
-def _open(draft: Path, kind: str, config: dict[str, Any], contents: Mapping[str, Any]) -> Predictor:
+def _open(draft: Path, kind: str, config: CommonConfig, contents: Mapping[str, Any]) -> Predictor:
     """Return a predictor that reads the written file in the same way as its users."""
     if kind != "safetensors":
         return exported.make_predictor(draft, config["data"]["decoder"])

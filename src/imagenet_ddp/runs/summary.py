@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from imagenet_ddp import __version__
+from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.mapping_file import read_mapping
@@ -29,7 +30,7 @@ def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     with disk_errors_as_run_error(path := folder / "config.yaml"):
-        atomic_write(path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        atomic_write(path, yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True))
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
 from imagenet_ddp.cli.single_process import refuse_multirun
 from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.read_if import unread
+from imagenet_ddp.config.schema.commands import TrainConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.atomic_write import atomic_write
@@ -147,7 +148,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
         found += space.check_values(parameters, config, train_environ, typed)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
-    slots = resources.make_slots(overrides.plain(config, partial=True), options, environ)
+    slots = resources.make_slots(overrides.typed_config(config, TrainConfig, partial=True), options, environ)
     folder = study or Path(request.hydra.run.dir).absolute()
     return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(slots), folder, False)
 

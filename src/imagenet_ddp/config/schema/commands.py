@@ -18,6 +18,8 @@ from imagenet_ddp.config.schema.learning import (
     ScheduleConfig,
     TeacherConfig,
 )
+from imagenet_ddp.config.schema.trainer import TrainerConfig
+from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import AUTO, Example, choice, integer, list_of, matching, number
 
 _FOLDER_NAME = matching(r"(?!\.{1,2}$)[^/\\\0]+", "a folder name without / or \\")
@@ -30,7 +32,7 @@ METRICS = ("f1", "precision", "recall", "per_class", "auroc", "cohen_kappa", "ma
 
 
 @dataclass
-class CommonConfig:
+class CommonConfig(Section):
     """Keys that all commands share."""
 
     name: Annotated[str, _FOLDER_NAME, Example("my_run"), "Name of the run, whose folder is runs/<name>/<time>."] = (
@@ -49,7 +51,7 @@ class CommonConfig:
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     compile: CompileConfig = field(default_factory=CompileConfig)
-    trainer: Annotated[dict[str, Any], "Keys of Lightning's Trainer."] = field(default_factory=dict)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     nccl: NcclConfig = field(default_factory=NcclConfig)
@@ -181,7 +183,7 @@ class ExportConfig(CommonConfig):
 
 
 @dataclass
-class TuneOptions:
+class TuneOptions(Section):
     num_trials: Annotated[int, integer(1), "Number of trials of the study, including pruned and failed ones."] = 20
     num_at_once: Annotated[
         int, integer(1), "Number of concurrent trials, each with its share of GPUs and CPU cores."
@@ -223,7 +225,7 @@ class TuneConfig(RunConfig):
 
 
 @dataclass
-class SubmitOptions:
+class SubmitOptions(Section):
     """Options of sbatch other than nodes and GPUs, which follow from trainer.num_nodes and trainer.devices. null: the
     value in scripts/train.sbatch."""
 
@@ -258,7 +260,7 @@ class SubmitConfig(RunConfig):
 
 
 @dataclass
-class PrepareOptions:
+class PrepareOptions(Section):
     name: Annotated[
         str,
         choice("imagenet", "pack", "check"),
@@ -296,7 +298,7 @@ BENCHMARKS = ("loader", "train", "step", "profile")
 
 
 @dataclass
-class BenchmarkOptions:
+class BenchmarkOptions(Section):
     name: Annotated[str, choice(*BENCHMARKS), "What to measure."] = MISSING
     num_images: Annotated[
         int, integer(8), "loader, train: number of training images to read, spread evenly over all of them."
@@ -320,7 +322,7 @@ class BenchmarkConfig(CommonConfig):
 
 
 USE_MODEL = ("predict", "export", "demo")  # commands that read a model file and need no data set
-COMMANDS: dict[str, type] = {
+COMMANDS: dict[str, type[CommonConfig]] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,

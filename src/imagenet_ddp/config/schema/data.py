@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from omegaconf import MISSING
 
+from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, matching, number
 
 # config of timm's rand_augment_transform
@@ -21,7 +22,7 @@ _EPOCHS = kind(
 
 
 @dataclass
-class DataConfig:
+class DataConfig(Section):
     name: Annotated[
         str,
         "Source: shapes, imagefolder, imagenet, table, stl10, packed or streamed; any name if _target_ is set.",

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
+from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, number
 
 
 @dataclass
-class StrategyConfig:
+class StrategyConfig(Section):
     name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp if there is more than one device."] = (
         "auto"
     )
@@ -45,7 +46,7 @@ class StrategyConfig:
 
 
 @dataclass
-class ClusterConfig:
+class ClusterConfig(Section):
     name: Annotated[
         str,
         choice("auto", "tcp", "file", "env"),
@@ -76,7 +77,7 @@ class ClusterConfig:
 
 
 @dataclass
-class NcclConfig:
+class NcclConfig(Section):
     """Environment variables of NCCL, Gloo and libfabric under their own names, see docs/nccl.md."""
 
     name: Annotated[str, "Name of the file in conf/nccl."] = "default"
@@ -89,7 +90,7 @@ class NcclConfig:
 
 
 @dataclass
-class SweepConfig:
+class SweepConfig(Section):
     job: Annotated[
         Any,
         choice("auto", "all", "list") | integer(0),

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, kind, list_of, number
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Section):
     name: Annotated[str, "Classifier of torchvision.models or timm, such as resnet50; any name if _target_ is set."] = (
         "resnet18"
     )
@@ -62,7 +63,7 @@ class ModelConfig:
 
 
 @dataclass
-class CompileConfig:
+class CompileConfig(Section):
     """Keys of torch.compile, which compiles only the net, for full batches. Smaller batches run eagerly."""
 
     name: Annotated[
@@ -76,7 +77,7 @@ class CompileConfig:
 
 
 @dataclass
-class OptimConfig:
+class OptimConfig(Section):
     name: Annotated[
         str,
         "sgd, adamw, adam, nadam or rmsprop; lamb, lars, lion, muon and others of timm.optim; any name if _target_ is "
@@ -142,7 +143,7 @@ class OptimConfig:
 
 
 @dataclass
-class ScheduleConfig:
+class ScheduleConfig(Section):
     name: Annotated[
         str,
         choice("step", "multistep", "cosine", "linear", "poly", "exponential", "one_cycle", "wsd", "constant"),
@@ -205,7 +206,7 @@ _WEIGHTS = kind(
 
 
 @dataclass
-class LossConfig:
+class LossConfig(Section):
     name: Annotated[
         str,
         choice("cross_entropy", "bce", "focal"),
@@ -229,7 +230,7 @@ class LossConfig:
 
 
 @dataclass
-class TeacherConfig:
+class TeacherConfig(Section):
     """Keys of distillation, in which the loss pulls the net's probabilities towards those of a trained net."""
 
     weights: Annotated[
@@ -246,7 +247,7 @@ class TeacherConfig:
 
 
 @dataclass
-class AveragingConfig:
+class AveragingConfig(Section):
     """Keys of the running average of the weights. If enabled, the average is validated, stored in best.ckpt, and used
     afterwards."""
 

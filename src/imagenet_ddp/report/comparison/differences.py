@@ -66,7 +66,7 @@ def find_differences(runs: Sequence[Run]) -> Differences:
 
 def option(run: Run, key: str) -> Any:
     """Return the value of an option of a run. If the run lacks the key, because an older version did not have it,
-    return the default; in groups that users may extend (callbacks, trainer, args), return None."""
+    return the default; in groups that users may extend (callbacks, args), return None."""
     if run.options is None:
         return UNKNOWN
     return run.options[key] if key in run.options else _defaults().get(key)
@@ -77,7 +77,6 @@ def _defaults() -> dict[str, Any]:
     return {
         path: UNKNOWN if key.is_group or key.default == MISSING else key.default
         for path, key in declared("train").items()
-        if not path.startswith("trainer.")
     }
 
 

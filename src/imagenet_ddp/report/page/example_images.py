@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 
 from imagenet_ddp.cli.validate import refused_targets
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.listing import map_concurrently
@@ -110,7 +112,7 @@ class EvaluatedImages:
             own = [row for row in rows if found.part[row] == part]
             if not own:
                 continue
-            config = _trusted_config(folder, "model")
+            config = to_config(_trusted_config(folder, "model"), CommonConfig)
             stored = read(found.checkpoint(part))
             device = device_of(config["trainer"])
             net = load_net(config, stored[KEY], stored["state_dict"]).to(device)

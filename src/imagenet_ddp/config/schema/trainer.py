@@ -1,0 +1,158 @@
+"""Declare the keys of Lightning's Trainer, and the keys that this project sets itself.
+
+A test compares both with the signature of Lightning's Trainer, and the defaults with conf/trainer/default.yaml.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from imagenet_ddp.config.section import Section
+from imagenet_ddp.config.validators import (
+    AUTO,
+    FLAG,
+    NULL,
+    Example,
+    choice,
+    integer,
+    kind,
+    list_of,
+    matching,
+    number,
+    shown,
+)
+
+_UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
+_TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | kind(
+    "{hours:12}", lambda value: isinstance(value, Mapping) and bool(value) and set(value) <= _UNITS
+)
+_SHARE = kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
+_BATCHES = kind("a number of batches (0 or more)", integer(0).accepts) | _SHARE
+_GPUS = kind(
+    "a list of GPU numbers such as [0,3]",
+    lambda value: list_of(integer(0), "").accepts(value) and len(set(value)) == len(value),
+)
+
+
+def _names_devices(value: Any) -> bool:
+    """Accept a number of devices, or different GPU numbers with a comma: "0" could mean no device or GPU 0."""
+    if not isinstance(value, str) or not re.fullmatch(r"-1|[1-9][0-9]*|[0-9]+(,[0-9]+)+|[0-9]+,", value):
+        return False
+    numbers = value.strip(",").split(",")
+    return len({int(number) for number in numbers}) == len(numbers)
+
+
+DEVICES = (
+    AUTO | integer(1) | kind("-1 (all GPUs)", choice(-1).accepts) | _GPUS | kind('text such as "0,3"', _names_devices)
+)
+
+
+# num_nodes=auto, precision=auto and batch_finder are this project's own; all else is Lightning's.
+@dataclass
+class TrainerConfig(Section):
+    accelerator: Annotated[str, choice("auto", "cpu", "gpu", "cuda", "mps"), "Kind of device."] = "auto"
+    devices: Annotated[
+        Any,
+        DEVICES,
+        Example("1 for one device, 'trainer.devices=[0]' for GPU 0, or auto"),
+        "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
+    ] = "auto"
+    num_nodes: Annotated[
+        Any,
+        AUTO | integer(1),
+        Example("auto (torchrun starts nodes that come and go: docs/launching.md)"),
+        "Number of machines.",
+    ] = "auto"
+    precision: Annotated[
+        Any,
+        choice("auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
+        | choice("transformer-engine", "transformer-engine-float16")
+        | choice("64", "32", "16", "bf16", 64, 32, 16),
+        "auto: bf16-mixed if the device computes this net fast in it, 16-mixed on V100, T4 and RTX 20, else 32-true.",
+    ] = "auto"
+    fast_dev_run: Annotated[Any, FLAG | integer(0), "Run one batch, or this number of batches, and stop."] = False
+    max_epochs: Annotated[int | None, integer(-1), Example("90 (-1: no limit)"), "Number of epochs; -1: no limit."] = 90
+    min_epochs: Annotated[int | None, integer(0), "Minimum number of epochs."] = None
+    max_steps: Annotated[
+        int, integer(-1), Example("-1 (no limit)"), "Optimizer steps after which training ends; -1: no limit."
+    ] = -1
+    min_steps: Annotated[int | None, integer(0), "Minimum number of optimizer steps."] = None
+    max_time: Annotated[Any, _TIME | NULL, "Time after which training ends."] = None
+    limit_train_batches: Annotated[
+        Any,
+        _BATCHES | NULL,
+        Example("10 (batches), trainer.limit_train_batches=0.1 (a tenth) or null (all)"),
+        "Training batches per epoch: a number or a share; null: all.",
+    ] = None
+    limit_val_batches: Annotated[
+        Any,
+        _BATCHES | NULL,
+        Example("10 (batches), trainer.limit_val_batches=0.1 (a tenth) or null (all)"),
+        "Validation batches: a number or a share; null: all.",
+    ] = None
+    overfit_batches: Annotated[Any, _BATCHES, "Train and validate on only this number or share of batches."] = 0.0
+    val_check_interval: Annotated[
+        Any,
+        kind("a number of batches (1 or more)", integer(1).accepts) | _SHARE | _TIME | NULL,
+        "Training batches, share of an epoch, or time between validations.",
+    ] = None
+    check_val_every_n_epoch: Annotated[int | None, integer(1), "Epochs between validations."] = 1
+    num_sanity_val_steps: Annotated[
+        int | None,
+        integer(-1),
+        "Number of validation batches to run before training. -1: all; their scores then count as those of epoch 0.",
+    ] = 0
+    log_every_n_steps: Annotated[int, integer(1), "Training steps between two lines of metrics."] = 10
+    accumulate_grad_batches: Annotated[int, integer(1), "Batches per optimizer step."] = 1
+    gradient_clip_val: Annotated[
+        float | None, number(least=0), "Value above which gradients are clipped; null: no clipping."
+    ] = None
+    gradient_clip_algorithm: Annotated[
+        str | None, choice("norm", "value"), Example("norm"), "Clip the gradient by norm or by value."
+    ] = None
+    deterministic: Annotated[
+        Any, FLAG | choice("warn") | NULL, Example("true"), "Use deterministic kernels, which are slower."
+    ] = None
+    benchmark: Annotated[
+        bool | None, "Let cuDNN measure which convolution is fastest; null: on GPUs, unless deterministic is set."
+    ] = None
+    inference_mode: Annotated[bool, "Validate in torch.inference_mode; false: in torch.no_grad."] = True
+    profiler: Annotated[
+        str | None, choice("simple", "advanced", "pytorch"), Example("simple"), "Lightning's profiler."
+    ] = None
+    detect_anomaly: Annotated[bool, "Stop at the operation whose gradient becomes NaN; slow."] = False
+    sync_batchnorm: Annotated[bool, "Compute batch-norm statistics over all devices."] = False
+    reload_dataloaders_every_n_epochs: Annotated[int, integer(0), "Epochs between two calls of train_dataloader."] = 0
+    enable_model_summary: Annotated[bool | None, "Print the layers of the model."] = False
+    batch_finder: Annotated[
+        bool, "Before training, find the largest data.batch_size that fits on all GPUs; not Lightning's option."
+    ] = False
+
+
+# Key -> the hint, in which {value} stands for the typed value.
+REFUSED: dict[str, str] = {
+    "strategy": "set strategy={value}",
+    "callbacks": "set callbacks=early_stopping, or add +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS",
+    "logger": "set logger=csv, or add +logger.mine._target_=lightning.pytorch.loggers.CSVLogger",
+    "default_root_dir": "set hydra.run.dir={value}",
+    "limit_test_batches": "set trainer.limit_val_batches={value}",
+    "limit_predict_batches": "leave this key out",
+    **dict.fromkeys(
+        ("plugins", "use_distributed_sampler", "barebones", "enable_progress_bar", "enable_checkpointing",
+         "enable_autolog_hparams", "model_registry"),
+        "leave this key out",
+    ),
+}  # fmt: skip
+
+
+def refusal(key: str, value: Any) -> str:
+    """Return the message for a key of REFUSED. value: as typed."""
+    text = shown(value)
+    if key == "strategy":  # Lightning's names -> those of conf/strategy
+        ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
+        text = ours.get(text, "ddp")
+    reason = "is set by this project"
+    if key in ("limit_test_batches", "limit_predict_batches"):
+        reason = "has no effect, because this project calls neither Trainer.test nor Trainer.predict"
+    return f"trainer.{key} {reason}. Hint: {REFUSED[key].format(value=text)}."
