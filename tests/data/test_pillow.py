@@ -98,7 +98,7 @@ def test_check_counts_and_names_them(run: Run, tmp_path: Path):
     (tmp_path / "data" / "train" / "dog" / "b.tif").write_bytes(saved(Image.fromarray((RAMP - 0.5).astype("f4"))))
     done = run("prepare", "prepare=check", "data=imagefolder", "data.root=data", "out=report")
     assert done.returncode == 1
-    assert "note: train: 1 image store 16-bit grey, which is read as 0 to 4095" in " ".join(done.stdout.split())
+    assert "note: train: 1 image stores 16-bit grey, which is read as 0 to 4095" in " ".join(done.stdout.split())
     assert "b.tif: its pixels are floating-point numbers from -0.5 to 0.5" in " ".join(done.stdout.split())
     with (tmp_path / "report" / "assumed.csv").open(newline="") as file:
         assert [Path(row["path"]).name for row in csv.DictReader(file)] == ["a.tif"]

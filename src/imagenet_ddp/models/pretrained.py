@@ -3,7 +3,8 @@
 import argparse
 import fcntl
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +23,6 @@ from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
-# Prefixes that wrappers add to the names of the weights: DistributedDataParallel, torch.compile, a LightningModule.
-PREFIXES = ("module.", "_orig_mod.", "net.", "model.", "backbone.")
 # Keys under which files store their weights. The averages come first, because they are what other programs validate.
 PARTS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
@@ -172,10 +171,11 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with as many of the net's own names as possible, by removing prefixes that most of them share.
+    """Return the tensors with as many of the net's own names as possible, by removing prefixes that most of them share,
+    such as module. of DistributedDataParallel, _orig_mod. of torch.compile and net. or backbone. of another module.
     Tensors without the prefix, such as a head beside a backbone, keep their names."""
     found = best = dict(tensors)
-    while prefix := next((each for each in PREFIXES if _share(found, each) > 0.5), None):
+    while prefix := _shared_prefix(found):
         rest = {name: value for name, value in found.items() if not name.startswith(prefix)}
         found = rest | {name.removeprefix(prefix): value for name, value in found.items() if name not in rest}
         best = max(best, found, key=lambda names: len(names.keys() & own.keys()))
@@ -203,8 +203,10 @@ def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str)
             found[f"{head}.{part}"] = found.pop(f"{fitting[0]}.{part}" if fitting[0] else part)
 
 
-def _share(tensors: Mapping[str, Tensor], prefix: str) -> float:
-    return sum(name.startswith(prefix) for name in tensors) / max(len(tensors), 1)
+def _shared_prefix(names: Collection[str]) -> str:
+    """Return the first part of more than half of the names, with its dot; "" if there is none."""
+    first = Counter(name.partition(".")[0] for name in names if "." in name).most_common(1)
+    return f"{first[0][0]}." if first and first[0][1] > len(names) / 2 else ""
 
 
 def _from_torchvision(key: str, weights: str, name: str) -> Weights:
@@ -214,7 +216,7 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
     except KeyError:
         raise ConfigError(
             f"{key} must be a file, or one of torchvision's weights for {name} "
-            f"({', '.join(['DEFAULT', *kinds.__members__])}), got {weights}. Hint: set {key}=DEFAULT."
+            f"({', '.join(kinds.__members__)}), got {weights}. Hint: set {key}=DEFAULT."
         ) from None
     target = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
     try:

@@ -98,6 +98,8 @@ def print_report(report: Report, folder: Path) -> None:
     for text in report.notes:
         write(f"note: {text}")
     for (split, what), paths in report.assumed.items():
+        if len(paths) == 1:
+            what = what.replace("have ", "has ", 1).replace("store ", "stores ", 1)
         write(f"note: {split}: {count_noun(len(paths), 'image')} {what}, such as {paths[0]}")
     for text in report.findings:
         write(f"found: {text}")
