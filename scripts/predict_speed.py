@@ -20,10 +20,9 @@ from torchvision import transforms
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.loader import read_in_order
 from imagenet_ddp.data.sources.listing import find_images
-from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine.open_model import open_predictor, resolved_config
-from imagenet_ddp.engine.predictor import Predictor, load_net
-from imagenet_ddp.runs.checkpoint_file import KEY, read
+from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net
+from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 
 ROUNDS, BATCH_SIZE = 5, 32
@@ -45,11 +44,9 @@ def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]
 def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
     """Return a function that predicts as tutorials do, with Pillow, transforms and batches. Sizes, weights and batch
     size are those of predict."""
-    stored = read(Path(checkpoint))
     request = parse.command_line("predict", [f"checkpoint={checkpoint}", f"images={checkpoint}"], os.environ)
     config = resolved_config(request, os.environ)
-    net = load_net(config, stored[KEY], stored["state_dict"])
-    seen = EvalTransform.from_options(stored[KEY]["eval_transform"])
+    net, seen = load_net(config, load(config, Path(checkpoint))), eval_transform(config)
     transform = transforms.Compose(
         [
             transforms.Resize(seen.resize),

@@ -14,7 +14,8 @@ from helpers import forked_commands
 from helpers.chromium import dom_of, needs_chromium
 from helpers.ports import free_port
 
-from imagenet_ddp.demo import page_title, require_address
+from imagenet_ddp.demo import require_address
+from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.errors import ConfigError
 
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
@@ -22,17 +23,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "data", "title"),
+    ("data", "title"),
     [
-        ("best.ckpt", {"name": "imagefolder", "root": "/mine/pets", "_target_": None}, "resnet18 trained on pets"),
-        ("best.ckpt", {"name": "shapes", "root": None, "_target_": None}, "resnet18 trained on shapes"),
-        ("best.ckpt", {"name": "shapes", "root": ".", "_target_": "mypkg.Mine"}, "resnet18 trained on mypkg.Mine"),
-        ("pets.onnx", {"name": "shapes", "root": None, "_target_": None}, "pets.onnx"),
+        ({"name": "imagefolder", "root": "/mine/pets", "_target_": None}, "resnet18 trained on pets"),
+        ({"name": "shapes", "root": None, "_target_": None}, "resnet18 trained on shapes"),
+        ({"name": "shapes", "root": ".", "_target_": "mypkg.Mine"}, "resnet18 trained on mypkg.Mine"),
     ],
 )
-def test_the_title_names_the_net_and_its_data(checkpoint: str, data: dict[str, str | None], title: str):
-    model = {"name": "resnet18", "_target_": None}
-    assert page_title({"checkpoint": f"runs/a/{checkpoint}", "model": model, "data": data}) == title
+def test_the_title_names_the_net_and_its_data(data: dict[str, str | None], title: str):
+    assert model_title({"name": "resnet18", "_target_": None}, data) == title
 
 
 @pytest.mark.parametrize("host", ["nosuch.invalid", "300.1.1.1", "192.0.2.1", "::1", "a" * 70])

@@ -3,14 +3,11 @@
 import errno
 import os
 import socket
-from collections.abc import Mapping
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.engine.open_model import EXPORTED, open_predictor, resolved_config
-from imagenet_ddp.engine.stored_config import model_title
+from imagenet_ddp.engine.open_model import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown
@@ -36,7 +33,8 @@ def main() -> None:
                 f"demo needs Gradio, which is not installed. Hint: run `{install('imagenet_ddp[demo]')}`."
             ) from error
         config = resolved_config(request, os.environ)
-        page = make_page(gradio, open_predictor(config), page_title(config))
+        predictor = open_predictor(config)
+        page = make_page(gradio, predictor, predictor.title)
         theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
         print(f"http://{config['host']}:{config['port']}  (press Ctrl-C to stop)", flush=True)
         try:
@@ -67,13 +65,6 @@ def require_address(host: str, port: int) -> None:
 def _port_refused(host: str, port: int) -> ConfigError:
     other = port + 1 if 1024 <= port < 65535 else 7860
     return ConfigError(f"port={port} must be free on {host}, but cannot be opened. Hint: set port={other}.")
-
-
-def page_title(config: Mapping[str, Any]) -> str:
-    """Return the title of the page. For an exported file, whose data is unknown, it is the name of the file. config:
-    result of resolved_config."""
-    checkpoint = Path(config["checkpoint"])
-    return checkpoint.name if checkpoint.suffix in EXPORTED else model_title(config["model"], config["data"])
 
 
 def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:

@@ -1,17 +1,17 @@
-"""Compute top-1, top-5 and loss of a checkpoint: python -m imagenet_ddp.evaluate checkpoint=PATH.
+"""Compute top-1, top-5 and loss of a checkpoint, or of published weights: python -m imagenet_ddp.evaluate
+checkpoint=PATH.
 
 Each validation image is counted once.
 """
 
 import os
 import sys
-from pathlib import Path
 
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import coordinate, worker
 from imagenet_ddp.engine import job as engine_job
-from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 
@@ -23,7 +23,8 @@ def main() -> float | None:
 
 
 def _evaluate(request: parse.Request) -> float | None:
-    checkpoint = Path(request.configs[0].checkpoint).resolve()
+    checkpoint = checkpoint_path(request.configs[0])
+    checkpoint = checkpoint and checkpoint.resolve()
     launch_info = coordinate.launch_info_of(request, os.environ)
     rendezvous = coordinate.join_commands(request, launch_info)
 

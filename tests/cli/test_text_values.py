@@ -34,7 +34,7 @@ def test_text_keeps_its_characters(text: str):
         assert read(key, f"{key}={text}") == [text]
     request = command_line("train", [f"hydra.run.dir={text}", f"data.val_dir={text}"], {}, compose_only=True)
     assert (request.hydra.run.dir, request.configs[0].data.val_dir) == (text, text)
-    assert read("checkpoint", f"checkpoint={text}", "images=x", verb="predict") == [text]
+    assert read("images", "checkpoint=x", f"images={text}", verb="predict") == [text]
 
 
 @pytest.mark.parametrize("text", [name for name in NAMES if name.isascii() and "=" not in name])

@@ -25,6 +25,7 @@ from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
 from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.export import _metadata, export
 from imagenet_ddp.runs.checkpoint_file import KEY, read
@@ -100,8 +101,9 @@ def reference(checkpoint: Path) -> Predictor:
     request = parse.command_line(
         "predict", [f"checkpoint={checkpoint}", f"images={checkpoint}", "trainer.accelerator=cpu"], {}
     )
-    config, stored = from_checkpoint(request, checkpoint, {}), read(checkpoint)
-    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
+    config = from_checkpoint(request, checkpoint, {})
+    trained = load(config, checkpoint)
+    return make_predictor(config, trained, load_net(config, trained))
 
 
 @pytest.fixture(scope="module")
@@ -256,15 +258,16 @@ def test_the_card_of_the_other_formats(
     run_card(tmp_path, photos[0], wanted, turned=turned)
 
 
-def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path) -> None:
+def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_path: Path) -> None:
     """last.ckpt may be of the same epoch, but of another step, if validation also runs within epochs."""
     stored = read(checkpoint)
     request = parse.command_line("export", [f"checkpoint={checkpoint}", "out=new.onnx"], {})
     config, contents = from_checkpoint(request, checkpoint, {}), stored[KEY]
 
     def top1(step: int, mirror: bool = contents["eval_transform"]["val_mirror"]) -> float | None:
+        torch.save({**stored, "global_step": step}, tmp_path / "x.ckpt")
         transform = EvalTransform.from_options({**contents["eval_transform"], "val_mirror": mirror})
-        return _metadata(config, {**stored, "global_step": step}, transform)["top1"]
+        return _metadata(config, load(config, tmp_path / "x.ckpt"), transform)["top1"]
 
     assert top1(stored["global_step"]) == contents["best_top1"]
     assert top1(stored["global_step"] - 1) is None

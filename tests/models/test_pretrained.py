@@ -1,6 +1,7 @@
 """Weights from every place people have them."""
 
 import argparse
+import re
 import socket
 from collections import OrderedDict
 from dataclasses import asdict
@@ -27,6 +28,9 @@ def net() -> torch.nn.Module:
     return create_model(NAME, 6, seed=1)
 
 
+PREFIXES = ("model.", "net.", "backbone.", "encoder.", "module.model.", "model._orig_mod.", "module.backbone.body.")
+
+
 def _beside_backbone(name: str) -> str:
     return f"head.{name}" if name.startswith("fc.") else f"backbone.{name}"
 
@@ -44,9 +48,16 @@ def forms(net: torch.nn.Module) -> dict[str, Any]:
         "model_3.pth": {"model": state, "args": argparse.Namespace(lr=0.1), "epoch": 3},
         "ema.pth": {"model": {n: v + 1 for n, v in state.items()}, "model_ema": average, "epoch": 3},
         "compiled.pt": {f"_orig_mod.{name}": value for name, value in state.items()},
-        "lightning.ckpt": {
-            "state_dict": {f"net.{name}": value for name, value in state.items()} | {"loss.x": torch.ones(1)}
+        "lightning.ckpt": {"state_dict": {f"net.{name}": value for name, value in state.items()}},
+        "fastai.pth": {"model": state, "opt": {"hypers": [{"lr": 0.1}]}},
+        "dino.pth": {"student": {n: v + 1 for n, v in prefixed.items()}, "teacher": prefixed, "epoch": 3},
+        "timm_ema.pth.tar": {
+            "state_dict": {n: v + 1 for n, v in state.items()},
+            "state_dict_ema": prefixed,
+            "arch": NAME,
         },
+        "options_beside.pt": {"model": {"name": NAME}, "state_dict": state},
+        **{f"{prefix}pt": {f"{prefix}{name}": value for name, value in state.items()} for prefix in PREFIXES},
         "mmpretrain.pth": {"state_dict": {_beside_backbone(name): value for name, value in state.items()}},
         "wrapped_mmpretrain.pth": {f"module.{_beside_backbone(name)}": value for name, value in state.items()},
         "encoder.pth": {
@@ -70,6 +81,36 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
     sentence, head_fits = load_weights_into(other, weights, ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
     assert head_fits and "is new" not in sentence and "not used" not in sentence
+
+
+@pytest.mark.parametrize(("prefix", "other"), [
+    ("module.encoder_q.", "module.encoder_k."), ("teacher.backbone.", "student.backbone."), ("model.", "criterion."),
+    ("ema_model.module.", "model."), ("backbone.", "predictor."),
+])  # fmt: skip
+def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
+    net: torch.nn.Module, tmp_path: Path, prefix: str, other: str
+):
+    """Also if the other one comes first, as averages and teachers may."""
+    state = net.state_dict()
+    stored = {f"{prefix}{name}": value for name, value in state.items()}
+    stored = {f"{other}{name}": value + 1 for name, value in state.items() if other != "criterion."} | stored
+    if other in ("module.encoder_k.", "predictor."):  # equals: the first of them counts
+        stored = dict(reversed(stored.items()))
+    torch.save({"state_dict": stored | {f"{other}queue": torch.ones(2)}}, tmp_path / "x.pt")
+    fresh = create_model(NAME, 6, seed=2)
+    weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    sentence, head_fits = load_weights_into(fresh, weights, ("fc",), list("abcdef"))
+    assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), state.values(), strict=True))
+    assert head_fits and re.search(rf"tensors? not used \({re.escape(other)}", sentence)
+
+
+def test_if_nothing_fits_the_message_has_names_of_both_sides(net: torch.nn.Module, tmp_path: Path):
+    torch.save({f"blocks.{n}.w": torch.ones(2) for n in range(9)}, tmp_path / "x.pt")
+    weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    with pytest.raises(
+        ConfigError, match=r"x\.pt must hold .*: conv1\.0\.weight, .*; it has blocks\.0\.w, blocks\.1\.w"
+    ):
+        load_weights_into(net, weights, ("fc",), list("abcdef"))
 
 
 @pytest.mark.parametrize(("classes", "stored_classes", "is_new"), [

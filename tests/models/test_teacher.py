@@ -1,11 +1,10 @@
-from types import SimpleNamespace
-
 import pytest
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import teacher
+from imagenet_ddp.models.pretrained import Weights
 
 
 class FixedSize(nn.Module):
@@ -17,7 +16,7 @@ class FixedSize(nn.Module):
 @pytest.mark.parametrize("key", ["train_size", "progressive_start"])
 def test_a_teacher_must_accept_all_sizes_of_the_training_images(monkeypatch: pytest.MonkeyPatch, key: str):
     """Otherwise, the run would fail in the epoch in which the size changes."""
-    monkeypatch.setattr(teacher, "read_weights", lambda *_: SimpleNamespace(contents=None, origin="x.ckpt"))
+    monkeypatch.setattr(teacher, "read_weights", lambda *_: Weights({}, "x.ckpt"))
     monkeypatch.setattr(teacher, "create_model", lambda *_: FixedSize())
     config = {
         "teacher": {"weights": "x.ckpt", "name": None, "library": "torchvision", "share": 0.5, "temperature": 1.0},

@@ -137,7 +137,8 @@ def _validate_job(
     if only != "auto" and not multirun:
         found.append(f"sweep.job={only} selects jobs of -m, but -m is not set. Hint: add -m.")
     one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm_env.array_task(environ) is not None))
-    partial = verb not in ("train", "doctor") or _value(bare, "resume") not in (None, "auto")
+    is_whole = verb in ("train", "doctor") or ("checkpoint" in bare and _value(bare, "checkpoint") is None)
+    partial = not is_whole or _value(bare, "resume") not in (None, "auto")
     launch_info = None
     try:
         mistakes, launch_info = validate(

@@ -31,7 +31,6 @@ ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchme
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _NEEDED = "begin the file of --config-name with `defaults: [train, _self_]`"
 _MISSING_HINTS = {
-    "checkpoint": "checkpoint=runs/<name>/<time>/checkpoints/best.ckpt",
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
     "prepare.name": "prepare=imagenet, prepare=pack or prepare=check",
 }
@@ -83,7 +82,12 @@ def validate(
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
     found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
-    if "checkpoint" in declared and "model.weights" in map(keys.key_of, typed) and plain["model"]["weights"]:
+    if "checkpoint" in declared and not (plain["checkpoint"] or plain["model"]["weights"]):
+        found.append(
+            "checkpoint is required, but not set. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt, or "
+            "model.name=resnet18 model.weights=DEFAULT."
+        )
+    elif plain.get("checkpoint") and "model.weights" in map(keys.key_of, typed) and plain["model"]["weights"]:
         found.append(
             f"model.weights must be null beside checkpoint=, whose weights are used, got {plain['model']['weights']}. "
             "Hint: leave model.weights out."

@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint in one process: each validation image is counted once over all ranks."""
+"""Evaluate a trained net in one process: each validation image is counted once over all ranks."""
 
 from pathlib import Path
 
@@ -6,34 +6,35 @@ from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.loggers.background import connect
 from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
-from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
 from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.stored_config import folder_of
+from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.class_subset import ClassSubset
 from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
 from imagenet_ddp.runs import predictions_file, summary
-from imagenet_ddp.runs.checkpoint_file import KEY, load_weights, read
+from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
-    """Evaluate the job's checkpoint. Return top-1 as a fraction, and write all results to evaluation.json in the job's
-    folder."""
-    assert job.checkpoint is not None
+    """Evaluate the job's checkpoint or weights. Return top-1 as a fraction, and write all results to evaluation.json
+    in the job's folder."""
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
-    stored = read(job.checkpoint)
-    classes = stored[KEY]["classes"]
+    trained = load(job.config, job.checkpoint)
     data = build.make_data(plan, world, log.say, need_train=False)
-    positions = check_classes(data.source, classes, str(job.checkpoint))
+    positions = trained.positions(data.source)
+    classes, labels = trained.classes, trained.labels
+    if not trained.has_names:
+        classes, labels = data.source.classes, data.source.labels
     data.remap_targets(positions)
     num_images, num_classes = len(data.val_images), len(data.source.classes)
     metric_names, real_labels = job.config["metrics"] or [], None
@@ -46,7 +47,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         paths = map(data.val_images.path, range(num_images))
         real_labels = reassessed_labels(Path(job.config["real_labels"]), paths)
     module = build.make_module(plan, classes, num_images)
-    load_weights(module, stored["state_dict"], str(job.checkpoint))
+    load_weights(module.net, trained.weights, trained.origin)
     is_subset = job.config["classes"] == "subset"
     if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
@@ -56,19 +57,22 @@ def run(job: Job, plan: Plan, world: World) -> float:
     trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
     log.say(world.info.sentence())
     log.say(
-        f"Evaluating {job.checkpoint} (epoch {stored[KEY]['epoch'] + 1}, imagenet_ddp {stored[KEY]['version']})"
+        f"Evaluating {trained.origin} ({trained.what})"
         f" on {num_images} validation images of {num_classes} classes"
         f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
     )
     folder = folder_of(job.config["data"], "val_dir")
     fraction = job.config["data"]["val_fraction"]
     is_split = fraction is not None
-    for note in data.source.notes:
+    for note in (*trained.notes, *data.source.notes):
         log.say(note)
-    if folder and not is_split and folder == folder_of(stored[KEY]["config"]["data"], "train_dir"):
+    if not trained.has_names:
+        log.say(f"Its {num_classes} classes are assumed to be those of the data, sorted by name.")
+    own = trained.contents.get("config")
+    if folder and not is_split and own and folder == folder_of(own["data"], "train_dir"):
         log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
     if is_subset:
-        log.say(f"Only {num_classes} of the checkpoint's {len(classes)} classes can be predicted (classes=subset).")
+        log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
     try:
         with build.refusing():
             connect(trainer.loggers)
@@ -95,10 +99,11 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "num_devices": plan.num_devices,
             "num_nodes": world.info.num_nodes,
             "precision": trainer.precision,
-            "checkpoint": str(job.checkpoint.resolve()),
-            "epochs": stored[KEY]["epoch"] + 1,
+            "checkpoint": None if job.checkpoint is None else str(job.checkpoint.resolve()),
+            "weights": trained.origin,
+            "epochs": trained.epochs,
             "classes": classes,
-            "labels": stored[KEY]["labels"],
+            "labels": labels,
             "predictions": file,
             **further,
             "plan": plan.choices(training=False),

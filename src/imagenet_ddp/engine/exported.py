@@ -32,7 +32,7 @@ def make_predictor(path: Path, decoder: str) -> Predictor:
         ) from error
     if function is None or not text:
         raise ConfigError(f"{path} must be a file that export has written, but has no metadata {KEY}. {hint}")
-    return _predictor(function, json.loads(text), decoder)
+    return _predictor(function, json.loads(text), decoder, path.name)
 
 
 def _open_onnx(path: Path) -> tuple[Function, str]:
@@ -56,7 +56,7 @@ def _open_pt2(path: Path) -> tuple[Function | None, str]:
     return program.module(), extra[KEY]
 
 
-def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Predictor:
+def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title: str) -> Predictor:
     transform = EvalTransform.from_options(metadata["eval_transform"])
     size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
 
@@ -85,4 +85,6 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str) -> Pr
     is_inside = preprocessing == "inside"
     reader = FileReader(reading, whole if is_inside else transform)
     cpu = torch.device("cpu")
-    return Predictor(metadata["classes"], metadata["labels"], reader, probabilities, cpu, reads_whole=is_inside)
+    return Predictor(
+        metadata["classes"], metadata["labels"], reader, probabilities, cpu, title=title, reads_whole=is_inside
+    )

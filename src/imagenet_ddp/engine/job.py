@@ -1,5 +1,6 @@
 """Decide the config, the run folder and the checkpoint of a job."""
 
+import copy
 import os
 import shlex
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
@@ -73,10 +74,25 @@ def decide(
     if request.configs[0].resume or _again(request, environ):
         job = _resume(request, environ, launch_info, num_local)
     else:
-        job = Job(typed_config(request.configs[0], TrainConfig), new_folder(request, run_key=launch_info.run_key))
+        config = _new_config(request, environ)
+        job = Job(config, new_folder(request, run_key=launch_info.run_key))
     typed = typed_value(request, "experiment")
     experiment = job.experiment if typed is None else None if typed == "null" else typed
     return replace(job, command=command, experiment=experiment)
+
+
+def _new_config(request: parse.Request, environ: Mapping[str, str]) -> TrainConfig:
+    """Return the config of a run that starts from its initial weights, with the preprocessing of these weights."""
+    config = request.configs[0]
+    if not OmegaConf.select(config, "model.weights"):
+        return typed_config(config, TrainConfig)
+    from imagenet_ddp.engine.trained_model import read_other, use_preprocessing
+
+    config = copy.deepcopy(config)
+    use_preprocessing(config, request, read_other(typed_config(config, TrainConfig).model).facts)
+    if mistakes := validate.validate(config, environ, request.verb, typed=request.typed)[0]:
+        raise ConfigError(mistakes)
+    return typed_config(config, TrainConfig)
 
 
 def _again(request: parse.Request, environ: Mapping[str, str]) -> bool:
@@ -106,8 +122,8 @@ def _resume(request: parse.Request, environ: Mapping[str, str], launch_info: Lau
     if found is None or found.checkpoint is None:
         # a run that died before its first checkpoint starts over in its folder
         messages = (found.sentence,) if found else ()
-        run_dir = new_folder(request, again=True, run_key=run_key)
-        return Job(typed_config(config, TrainConfig), run_dir, messages=messages)
+        new = _new_config(request, environ)
+        return Job(new, new_folder(request, again=True, run_key=run_key), messages=messages)
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     contents = read(found.checkpoint)[KEY]

@@ -2,13 +2,13 @@
 when it is needed."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
-from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.heavy_imports import import_torch
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ EXPORTED = (".onnx", ".pt2")  # suffixes of exported files
 def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
     """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
     config unchanged."""
-    checkpoint = Path(request.configs[0].checkpoint)
-    if checkpoint.suffix in EXPORTED:
+    checkpoint = checkpoint_path(request.configs[0])
+    if checkpoint is not None and checkpoint.suffix in EXPORTED:
         return typed_config(request.configs[0], COMMANDS[request.verb])
     return from_checkpoint(request, checkpoint, environ)
 
@@ -32,10 +32,12 @@ def open_predictor(config: CommonConfig) -> "Predictor":
     with import_torch():
         from imagenet_ddp.engine import exported
         from imagenet_ddp.engine.predictor import load_net, make_predictor
-        from imagenet_ddp.runs.checkpoint_file import KEY, read
+        from imagenet_ddp.engine.trained_model import load
 
-    path = Path(config["checkpoint"])
-    if path.suffix in EXPORTED:
+    path = checkpoint_path(config)
+    if path is not None and path.suffix in EXPORTED:
         return exported.make_predictor(path, config["data"]["decoder"])
-    stored = read(path)
-    return make_predictor(config, stored[KEY], load_net(config, stored[KEY], stored["state_dict"]))
+    trained = load(config, path)
+    for note in trained.notes:
+        print_message(note)
+    return make_predictor(config, trained, load_net(config, trained))

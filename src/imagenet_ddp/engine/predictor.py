@@ -1,9 +1,8 @@
 """Predict the classes of image files with a checkpoint, on one device."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,8 @@ from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config, image_statistics
+from imagenet_ddp.engine.stored_config import model_title
+from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.mirror import average_mirrored
@@ -35,6 +36,7 @@ class Predictor:
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device
     explain: Callable[[list[Tensor], list[int], str], Tensor] | None = None
+    title: str = ""  # what the net is called
     reads_whole: bool = False  # whether images are read in their original size, which needs much memory
 
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:
@@ -61,21 +63,18 @@ def eval_transform(config: Config) -> EvalTransform:
     return EvalTransform.from_options({**config["data"], **statistics})
 
 
-def load_net(config: Config, contents: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> torch.nn.Module:
-    """Return the net of a checkpoint in evaluation mode, in fp32 on the CPU. contents: this package's entry in the
-    checkpoint. state_dict: the weights in the checkpoint."""
-    net = create_model(config["model"], len(contents["classes"]), 0, config["data"]["image_size"])
-    prefix = "net."
-    weights = {key.removeprefix(prefix): value for key, value in state_dict.items() if key.startswith(prefix)}
-    load_weights(net, weights, config["checkpoint"])
+def load_net(config: Config, trained: TrainedModel) -> torch.nn.Module:
+    """Return the trained net in evaluation mode, in fp32 on the CPU."""
+    net = create_model(config["model"], len(trained.classes), 0, config["data"]["image_size"])
+    load_weights(net, trained.weights, trained.origin)
     return net.eval()
 
 
 def make_predictor(
-    config: Config, contents: Mapping[str, Any], net: torch.nn.Module, device: torch.device | None = None
+    config: Config, trained: TrainedModel, net: torch.nn.Module, device: torch.device | None = None
 ) -> Predictor:
-    """Make the predictor of a checkpoint. contents: this package's entry in the checkpoint. device: None means the
-    device of trainer.*. The predictor computes in fp32, because speed does not matter for a few images."""
+    """Make the predictor of a trained net. net: result of load_net. device: None means the device of trainer.*. The
+    predictor computes in fp32, because speed does not matter for a few images."""
     transform = eval_transform(config)
     device = device or devices.device_of(config["trainer"])
     net = net.to(device)
@@ -97,4 +96,5 @@ def make_predictor(
 
     reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
     reader = FileReader(reading, transform)
-    return Predictor(contents["classes"], contents["labels"], reader, probabilities, device, explain)
+    title = model_title(config["model"], trained.contents["config"]["data"]) if trained.contents else trained.origin
+    return Predictor(trained.classes, trained.labels, reader, probabilities, device, explain, title=title)

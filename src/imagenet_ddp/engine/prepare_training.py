@@ -10,12 +10,13 @@ from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.transforms import Sizes
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.trained_model import read_other
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.batch_norm import require_batch
 from imagenet_ddp.models.features import require_features
 from imagenet_ddp.models.head import head_names, is_in_head
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+from imagenet_ddp.models.pretrained import load_weights_into
 from imagenet_ddp.models.teacher import make_teacher
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -39,9 +40,9 @@ def prepare_training(
     heads, messages = head_names(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
     if model["weights"] and not resumed:
-        weights = read_weights("model.weights", model["weights"], model["library"], model["name"])
+        weights = read_other(model)
         sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
-        messages.append(sentence)
+        messages += [sentence, *weights.facts.lines(config["data"])]
         if model["head"] == "regression" and not head_fits:
             require_features(module.net, model["name"], heads, config["data"]["image_size"])
             callbacks.append(RegressionHead(heads[0], config["seed"], say))

@@ -1,5 +1,8 @@
-"""Read the config of a checkpoint for an evaluation, a prediction or an export. Import torch only to read it."""
+"""Read the config of a checkpoint, or complete that of other weights, for an evaluation, a prediction or an export.
+Import torch only to read it."""
 
+import copy
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +11,10 @@ from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
+from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.data.sources.layout import find_layout
-from imagenet_ddp.data.sources.registry import OF_FOLDERS
+from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints
@@ -32,15 +36,25 @@ OF_THIS_MACHINE = (
 # Keys that limit the images used in training. An evaluation uses all images unless these keys are typed.
 OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 
+NAMES_DATA = ("data", "data.name", "data._target_", "experiment", "recipe")  # options that choose the images
 
-def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[str, str]) -> CommonConfig:
+
+def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Mapping[str, str]) -> CommonConfig:
     """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
     transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
-    checkpoint is damaged or the resulting config is not valid."""
+    checkpoint is damaged or the resulting config is not valid.
+
+    checkpoint: None, or a file of another program beside a typed model.name or model._target_, means weights without a
+    config: the typed options, with the preprocessing of the weights.
+    """
+    if checkpoint is None:
+        return _of_weights(request, None, environ)
     from imagenet_ddp.data.transforms import EvalTransform
-    from imagenet_ddp.runs.checkpoint_file import KEY, read
+    from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     checkpoints.require_whole(checkpoint, "checkpoint")
+    if any(typed_value(request, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
+        return _of_weights(request, checkpoint, environ)
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
@@ -60,6 +74,31 @@ def from_checkpoint(request: parse.Request, checkpoint: Path, environ: Mapping[s
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     if mistakes := _other_split(stored["config"], merged, checkpoint):
         raise ConfigError(mistakes)
+    return _checked(merged, request, environ)
+
+
+def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str, str]) -> CommonConfig:
+    """Return the typed options, completed by the preprocessing of weights that are no checkpoint of this project. path:
+    the file of checkpoint=; None: that of model.weights."""
+    from imagenet_ddp.engine.trained_model import read_other, use_preprocessing
+
+    merged = copy.deepcopy(request.configs[0])
+    if request.verb == "evaluate" and not any(typed_value(request, key) for key in NAMES_DATA):
+        options = options_for(merged.data.root) if merged.data.root else ["data=imagenet", "data.root=FOLDER"]
+        raise ConfigError(
+            "data must be set, because these weights do not say on which images to evaluate them, got none. "
+            f"Hint: set {shlex.join(map(quoted, options))}."
+        )
+    use_preprocessing(merged, request, read_other(typed_config(merged, COMMANDS[request.verb]).model, path).facts)
+    return _checked(merged, request, environ)
+
+
+def checkpoint_path(config: Mapping[str, Any] | DictConfig) -> Path | None:
+    """Return the path of checkpoint=; None: model.weights is used instead."""
+    return Path(config["checkpoint"]) if config["checkpoint"] is not None else None
+
+
+def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
     if mistakes := validate.validate(merged, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:

@@ -5,17 +5,16 @@ Exit codes: 0 success; 1 the file differs too much from the checkpoint, or canno
 """
 
 import os
-from pathlib import Path
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.system.heavy_imports import import_torch
 
 
 def main() -> None:
     with command.run_command("export"):
         request = command.request("export")
-        config = from_checkpoint(request, Path(request.configs[0].checkpoint), os.environ)
+        config = from_checkpoint(request, checkpoint_path(request.configs[0]), os.environ)
         with import_torch():
             from imagenet_ddp.export.export import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)

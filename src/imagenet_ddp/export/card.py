@@ -9,6 +9,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagenet_ddp.engine.stored_config import data_name, model_title
+from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
@@ -16,14 +17,16 @@ _PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row iden
 _IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": ["safetensors", "torch"]}
 
 
-def text(config: Mapping[str, Any], contents: Mapping[str, Any], metadata: Mapping[str, Any], file: str) -> str:
-    """Return the model card, rendered from the template card.md. config: the resolved options. contents: this project's
-    part of the checkpoint. metadata: the metadata of the exported file. file: name of that file."""
+def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str, Any], file: str) -> str:
+    """Return the model card, rendered from the template card.md. config: the resolved options.
+    metadata: the metadata of the exported file. file: name of that file."""
     evaluation, model, seen = _evaluation(config, metadata), config["model"], metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
-    source = contents["config"]["data"]  # what the net was trained on, whatever was typed for the comparison
-    data, title = data_name(source), model_title(model, source)
+    contents, data, title = trained.contents, "unknown", trained.origin
+    if contents:
+        source = contents["config"]["data"]  # what the net was trained on, whatever was typed for the comparison
+        data, title = data_name(source), model_title(model, source)
     inputs = {
         "inside": "uint8 (batch, 3, height, width), RGB, of any size; the model resizes, crops and normalises it",
         "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; the model normalises it",
@@ -63,6 +66,8 @@ def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[
     if config["int8"]:
         found = metadata["comparison"]["int8"]
         return {"val/top1": found["top1"][1], "num_val_images": found["num_images"]} if found["top1"] else {}
+    if config["checkpoint"] is None:
+        return {}
     checkpoint = Path(config["checkpoint"]).resolve()
     for name in ("evaluation/evaluation.json", "summary.json"):
         found = read_mapping(checkpoint.parent.parent / name)

@@ -13,8 +13,9 @@ from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
 from imagenet_ddp.data.sources.files import read_file
 from imagenet_ddp.data.sources.listing import find_images
-from imagenet_ddp.data.sources.registry import check_classes, open_source
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import percent
 
@@ -84,38 +85,41 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
 
 
 def find_samples(
-    config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], is_data_typed: bool
+    config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str], is_data_typed: bool
 ) -> tuple[Samples, str]:
     """Return (the images to compare on, why they are random). The reason is "" if they are not random. is_data_typed:
     options of the data were typed, so data that cannot be opened raise ConfigError, as they do for int8."""
     if config["images"] is not None:
         return _files(config), ""
-    mistakes = data_validate.validate(config, environ, verb="evaluate")
+    if trained.contents or is_data_typed:
+        mistakes = data_validate.validate(config, environ, verb="evaluate")
+    else:  # data.* has the default, which is not what these weights were trained on
+        mistakes = ["data must be set, because these weights do not name their data. Hint: set data= and data.root=."]
     if not mistakes:
-        return of_source(config, classes, environ, "validation"), ""
+        return of_source(config, trained, environ, "validation"), ""
     if is_data_typed or config["int8"]:
         raise ConfigError(mistakes)
     return _random(), mistakes[0]
 
 
-def of_source(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str], split: str) -> Samples:
+def of_source(config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str], split: str) -> Samples:
     """Return config["num_images"] evenly spaced images of a data set. split: training or validation."""
     source = open_source(config["data"], config["seed"], environ, verb="train" if split == "training" else "evaluate")
     images = source.train if split == "training" else source.val
     assert images is not None
     chosen = _evenly(len(images), config["num_images"])
-    targets = check_classes(source, classes, config["checkpoint"])[images.targets[chosen]]
+    targets = trained.positions(source)[images.targets[chosen]]
     return Samples(f"{split} images", len(chosen), lambda position: images.read(int(chosen[position])), targets)
 
 
-def for_calibration(config: Mapping[str, Any], classes: list[str], environ: Mapping[str, str]) -> Samples:
+def for_calibration(config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str]) -> Samples:
     """Return training images for the calibration, or validation images if there are no training images. Raises
     ConfigError if there are neither."""
     if not data_validate.validate(config, environ):
-        return of_source(config, classes, environ, "training")
+        return of_source(config, trained, environ, "training")
     if mistakes := data_validate.validate(config, environ, verb="evaluate"):
         raise ConfigError(mistakes)
-    return of_source(config, classes, environ, "validation")
+    return of_source(config, trained, environ, "validation")
 
 
 def _files(config: Mapping[str, Any]) -> Samples:

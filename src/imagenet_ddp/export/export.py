@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor
+from imagenet_ddp.engine.stored_config import checkpoint_path
+from imagenet_ddp.engine.trained_model import TrainedModel, load
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.export import card, compare
 from imagenet_ddp.export.graph import Classifier
-from imagenet_ddp.runs.checkpoint_file import KEY, read
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.validate_files import CARD, export_path
 from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
@@ -29,16 +30,16 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
     kind, path = config["format"], export_path(config)
-    stored = read(Path(config["checkpoint"]))
-    contents = stored[KEY]
-    samples, why_random = compare.find_samples(config, contents["classes"], environ, is_data_typed)
+    trained = load(config, checkpoint_path(config))
+    yield from trained.notes
+    samples, why_random = compare.find_samples(config, trained, environ, is_data_typed)
     if why_random:
         yield f"Comparing on random images, because the validation images are not available: {why_random}"
     transform = eval_transform(config)
-    metadata = _metadata(config, stored, transform)
-    net = load_net(config, contents, stored["state_dict"])
+    metadata = _metadata(config, trained, transform)
+    net = load_net(config, trained)
     graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()
-    reference = make_predictor(config, contents, net, torch.device("cpu"))
+    reference = make_predictor(config, trained, net, torch.device("cpu"))
     writer = import_module(f"imagenet_ddp.export.{kind}_format")  # imports packages that only this format needs
     path.parent.mkdir(parents=True, exist_ok=True)
     # keeps the suffix, by which readers recognise the format
@@ -46,7 +47,7 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
     with disk_errors_as_run_error(path), atomic_path(path, draft):
         built = writer.build(graph, config["batch_size"])
         writer.save(built, draft, json.dumps(metadata))
-        same = _open(draft, kind, config, contents)
+        same = _open(draft, kind, config, trained)
         comparison = compare.compare([reference, same], samples)
         yield comparison.sentence(kind)
         if comparison.max_difference[1] > config["max_difference"]:
@@ -59,17 +60,17 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
         if config["int8"]:
             from imagenet_ddp.export import int8
 
-            calibration = compare.for_calibration(config, contents["classes"], environ)
+            calibration = compare.for_calibration(config, trained, environ)
             yield f"Calibrating on {calibration.num_images} {calibration.what}."
             built = int8.quantise(draft, _batches(calibration, same, config["batch_size"] or 1))
             writer.save(built, draft, json.dumps(metadata))
-            comparison = compare.compare([reference, _open(draft, kind, config, contents)], samples)
+            comparison = compare.compare([reference, _open(draft, kind, config, trained)], samples)
             yield comparison.sentence("int8")
             metadata["comparison"]["int8"] = asdict(comparison)
         writer.save(built, draft, json.dumps(metadata))
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
     if config["card"]:
-        yield _write_card(path.with_name(CARD), card.text(config, contents, metadata, path.name), config["overwrite"])
+        yield _write_card(path.with_name(CARD), card.text(config, trained, metadata, path.name), config["overwrite"])
 
 
 def _write_card(path: Path, text: str, overwrite: bool) -> str:
@@ -88,14 +89,14 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     return f"Model card: {path}"
 
 
-def _open(draft: Path, kind: str, config: CommonConfig, contents: Mapping[str, Any]) -> Predictor:
+def _open(draft: Path, kind: str, config: CommonConfig, trained: TrainedModel) -> Predictor:
     """Return a predictor that reads the written file in the same way as its users."""
     if kind != "safetensors":
         return exported.make_predictor(draft, config["data"]["decoder"])
     from safetensors.torch import load_file
 
-    weights = {f"net.{name}": tensor for name, tensor in load_file(draft).items()}
-    return make_predictor(config, contents, load_net(config, contents, weights), torch.device("cpu"))
+    written = replace(trained, weights=load_file(draft))
+    return make_predictor(config, written, load_net(config, written), torch.device("cpu"))
 
 
 def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) -> Iterator[Tensor]:
@@ -104,22 +105,21 @@ def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) ->
             yield predictor.read.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
 
 
-def _metadata(config: Mapping[str, Any], stored: Mapping[str, Any], transform: EvalTransform) -> dict[str, Any]:
-    """Return the metadata that a program needs if it has only the exported file. stored: the checkpoint."""
-    contents, model = stored[KEY], config["model"]
+def _metadata(config: Mapping[str, Any], trained: TrainedModel, transform: EvalTransform) -> dict[str, Any]:
+    """Return the metadata that a program needs if it has only the exported file."""
+    contents, model = trained.contents, config["model"]
     # the weights may have changed after the best validation; another transform gives another accuracy
-    of_best = contents["monitor"] == "val/top1" and contents["best_step"] == stored["global_step"]
-    of_best &= transform.as_dict() == contents["eval_transform"]
+    of_best = trained.is_best and transform.as_dict() == contents["eval_transform"]
     return {
         "version": __version__,
-        "classes": contents["classes"],
-        "labels": contents["labels"],
+        "classes": trained.classes,
+        "labels": trained.labels,
         "eval_transform": transform.as_dict(),
         "exif_orientation": config["data"]["exif_orientation"],
         "preprocessing": None if config["format"] == "safetensors" else config["preprocessing"] or "inside",
         "batch_size": config["batch_size"],
         "model": {key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")},
-        "epochs": contents["epoch"] + 1,
+        "epochs": trained.epochs,
         "top1": contents["best_top1"] if of_best else None,
         "license": config["license"],
     }

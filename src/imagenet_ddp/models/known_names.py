@@ -22,9 +22,15 @@ CLASSIFIERS: tuple[str, ...] = (
 OPTIMIZERS = ("sgd", "adamw", "adam", "nadam", "rmsprop")  # from torch.optim
 # From timm.optim, without those that need more than gradients (a closure, the Hessian).
 TIMM_OPTIMIZERS = ("adabelief", "adan", "adopt", "lamb", "lars", "lion", "madgrad", "mars", "muon", "nadamw")
-_FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
+FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
+HUB = "hf://"  # begins the name of a repository of the Hugging Face hub
 
 
 def is_file(weights: str) -> bool:
-    """Return whether the value of model.weights is the path of a file, not a name of a library's weights."""
-    return "/" in weights or weights.lower().endswith(_FILES)
+    """Return whether the value of model.weights is a file, here or elsewhere, not a name of a library's weights."""
+    return "/" in weights or weights.lower().endswith(FILES)
+
+
+def is_remote(weights: str) -> bool:
+    """Return whether the value of model.weights is a file that has to be downloaded."""
+    return weights.startswith((HUB, "https://", "http://"))

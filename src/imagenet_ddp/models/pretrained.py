@@ -1,12 +1,10 @@
 """Load pretrained weights from a library, which are downloaded once, or from a file."""
 
 import argparse
-import fcntl
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,21 @@ import torchvision
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models import weight_facts
+from imagenet_ddp.models.download import announce, announce_timm, from_hub, from_url, hub_dir, one_at_a_time
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.head import is_in_head, start_head
-from imagenet_ddp.models.known_names import is_file
+from imagenet_ddp.models.known_names import HUB, is_file, is_remote
+from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
 
 # Keys under which files store their weights. The averages come first, because they are what other programs validate.
-PARTS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
+PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model_state_dict", "model",
+         "net", "student")  # fmt: skip
+AVERAGES = ("ema", "teacher")  # words in the prefix of averaged weights beside those that were trained
 DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 
@@ -35,17 +38,27 @@ class Weights:
     tensors: dict[str, Tensor]
     origin: str
     contents: Mapping[str, Any] = field(default_factory=dict)  # this project's part of a checkpoint
+    facts: Facts = field(default_factory=Facts)
 
 
 def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
     """Read pretrained weights. Weights of a library are downloaded once per machine, and verified.
 
-    key: the option that names the weights, for messages. weights: DEFAULT, a name of weights in the library, or a file
-    written by this project, pytorch/examples, torchvision's reference scripts, timm or safetensors. Raises ConfigError
-    if the weights are not available.
+    key: the option that names the weights, for messages. weights: DEFAULT, a name of weights in the library, hf://, a
+    URL, or a file written by this project, pytorch/examples, torchvision's reference scripts, timm or safetensors.
+    library: "" for a net of the user's own. Raises ConfigError if the weights are not available.
     """
+    if weights.startswith(HUB):
+        path, config = from_hub(key, weights)
+        found = _read_file(key, path, library, name, weights)
+        own = config.get("pretrained_cfg")
+        if library == "timm" and isinstance(own, Mapping) and not found.contents:
+            of_file = {"num_classes": config.get("num_classes"), "label_names": config.get("label_names"), **own}
+            found = replace(found, facts=weight_facts.of_timm(name, None, of_file, weights))
+        return found
     if is_file(weights):
-        return _read_file(key, expand_home(weights))
+        path = from_url(key, weights) if is_remote(weights) else expand_home(weights)
+        return _read_file(key, path, library, name, str(path))
     return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
 
 
@@ -76,9 +89,11 @@ def load_weights_into(
         elif not name.endswith(DONT_MATTER):
             wrong.append(name if name not in found else f"{name} {tuple(found[name].shape)}, not {tuple(tensor.shape)}")
     if wrong:
+        foreign = [name for name in weights.tensors if name not in found or name not in own]
+        names = f"; it has {shorten_list(foreign, 3)}" if foreign else ""
         raise ConfigError(
             f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
-            f"missing or have another shape: {shorten_list(wrong, 3)}. Hint: set model.name, model.args and "
+            f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name, model.args and "
             "data.image_size to the values with which these weights were trained."
         )
     if head_fits:
@@ -90,9 +105,8 @@ def load_weights_into(
         )
     own.update(loaded)
     net.load_state_dict(own)  # has the version of the layers' formats, without which MNASNet refuses its weights
-    beside = found.keys() & weights.tensors.keys() if found.keys() != weights.tensors.keys() else set()  # a loss's
-    unused = [name for name in found if name not in own and name not in beside]
-    parts = [f"Started from {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
+    unused = [name for name in found if name not in own and not name.endswith(DONT_MATTER)]
+    parts = [f"Weights of {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
     if not head_fits and heads:
         start_head(net, heads)
         has_head = any(is_in_head(name, heads) for name in found)
@@ -101,6 +115,17 @@ def load_weights_into(
     if unused:
         parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
     return "; ".join(parts) + ".", head_fits
+
+
+def num_outputs(net: nn.Module, weights: Weights, heads: tuple[str, ...]) -> int | None:
+    """Return the number of classes of the weights: the outputs of their last layer; None if they have none. net: the
+    same net with any number of classes. heads: names of its last layers."""
+    own = net.state_dict()
+    found = _without_prefixes(weights.tensors, own)
+    if len(heads) == 1:
+        _rename_head(own, found, heads[0])
+    sizes = [found[f"{head}.weight"].shape[0] for head in heads if f"{head}.weight" in found]
+    return sizes[0] if sizes else None
 
 
 def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
@@ -124,12 +149,14 @@ def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> No
         found[name] = torch.cat([extra, grid.to(old.dtype)], dim=1)
 
 
-def _read_file(key: str, path: Path) -> Weights:
+def _read_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+            from safetensors import safe_open
 
-            stored: Any = load_file(path)
+            with safe_open(path, "pt") as file:
+                stored: Any = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118, it is no mapping
+                stored |= weight_facts.metadata_entry((file.metadata() or {}).get(weight_facts.KEY))
         else:
             if begins_as_zip(path) and (reason := zip_damage(path)):
                 raise ValueError(reason)
@@ -150,14 +177,15 @@ def _read_file(key: str, path: Path) -> Weights:
             f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read "
             f"({load_error(error)}). Hint: set {key}=DEFAULT to load the weights of the library."
         ) from error
-    contents = stored.get("imagenet_ddp", {}) if isinstance(stored, dict) else {}
     tensors = _tensors(stored)
     if not tensors:
         raise ConfigError(
             f"{key} must be a file of weights, but {path} holds no named tensors. "
             "Hint: save net.state_dict() with torch.save."
         )
-    return Weights(tensors, str(path), contents)
+    beside = stored if isinstance(stored, dict) else {}
+    contents = beside.get(weight_facts.KEY, {})
+    return Weights(tensors, origin, contents, weight_facts.of_file(beside, library, name, origin))
 
 
 def _tensors(stored: Any) -> dict[str, Tensor]:
@@ -165,21 +193,26 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
     if not isinstance(stored, Mapping):
         return {}
     for part in PARTS:
-        if isinstance(stored.get(part), Mapping):
-            return _tensors(stored[part])
+        if found := _tensors(stored.get(part)):
+            return found
     return {name: value for name, value in stored.items() if isinstance(value, Tensor) and isinstance(name, str)}
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with as many of the net's own names as possible, by removing prefixes that most of them share,
-    such as module. of DistributedDataParallel, _orig_mod. of torch.compile and net. or backbone. of another module.
-    Tensors without the prefix, such as a head beside a backbone, keep their names."""
-    found = best = dict(tensors)
-    while prefix := _shared_prefix(found):
-        rest = {name: value for name, value in found.items() if not name.startswith(prefix)}
-        found = rest | {name.removeprefix(prefix): value for name, value in found.items() if name not in rest}
-        best = max(best, found, key=lambda names: len(names.keys() & own.keys()))
-    return best
+    """Return the tensors without the prefix that wrappers have added to the names of most of the net's tensors, such as
+    module.encoder_q. Tensors with another prefix, such as a head beside a backbone, keep their names."""
+    prefixes: Counter[str] = Counter()
+    for name in tensors:
+        parts = name.split(".")
+        suffixes = (".".join(parts[start:]) for start in range(len(parts)))
+        prefixes.update(name.removesuffix(suffix) for suffix in suffixes if suffix in own)
+    if not prefixes:
+        return dict(tensors)
+    most = max(prefixes.values())
+    best = [prefix for prefix, count in prefixes.items() if count == most]
+    prefix = next((each for each in best if any(word in each for word in AVERAGES)), best[0])
+    rest = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
+    return rest | {name.removeprefix(prefix): value for name, value in tensors.items() if name not in rest}
 
 
 def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str) -> None:
@@ -203,12 +236,6 @@ def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str)
             found[f"{head}.{part}"] = found.pop(f"{fitting[0]}.{part}" if fitting[0] else part)
 
 
-def _shared_prefix(names: Collection[str]) -> str:
-    """Return the first part of more than half of the names, with its dot; "" if there is none."""
-    first = Counter(name.partition(".")[0] for name in names if "." in name).most_common(1)
-    return f"{first[0][0]}." if first and first[0][1] > len(names) / 2 else ""
-
-
 def _from_torchvision(key: str, weights: str, name: str) -> Weights:
     kinds = torchvision.models.get_model_weights(name)
     try:
@@ -218,16 +245,19 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
             f"{key} must be a file, or one of torchvision's weights for {name} "
             f"({', '.join(kinds.__members__)}), got {weights}. Hint: set {key}=DEFAULT."
         ) from None
-    target = Path(torch.hub.get_dir()) / "checkpoints" / entry.url.rpartition("/")[2]
+    target = hub_dir() / entry.url.rpartition("/")[2]
     try:
-        with _one_at_a_time(target):
+        with one_at_a_time(target):
+            if not target.is_file():
+                announce(entry.url, round(entry.meta["_file_size"] * 2**20))
             tensors = entry.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum raises RuntimeError
         raise ConfigError(
             f"{key}={weights} could not be downloaded from {entry.url} ({first_line(error).rstrip('.')}). "
             f"Hint: put that file at {target}, or set {key}=PATH to another file."
         ) from error
-    return Weights(dict(tensors), f"torchvision's {name} {entry.name}")
+    facts = weight_facts.of_torchvision(name, entry)
+    return Weights(dict(tensors), facts.origin, facts=facts)
 
 
 def _from_timm(key: str, weights: str, name: str) -> Weights:
@@ -244,7 +274,8 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
             f"got {weights}. Hint: set {key}={'DEFAULT' if tags else 'PATH'}."
         )
     try:
-        with _one_at_a_time(Path(torch.hub.get_dir()) / "checkpoints" / full_name):
+        with one_at_a_time(hub_dir() / full_name):
+            announce_timm(config)
             net = timm.create_model(full_name, pretrained=True)
     except Exception as error:  # the hub raises errors of httpx, OSError or RuntimeError
         hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
@@ -253,17 +284,4 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
             f"{key}={weights} could not be downloaded from {where} ({first_line(error).rstrip('.')}). "
             f"Hint: download that file and set {key}=PATH."
         ) from error
-    return Weights(net.state_dict(), f"timm's {full_name}")
-
-
-@contextmanager
-def _one_at_a_time(target: Path) -> Iterator[None]:
-    """Let one process of this machine download while the others wait and then find the file. If no lock is available,
-    for example on a read-only disk, the processes do not wait for each other."""
-    with ExitStack() as stack:
-        if not target.exists():
-            with suppress(OSError):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context((target.parent / ".imagenet_ddp.lock").open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return Weights(net.state_dict(), f"timm's {full_name}", facts=weight_facts.of_timm(name, weights))

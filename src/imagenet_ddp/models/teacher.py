@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model, own_statistics, require_image_size
+from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.pretrained import load_weights_into, read_weights
 
@@ -61,12 +61,10 @@ def make_teacher(
     name = teacher["name"] or config["model"]["name"]
     model = {**asdict(ModelConfig(name=name)), "library": teacher["library"], "weights": teacher["weights"]}
     weights = read_weights("teacher.weights", teacher["weights"], teacher["library"], name)
-    own = own_statistics(model) or (IMAGENET_MEAN, IMAGENET_STD)
-    if weights.contents:  # a checkpoint of this program
-        transform = weights.contents["eval_transform"]
-        own = tuple(transform["mean"]), tuple(transform["std"])
-        if teacher["name"] is None:
-            model = {**model, **weights.contents["config"]["model"]}
+    usual = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+    own = tuple(tuple(weights.facts.data.get(key, usual[key])) for key in usual)
+    if "config" in weights.contents and teacher["name"] is None:  # a checkpoint of this program
+        model = {**model, **weights.contents["config"]["model"]}
     if model["_target_"]:  # the file names code to call, which the check of allow_targets has not seen
         raise ConfigError(
             f"teacher.weights must belong to a network of torchvision or timm, but {weights.origin} belongs to "

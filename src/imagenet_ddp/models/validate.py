@@ -8,7 +8,7 @@ from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.models.known_names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file
+from imagenet_ddp.models.known_names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file, is_remote
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import install
 
@@ -56,12 +56,13 @@ def _names(config: Mapping[str, Any]) -> list[str]:
 
 def _weights(config: Mapping[str, Any]) -> list[str]:
     found = []
-    starts = not config.get("resume") and "checkpoint" not in config  # else the weights of a checkpoint replace these
+    starts = not config.get("resume") and not config.get("checkpoint")  # else the weights of a checkpoint replace these
     for key, weights in (
         ("model.weights", config["model"]["weights"]),
         ("teacher.weights", config["teacher"]["weights"]),
     ):
-        if starts and weights is not None and is_file(weights) and not expand_home(weights).is_file():
+        is_local = weights is not None and is_file(weights) and not is_remote(weights)
+        if starts and is_local and not expand_home(str(weights)).is_file():
             found.append(
                 f"{key} must be a file of weights, but {weights} does not exist. "
                 f"Hint: set {key}=DEFAULT to load the weights of the library."

@@ -222,6 +222,15 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
         ) from error
 
 
+def is_own(path: Path) -> bool:
+    """Return whether a file is a checkpoint of this project, complete or not."""
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception:  # whatever it is; who reads it says why it cannot be read
+        return False
+    return isinstance(stored, dict) and KEY in stored
+
+
 def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint of this project into CPU memory, without running code from it. Raises ConfigError if the file
     is not a complete checkpoint of this project."""
@@ -234,7 +243,10 @@ def read(path: Path) -> dict[str, Any]:
         reason = load_error(error)
         raise ConfigError(f"{path} must be a checkpoint, but cannot be read ({reason}). {hint}") from error
     if not isinstance(checkpoint, dict) or KEY not in checkpoint:
-        raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, got a file of another program. {hint}")
+        raise ConfigError(
+            f"{path} must be a checkpoint of imagenet_ddp, got a file of another program. Hint: set model.name to the "
+            "net of this file, such as model.name=resnet50, and for one of timm model.library=timm."
+        )
     if not isinstance(checkpoint[KEY], dict):
         raise ConfigError(f"{path} must be a checkpoint of imagenet_ddp, but its entry {KEY} is empty. {hint}")
     found = checkpoint[KEY].get("format")

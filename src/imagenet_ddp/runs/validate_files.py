@@ -21,7 +21,7 @@ def export_path(config: Mapping[str, Any]) -> Path:
     """Return the path of the file that export writes."""
     if config["out"] is not None:
         return Path(config["out"])
-    folder = Path(config["checkpoint"]).parent
+    folder = Path(config["checkpoint"] or "model").parent
     run_dir = folder.parent if folder.name == "checkpoints" else folder
     return run_dir / "export" / f"model{'_int8' if config['int8'] else ''}{EXTENSIONS[config['format']]}"
 
@@ -70,7 +70,7 @@ def validate_export(config: Mapping[str, Any]) -> list[str]:
         ]
     if config["int8"] is True and kind != "onnx":
         found.append(f"int8=true needs format=onnx, got format={kind}. Hint: set format=onnx, or int8=false.")
-    return found + (_export_out(config) if config["checkpoint"] is not None else [])
+    return found + _export_out(config)
 
 
 def _export_out(config: Mapping[str, Any]) -> list[str]:

@@ -28,6 +28,7 @@ _SLURM_WORD = matching(r"[^\s-]\S*", "a word")
 _SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
 _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
+_CHECKPOINT = "Checkpoint written by train, or weights of another program, with model.name; null: model.weights."
 METRICS = ("f1", "precision", "recall", "per_class", "auroc", "cohen_kappa", "matthews")  # of models/metrics.py
 
 
@@ -87,7 +88,7 @@ class TrainConfig(RunConfig):
 
 @dataclass
 class EvaluateConfig(CommonConfig):
-    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
     predictions: Annotated[
         str,
         choice("csv", "parquet", "none"),
@@ -120,7 +121,7 @@ class DoctorConfig(RunConfig):
 
 @dataclass
 class PredictConfig(CommonConfig):
-    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; *.png: a contact sheet; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
@@ -135,14 +136,14 @@ class PredictConfig(CommonConfig):
 
 @dataclass
 class DemoConfig(CommonConfig):
-    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train, or an exported file."] = MISSING
+    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT.replace(",", ", exported file,", 1)] = None
     host: Annotated[str, "Address to listen on; 0.0.0.0: the whole network can open the page."] = "127.0.0.1"
     port: Annotated[int, integer(1, 65535), "Port to listen on."] = 7860
 
 
 @dataclass
 class ExportConfig(CommonConfig):
-    checkpoint: Annotated[str, Example("FILE"), "Checkpoint written by train."] = MISSING
+    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
     format: Annotated[
         str,
         choice("onnx", "torch_export", "safetensors"),

@@ -171,7 +171,7 @@ class DataConfig(Section):
         list[float] | None,
         list_of(number(), "three numbers, one per channel", 3),
         Example("[0.485,0.456,0.406]"),
-        "Mean of each channel for pixels in 0..1; null: the mean of a timm model's weights, else ImageNet's.",
+        "Mean of each channel for pixels in 0..1; null: that of model.weights or of a timm model, else ImageNet's.",
     ] = None
     std: Annotated[
         list[float] | None,

@@ -21,8 +21,8 @@ class ModelConfig(Section):
     weights: Annotated[
         str | None,
         Example("DEFAULT"),
-        "Initial weights: DEFAULT (the library's, downloaded once), the name of other weights of the library, or a "
-        "file; null: random.",
+        "Initial weights, or those used instead of checkpoint=: DEFAULT (the library's, downloaded once), the name of "
+        "other weights of the library, a file, a URL, or hf://OWNER/NAME; null: random.",
     ] = None
     freeze: Annotated[
         str | None, choice("backbone"), Example("backbone"), "backbone: train only the last layer; null: all layers."

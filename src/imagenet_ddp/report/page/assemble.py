@@ -90,7 +90,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "pictures": pictures,
         "is_held_out": is_held_out,
         "num_unreadable": sum(each["num_val_images_unreadable"] for each in found.evaluations),
-        "checkpoint": found.checkpoint(0).name,
+        "checkpoint": Path(found.model(0)).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in pairs],

@@ -52,11 +52,18 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.target)
 
-    def checkpoint(self, part: int) -> Path:
-        """Return the path of the evaluated checkpoint, which is a new one if the run folder has been moved since."""
+    def checkpoint(self, part: int) -> Path | None:
+        """Return the path of the evaluated checkpoint, which is a new one if the run folder has been moved since; None
+        if other weights were evaluated."""
+        if self.evaluations[part]["checkpoint"] is None:
+            return None
         path = Path(self.evaluations[part]["checkpoint"])
         moved = self.folders[part].parent / "checkpoints" / path.name
         return moved if moved.is_file() and not path.is_file() else path
+
+    def model(self, part: int) -> str:
+        """Return the path of the evaluated checkpoint, or the name of the evaluated weights."""
+        return str(self.checkpoint(part) or self.evaluations[part]["weights"])
 
     @property
     def prediction(self) -> np.ndarray:

@@ -104,8 +104,8 @@ class EvaluatedImages:
         from imagenet_ddp.data.transforms import normalise
         from imagenet_ddp.distributed.devices import device_of
         from imagenet_ddp.engine.predictor import eval_transform, load_net
+        from imagenet_ddp.engine.trained_model import load
         from imagenet_ddp.models.class_activation import class_activation_maps, overlay
-        from imagenet_ddp.runs.checkpoint_file import KEY, read
 
         found, uris = self._found, {}
         for part, folder in enumerate(found.folders):
@@ -113,9 +113,8 @@ class EvaluatedImages:
             if not own:
                 continue
             config = to_config(_trusted_config(folder, "model"), CommonConfig)
-            stored = read(found.checkpoint(part))
             device = device_of(config["trainer"])
-            net = load_net(config, stored[KEY], stored["state_dict"]).to(device)
+            net = load_net(config, load(config, found.checkpoint(part))).to(device)
             transform = eval_transform(config)
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]

@@ -1,0 +1,129 @@
+"""Read a trained net: a checkpoint of this project, or weights of a library or of another program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig
+from torch import Tensor
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import typed_value
+from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, class_labels
+from imagenet_ddp.data.sources.registry import check_classes
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.head import head_names
+from imagenet_ddp.models.pretrained import Weights, load_weights_into, num_outputs, read_weights
+from imagenet_ddp.models.weight_facts import Facts
+from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
+from imagenet_ddp.system.text import shorten_list
+
+if TYPE_CHECKING:
+    from imagenet_ddp.data.sources.base import Source
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained net and the names of its classes.
+
+    origin: the file, or the name of the weights in their library. what: in how far it was trained, for the log.
+    weights: tensors by the net's own names. contents: this project's part of a checkpoint; {} for other weights.
+    is_best: whether these are the weights of contents["best_top1"]. has_names: whether the names of the classes are
+    known, else they are numbers. notes: lines for the log.
+    """
+
+    origin: str
+    what: str
+    weights: Mapping[str, Tensor]
+    classes: list[str]
+    labels: list[str]  # names for display, in the order of classes
+    contents: Mapping[str, Any] = field(default_factory=dict)
+    is_best: bool = False
+    has_names: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def epochs(self) -> int | None:
+        """The number of trained epochs, None if unknown."""
+        return self.contents["epoch"] + 1 if self.contents else None
+
+    def positions(self, source: "Source") -> np.ndarray:
+        """Return the positions of a source's classes among those of the net. Raises ConfigError if the net does not
+        have all of them, or if its classes have no names and another number."""
+        if self.has_names:
+            return check_classes(source, self.classes, self.origin)
+        if len(source.classes) != len(self.classes):
+            raise ConfigError(
+                f"the data must have the {len(self.classes)} classes of {self.origin}, got {len(source.classes)}: "
+                f"{shorten_list(source.classes)}. Hint: set data.root=FOLDER to the data of its training."
+            )
+        return np.arange(len(self.classes))
+
+
+def load(config: Mapping[str, Any], path: Path | None) -> TrainedModel:
+    """Return the trained net that a command names. config: the resolved options. path: the file of checkpoint=; None:
+    the weights of model.weights. Raises ConfigError if it cannot be read or does not fit the net."""
+    if path is not None and is_own(path):
+        stored = read(path)
+        contents, prefix = stored[KEY], "net."
+        weights = {
+            key.removeprefix(prefix): each for key, each in stored["state_dict"].items() if key.startswith(prefix)
+        }
+        is_best = contents["monitor"] == "val/top1" and contents["best_step"] == stored["global_step"]
+        what = f"epoch {contents['epoch'] + 1}, imagenet_ddp {contents['version']}"
+        return TrainedModel(str(path), what, weights, contents["classes"], contents["labels"], contents, is_best)
+    return _of_weights(config, read_other(config["model"], path))
+
+
+def read_other(model: Mapping[str, Any], path: Path | None = None) -> Weights:
+    """Read weights that are no checkpoint of this project. path: the file of checkpoint=; None: model.weights."""
+    key, value = ("checkpoint", str(path)) if path is not None else ("model.weights", model["weights"])
+    return read_weights(key, value, "" if model["_target_"] else model["library"], model["name"])
+
+
+def _of_weights(config: Mapping[str, Any], found: Weights) -> TrainedModel:
+    model, facts, size = config["model"], found.facts, config["data"]["image_size"]
+    num_classes = len(facts.classes) or NUM_CLASSES
+    net = create_model(model, num_classes, 0, size)
+    heads = head_names(net, num_classes)
+    sentence, head_fits = load_weights_into(net, found, heads, facts.classes)
+    if not head_fits and (num_classes := num_outputs(net, found, heads) or 0):
+        net = create_model(model, num_classes, 0, size)
+        sentence, head_fits = load_weights_into(net, found, head_names(net, num_classes), facts.classes)
+    if not head_fits:
+        raise ConfigError(
+            f"{found.origin} must hold the last layer of the net, which tells the classes apart, but does not. "
+            "Hint: train one: run `python -m imagenet_ddp.train experiment=finetune data=imagefolder data.root=FOLDER` "
+            "with the same model.name and model.weights."
+        )
+    classes, labels, has_names = facts.classes, facts.labels, True
+    if len(classes) != num_classes:
+        has_names = num_classes == NUM_CLASSES
+        known = class_labels() if has_names else {str(number): str(number) for number in range(num_classes)}
+        classes, labels = list(known), list(known.values())
+    notes = [sentence, *facts.lines(config["data"])]
+    if not has_names:
+        notes.append(f"{found.origin} does not name its {num_classes} classes: they are numbered from 0.")
+    what = f"{num_classes:,} classes"
+    return TrainedModel(found.origin, what, net.state_dict(), classes, labels, has_names=has_names, notes=tuple(notes))
+
+
+def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) -> None:
+    """Set the keys of data.* that are not typed to the preprocessing of pretrained weights, in place. In a training,
+    only those that still have their defaults, because an experiment may choose others."""
+    if not facts.data:
+        return
+    data, is_training = config.data, request.verb == "train"
+    usual = {"image_size": (224,), "val_resize": (None, round(data.image_size * 256 / 224)),
+             "interpolation": ("bilinear",), "mean": (None,), "std": (None,)}  # fmt: skip
+
+    def is_free(key: str) -> bool:
+        return typed_value(request, f"data.{key}") is None and not (is_training and data[key] not in usual[key])
+
+    free = [key for key in facts.data if is_free(key)]
+    own = facts.data_at(facts.data["image_size"] if "image_size" in free else data.image_size)
+    for key in free:
+        data[key] = own[key]

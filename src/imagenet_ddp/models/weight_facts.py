@@ -1,0 +1,110 @@
+"""Find out with which images pretrained weights were trained: their preprocessing, and the names of their classes."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torchvision
+
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.models.factory import import_timm, timm_name
+
+KEY = "imagenet_ddp"  # of this project's part of a checkpoint, and of the metadata of an exported file
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of pretrained weights. Empty fields are unknown.
+
+    origin: whose facts these are. data: values of data.*, by the keys of EvalTransform.as_dict. note: what this
+    program does otherwise. classes, labels: names of the outputs, and the same for display.
+    """
+
+    origin: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def data_at(self, image_size: int) -> dict[str, Any]:
+        """Return the values of data.* for images of another size, with the same share of the image in the crop."""
+        if not self.data:
+            return {}
+        resize = round(image_size * self.data["val_resize"] / self.data["image_size"])
+        return {**self.data, "image_size": image_size, "val_resize": resize}
+
+    def lines(self, data: Mapping[str, Any]) -> list[str]:
+        """Return a line for the log on the preprocessing, and on how that of resolved data.* keys differs from it."""
+        if not self.data:
+            return []
+        own, here = self.data, self.data_at(data["image_size"])
+        other = [f"data.{key}={shown(data[key])}" for key in own if data[key] not in (None, here[key])]
+        if data["image_size"] != own["image_size"]:
+            other.insert(0, f"data.image_size={data['image_size']}")
+        line = (
+            f"Images as for {self.origin}: {own['image_size']} pixels from a short side of {own['val_resize']}, "
+            f"{own['interpolation']}, mean {shown(own['mean'])}, std {shown(own['std'])}"
+            f"{', except ' + ', '.join(other) if other else ''}."
+        )
+        return [line + (f" {self.note}" if self.note else "")]
+
+
+def of_torchvision(name: str, weights: Any = None) -> Facts:
+    """Return the facts of torchvision's weights. weights: one of the model's enumeration; None: the first ones, whose
+    preprocessing is that of most files of this net."""
+    weights = weights or next(iter(torchvision.models.get_model_weights(name)))
+    seen = weights.transforms()
+    data = {
+        "image_size": seen.crop_size[0], "val_resize": seen.resize_size[0], "interpolation": seen.interpolation.value,
+        "mean": list(seen.mean), "std": list(seen.std),
+    }  # fmt: skip
+    return Facts(f"torchvision's {name} {weights.name}", data)
+
+
+def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None = None, origin: str = "") -> Facts:
+    """Return the facts of timm's weights. own: pretrained_cfg of a repository of the hub, which origin names."""
+    timm = import_timm(f"model.name={name}")
+    config = timm.get_pretrained_cfg(timm_name(name, weights))
+    if config is None:
+        return Facts()
+    values = {**config.to_dict(), **{key: value for key, value in (own or {}).items() if value is not None}}
+    seen = timm.data.resolve_data_config(pretrained_cfg=values)
+    size = seen["input_size"][-1]
+    data = {
+        "image_size": size, "val_resize": math.floor(size / seen["crop_pct"]),
+        "interpolation": "bilinear" if seen["interpolation"] == "bilinear" else "bicubic",
+        "mean": list(seen["mean"]), "std": list(seen["std"]),
+    }  # fmt: skip
+    note = "timm squashes images to a square, here the centre is cut out." if seen["crop_mode"] == "squash" else ""
+    classes = list(values.get("label_names") or [])
+    shown_as = values.get("label_descriptions") or {}
+    labels = [shown_as.get(each, each) for each in classes]
+    subset: Any = timm.data.infer_imagenet_subset(values) if not (own or classes) else None
+    if subset not in (None, "imagenet-1k"):
+        info = timm.data.ImageNetInfo(subset)
+        classes, labels = info.label_names(), info.label_descriptions()
+    tag = f".{config.tag}" if config.tag else ""
+    return Facts(origin or f"timm's {config.architecture}{tag}", data, classes, list(labels), note)
+
+
+def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> Facts:
+    """Return the facts that a file states about itself, else those of the net's own weights. stored: its entries beside
+    the tensors; library: "" for a net of the user's own."""
+    own = stored.get(KEY)
+    if isinstance(own, Mapping) and isinstance(own.get("eval_transform"), Mapping):
+        data = {key: own["eval_transform"][key] for key in ("image_size", "val_resize", "interpolation", "mean", "std")}
+        return Facts(origin, data, list(own["classes"]), list(own["labels"]))
+    of_net = of_timm(name) if library == "timm" else of_torchvision(name) if library else Facts()
+    classes = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
+    if isinstance(classes, Mapping):
+        classes = sorted(classes, key=classes.__getitem__)
+    if not (isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)):
+        classes = []
+    return Facts(of_net.origin, of_net.data, list(classes), list(classes), of_net.note)
+
+
+def metadata_entry(text: str | None) -> dict[str, Any]:
+    """Return the entry that export writes into the metadata of a file, or {}."""
+    return {KEY: json.loads(text)} if text else {}

@@ -1,0 +1,203 @@
+"""Weights of other programs in place of a checkpoint: same results as where they come from, and every wrong file
+refused."""
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from conftest import Run, write_images
+from PIL import Image
+from timm.data import create_transform, resolve_model_data_config
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.data.sources.imagenet import class_labels
+from imagenet_ddp.engine.open_model import open_predictor
+from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.trained_model import load
+
+NET = "shufflenet_v2_x0_5"
+WORDNET_IDS = ("n01440764", "n02102040", "n03394916")  # of Imagenette
+
+
+def lively(net: torch.nn.Module, classifier: str) -> torch.nn.Module:
+    """Return the net with logits that depend on the image: those of random weights are nearly equal for all images."""
+    net.train()
+    with torch.no_grad():
+        for seed in range(20):
+            net(torch.rand(8, 3, 64, 64, generator=torch.Generator().manual_seed(seed)).sub(0.5).mul(4))
+        net.eval()
+        net.get_submodule(classifier).weight.mul_(8)  # type: ignore[operator, union-attr]
+    return net
+
+
+@pytest.fixture(scope="module")
+def origins() -> dict[str, tuple[list[str], torch.nn.Module, Callable[[Any], torch.Tensor]]]:
+    """Return kind -> (options, the net of its library, the library's own preprocessing)."""
+    torch.manual_seed(0)
+    found: dict[str, Any] = {}
+    net = lively(torchvision.models.get_model(NET), "fc")
+    found["torchvision"] = [f"model.name={NET}"], net, torchvision.models.get_model_weights(NET)["DEFAULT"].transforms()
+    for name, classifier in (("tf_efficientnet_lite0", "classifier"), ("mobilenetv3_small_050", "classifier")):
+        net = lively(timm.create_model(name), classifier)
+        transform = create_transform(**resolve_model_data_config(net))
+        found[name] = ["model.library=timm", f"model.name={name}"], net, transform
+    return found
+
+
+def log_probabilities(predictor: Predictor, photos: list[str]) -> torch.Tensor:
+    images: Any = [predictor.read(path) for path in photos]
+    return predictor.probabilities(images).log()
+
+
+@pytest.mark.parametrize("kind", ["torchvision", "tf_efficientnet_lite0", "mobilenetv3_small_050"])
+def test_the_logits_are_those_of_the_library(shared_data: Path, tmp_path: Path, origins: Any, kind: str):
+    """On photographs, through each side's own decoding, resize, crop and normalisation."""
+    options, net, transform = origins[kind]
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    photos = [str(path) for path in sorted((shared_data / "imagenet-real/val").rglob("*.JPEG"))[:8]]
+    with torch.inference_mode():
+        expected = net(torch.stack([transform(Image.open(path).convert("RGB")) for path in photos])).log_softmax(1)
+    options = [*options, f"checkpoint={tmp_path / 'weights.pt'}", f"images={photos[0]}", "trainer.accelerator=cpu"]
+    request = parse.command_line("predict", options, {})
+    predictor = open_predictor(from_checkpoint(request, tmp_path / "weights.pt", {}))
+    found = log_probabilities(predictor, photos)
+    spread = expected.std(0).mean()  # between photographs
+    assert (found - expected).abs().mean() < 0.1 * spread
+    assert predictor.classes == list(class_labels()) and predictor.labels[0] == "tench"
+    typed = open_predictor(from_checkpoint(parse.command_line("predict", [*options, "data.mean=[0.4,0.4,0.4]"], {}),
+                                           tmp_path / "weights.pt", {}))  # fmt: skip
+    other = log_probabilities(typed, photos)
+    assert (other - expected).abs().mean() > 0.1 * spread  # the test sees a wrong mean
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with files of weights: of 1,000 classes, and of 3 with and without their names."""
+    folder = tmp_path_factory.mktemp("weights")
+    torch.manual_seed(0)
+    torch.save(torchvision.models.get_model(NET).state_dict(), folder / "imagenet.pt")
+    own = torchvision.models.get_model(NET, num_classes=3).state_dict()
+    torch.save({"state_dict": own}, folder / "three.pt")
+    torch.save({"state_dict": own, "class_to_idx": {"owl": 2, "cat": 0, "dog": 1}}, folder / "named.pt")
+    torch.save({name: value for name, value in own.items() if not name.startswith("fc.")}, folder / "headless.pt")
+    (folder / "cut.pt").write_bytes((folder / "imagenet.pt").read_bytes()[:200_000])
+    return folder
+
+
+def unwrapped(text: str) -> str:
+    """Return a message of several lines as one."""
+    return " ".join(text.split())
+
+
+def test_classes_have_the_names_of_the_file_or_numbers(weights: Path, tree: Path):
+    def of(name: str) -> Any:
+        options = [f"model.name={NET}", "trainer.accelerator=cpu", f"model.weights={weights / name}", f"images={tree}"]
+        return load(from_checkpoint(parse.command_line("predict", options, {}), None, {}), None)
+
+    assert of("imagenet.pt").labels[1] == "goldfish"
+    assert of("named.pt").classes == ["cat", "dog", "owl"]
+    assert of("three.pt").classes == ["0", "1", "2"] and "does not name its 3 classes" in of("three.pt").notes[-1]
+
+
+@pytest.mark.slow
+def test_evaluate_predict_export_and_report_agree(weights: Path, tmp_path: Path, run: Run):
+    """Of 1,000 classes the data has three, under their WordNet ids."""
+    write_images(tmp_path / "data" / "val", dict.fromkeys(WORDNET_IDS, 3), size=80)
+    shutil.copy(weights / "imagenet.pt", tmp_path / "imagenet.pt")
+    net = [f"model.name={NET}", "checkpoint=imagenet.pt", "trainer.accelerator=cpu"]
+    data = ["data=imagefolder", "data.root=data"]
+    result = run("evaluate", *net, *data, "hydra.run.dir=e", "data.num_workers=0")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (
+        "Images as for torchvision's shufflenet_v2_x0_5 IMAGENET1K_V1: 224 pixels from a short side of 256"
+        in result.stdout
+    )
+    with (tmp_path / "e/predictions.csv").open() as file:
+        rows = {Path(row["path"]).name + row["label"]: row for row in csv.DictReader(file)}
+    exported = run("export", *net, *data, "out=model.onnx", "num_images=4")
+    assert exported.returncode == 0 and "same top-1 class for 4" in exported.stdout, exported.stdout + exported.stderr
+    assert "| Weights | imagenet.pt |" in (tmp_path / "README.md").read_text()
+    for model in (net, ["checkpoint=model.onnx"]):
+        predicted = run("predict", *model, "images=data", "format=jsonl", "top_k=1")
+        assert predicted.returncode == 0, predicted.stderr
+        for line in map(json.loads, predicted.stdout.splitlines()):
+            path = Path(line["path"])
+            assert line["classes"][0]["class"] == rows[path.name + path.parent.name]["class_1"]
+    assert run("report", "e").returncode == 0
+
+
+@pytest.mark.slow
+def test_weights_without_class_names_take_those_of_the_data(weights: Path, tree: Path, run: Run):
+    net = [
+        f"model.name={NET}",
+        f"model.weights={weights / 'three.pt'}",
+        "trainer.accelerator=cpu",
+        "data.num_workers=0",
+    ]
+    result = run("evaluate", *net, "data=imagefolder", f"data.root={tree}", "hydra.run.dir=e")
+    assert result.returncode == 0, result.stderr
+    assert "3 classes are assumed to be those of the data, sorted by name." in result.stdout
+
+
+BAD = {
+    ("model.weights=W/cut.pt",): "cannot be read",
+    ("model.weights=W/headless.pt",): "must hold the last layer of the net",
+    ("model.name=resnet18", "model.weights=W/imagenet.pt"): "must hold the weights of this net",
+    ("model.name=squeezenet1_0", "model.weights=W/imagenet.pt"): r"missing or have another shape: .*; it has ",
+    ("model.weights=W/evil.pt",): "it contains .*, which could run code of its author",
+    ("model.weights=W/gone.pt",): "W/gone.pt does not exist",
+    ("model.weights=V9",): "IMAGENET1K_V1, DEFAULT",
+    (
+        "model.weights=http://127.0.0.1:9/x.pt",
+    ): r"could not be downloaded from http://127\.0\.0\.1:9/x\.pt .*put that file at ",
+    ("checkpoint=W/imagenet.pt", "model.weights=W/imagenet.pt"): "model.weights must be null beside checkpoint=",
+    (): "checkpoint is required, but not set. Hint: set checkpoint=.*model.weights=DEFAULT",
+    ("model.library=timm", "model.name=resnet18d_nope", "model.weights=DEFAULT"): "resnet18d_nope",
+    ("model.library=timm", "model.name=vit_tiny_patch16_18x2", "model.weights=DEFAULT"): "one of timm's weights",
+}
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("ran",))
+
+
+@pytest.mark.parametrize("options", BAD)
+def test_what_cannot_be_used_is_refused_in_a_sentence(weights: Path, tree: Path, run: Run, options: tuple[str, ...]):
+    torch.save(Evil(), weights / "evil.pt")
+    typed = [option.replace("W/", f"{weights}/") for option in options]
+    net = [] if any("model.name" in each for each in typed) else [f"model.name={NET}"]
+    result = run("predict", *net, *typed, f"images={tree}")
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert re.search(BAD[options].replace("W/", f"{weights}/"), unwrapped(result.stderr)), result.stderr
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("imagenet.pt", "the data's classes must be among the 1000 classes of .*, but 3 are not: cat, dog, owl"),
+    ("named.pt", "among the 3 classes"),
+    ("three.pt", "must have the 3 classes of .*, got 4: cat, dog, emu, owl"),
+])  # fmt: skip
+def test_data_of_other_classes_is_refused_with_both_lists(
+    weights: Path, tree: Path, tmp_path: Path, run: Run, name: str, words: str
+):
+    shutil.copytree(tree, tmp_path / "data")
+    if name != "imagenet.pt":
+        shutil.copytree(tree / "val" / "owl", tmp_path / "data/val/emu")
+    net = [f"model.name={NET}", f"model.weights={weights / name}", "trainer.accelerator=cpu"]
+    result = run("evaluate", *net, "data=imagefolder", "data.root=data", "data.num_workers=0")
+    assert result.returncode == 2 and re.search(words, unwrapped(result.stderr)), result.stderr
+    assert not [path for path in tmp_path.iterdir() if path.name == "runs" and any(path.rglob("*.json"))]
+
+
+def test_without_data_an_evaluation_says_what_to_type(weights: Path, run: Run):
+    result = run("evaluate", f"model.name={NET}", f"model.weights={weights / 'imagenet.pt'}")
+    assert result.returncode == 2 and "Hint: set data=imagenet data.root=FOLDER." in unwrapped(result.stderr)

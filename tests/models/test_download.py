@@ -1,0 +1,114 @@
+"""Weights from a hub and from a URL: against a server of the hub's protocol on this machine."""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import timm
+import torch
+from conftest import Run
+from safetensors.torch import save
+
+NAME = "mobilenetv3_small_050"
+COMMIT = "0" * 39 + "1"
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answer what huggingface_hub asks: a repository's list of files, the facts of a file, and its content."""
+
+    repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self, *, with_body: bool) -> None:
+        body: bytes | None = None
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/.*)?", self.path.partition("?")[0]):
+            if (files := self.repositories.get(found[1])) is not None:
+                listed = [{"rfilename": name} for name in files]
+                body = json.dumps({"id": found[1], "sha": COMMIT, "siblings": listed}).encode()
+        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path):
+            body = self.repositories.get(found[1], {}).get(found[2])
+        self.send_response(200 if body is not None else 404)
+        if body is None:
+            self.send_header(
+                "X-Error-Code", "EntryNotFound" if found and found[1] in self.repositories else "RepoNotFound"
+            )
+            body = b""
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    """Return the address of a hub with me/ten: a net of ten classes with its own names and statistics."""
+    torch.manual_seed(0)
+    net = timm.create_model(NAME, num_classes=10)
+    own = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2], "input_size": [3, 64, 64], "crop_pct": 1.0}
+    config = {"architecture": NAME, "num_classes": 10, "label_names": [*"abcdefghij"], "pretrained_cfg": own}
+    Hub.repositories = {
+        "me/ten": {"config.json": json.dumps(config).encode(), "model.safetensors": save(net.state_dict())},
+        "me/empty": {"README.md": b"# Nothing yet"},
+    }
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_repository_of_the_hub_once_online_then_offline(hub: str, tree: Path, tmp_path: Path, run: Run):
+    options = [f"model.name={NAME}", "model.library=timm", "model.weights=hf://me/ten", "trainer.accelerator=cpu"]
+    options += [f"images={tree / 'val'}", "top_k=1"]
+    environ = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": None}
+    first = run("predict", *options, **environ)
+    assert first.returncode == 0, first.stderr
+    assert re.search(rf"Downloading {hub}/me/ten/resolve/main/model\.safetensors \(\d+\.\d MB\)\.", first.stderr)
+    assert "Images as for hf://me/ten: 64 pixels from a short side of 64, bicubic, mean [0.4,0.5,0.6]" in first.stderr
+    assert {row.split(",")[1] for row in first.stdout.splitlines()[1:]} <= set("abcdefghij")
+    again = run("predict", *options, **environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "1"})
+    assert again.returncode == 0 and again.stdout == first.stdout and "Downloading" not in again.stderr, again.stderr
+
+
+@pytest.mark.parametrize(("repository", "offline", "words"), [
+    ("me/empty", None, r"must be a repository with a file of weights .*, but .*/me/empty has README\.md"),
+    ("me/gone", None, r"model\.weights=hf://me/gone could not be downloaded from http.*/me/gone"),
+    ("me/ten", "1", r"not be downloaded from http.*/me/ten .*Hint: download a file of weights there, and set model\."),
+])  # fmt: skip
+def test_what_a_hub_does_not_give_is_explained(
+    hub: str, tree: Path, tmp_path: Path, run: Run, repository: str, offline: str | None, words: str
+):
+    environ = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": offline}
+    options = [f"model.name={NAME}", "model.library=timm", f"model.weights=hf://{repository}", f"images={tree}"]
+    result = run("predict", *options, **environ)
+    assert (
+        result.returncode == 2
+        and "Traceback" not in result.stderr
+        and re.search(words, " ".join(result.stderr.split()))
+    ), result.stderr
+
+
+def test_a_url_is_downloaded_once_below_torch_home(hub: str, tree: Path, tmp_path: Path, run: Run):
+    options = [f"model.name={NAME}", "model.library=timm", "trainer.accelerator=cpu", f"images={tree / 'val'}"]
+    options.append(f"model.weights={hub}/me/ten/resolve/main/model.safetensors")
+    for is_first in (True, False):
+        result = run("predict", *options, TORCH_HOME=str(tmp_path / "th"))
+        assert result.returncode == 0, result.stderr
+        assert ("Downloading http" in result.stderr) == is_first
+    assert len([*(tmp_path / "th/hub/checkpoints").glob("model-*.safetensors")]) == 1
