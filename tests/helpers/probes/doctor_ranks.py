@@ -27,7 +27,7 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     torch.set_num_threads(1)
     read = options.read(list(numbers_and_options[3:]), os.environ)
     if what == "failing" and rank == 1:
-        read.config["data"]["image_size"] = 8  # too small for the net
+        read.config.data.image_size = 8  # too small for the net
     node_checks = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
     checks = check_world(read.config, World(world_info, store), node_checks)
     return [asdict(check) for check in checks]

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from imagenet_ddp.cli.validate import refused_targets
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
@@ -112,7 +112,7 @@ class EvaluatedImages:
             own = [row for row in rows if found.part[row] == part]
             if not own:
                 continue
-            config = to_config(_trusted_config(folder, "model"), CommonConfig)
+            config = to_config(_trusted_config(folder, "model"), EvaluateConfig)
             device = device_of(config["trainer"])
             net = load_net(config, load(config, found.checkpoint(part))).to(device)
             transform = eval_transform(config)
