@@ -87,7 +87,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "x.ckpt").touch()
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "best.ckpt").touch()
-    for name in ("1", "gone", "gone2"):
+    for name in ("1", "gone", "gone2", "gone3"):
         (tmp_path / "pets" / f"{name}.jpg").touch()
     pet, dog = "pets/train/cat/1.jpg", "pets/train/dog/1.jpg"
     for table, rows in {
@@ -98,7 +98,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         "no_rows": ["path,label"],
         "only_train": [f"path,label,split\n{pet},cat,train\n{dog},dog,train"],
         "wrong": [f"path,label,split,weight\n{pet},cat,train,0\n{pet},,val,1\n{pet},cat,test,x\n,dog,val,1\na,b"],
-        "gone": [f"path,label,split\ngone.jpg,cat,train\n{dog},dog,train\ngone2.jpg,cat,val"],
+        "gone": ["path,label,split\ngone.jpg,cat,train\ngone3.jpg,dog,train\ngone2.jpg,cat,val"],
     }.items():
         (tmp_path / f"{table}.csv").write_text("\n".join(rows))
     (tmp_path / "flat_val" / "val").mkdir()
