@@ -3,6 +3,7 @@
 import atexit
 import fcntl
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -39,6 +40,7 @@ SMALL_DRAWN = (
     "trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.precision=32-true",
     "optim.lr=0.01", "optim.scaling=none", "schedule.warmup_epochs=0", "cluster.num_threads=1",
 )  # fmt: skip
+SMALL_ARGS = {"width_mult": 0.25, "inverted_residual_setting": json.loads(_BLOCKS)}  # the model.args of SMALL
 # The same without the pictures, which take a third of the CPU time of a forked run.
 SMALL = (*SMALL_DRAWN, "callbacks.batch_sheet=null", "callbacks.history.curves=false")
 
@@ -162,6 +164,17 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_images(root / "train", {"cat": 10, "dog": 10, "owl": 9})
     write_images(root / "val", {"cat": 4, "dog": 4, "owl": 3}, seed=1)
     return root
+
+
+@pytest.fixture
+def seven_class_weights(tmp_path: Path) -> Path:
+    """Random weights of the net of SMALL, for seven classes."""
+    import torch
+    from torchvision.models import mobilenet_v2
+
+    torch.manual_seed(5)
+    torch.save(mobilenet_v2(num_classes=7, **SMALL_ARGS).state_dict(), tmp_path / "weights.pt")
+    return tmp_path / "weights.pt"
 
 
 @pytest.fixture(scope="session")

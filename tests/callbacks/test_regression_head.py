@@ -10,27 +10,20 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, Run
+from conftest import SMALL, SMALL_ARGS, Run
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.features import compute_features, minimise
 
-ARGS = {"width_mult": 0.25, "inverted_residual_setting": [[1, 16, 1, 1], [6, 24, 1, 2], [6, 32, 1, 2]]}  # as in SMALL
 LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
 
 
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    """Random weights for seven classes."""
-    net = create_model(asdict(ModelConfig(name="mobilenet_v2", args=ARGS)), 7, 5, 32)
-    torch.save(net.state_dict(), tmp_path / "weights.pt")
-    return tmp_path / "weights.pt"
-
-
 @pytest.mark.slow
-def test_the_last_layer_is_the_regression_on_any_number_of_devices(run: Run, tree: Path, weights: Path, tmp_path: Path):
+def test_the_last_layer_is_the_regression_on_any_number_of_devices(
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path
+):
     """One process, two processes, and two threads of one process: all get the same layer, with the validation accuracy
     of the regression. An average of the weights starts from it, too. A resumed run does not compute it again."""
     base = (*SMALL, f"data.root={tree}", "model.weights=weights.pt", "model.head=regression", "model.batch_norm=frozen",
@@ -56,8 +49,10 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(run: Run, tre
     assert "regression" not in resumed.stdout and "features" not in resumed.stdout
 
     data = ImageDataModule.from_options("imagefolder", tree, image_size=32, val_resize=32, num_workers=0)
-    net = create_model(asdict(ModelConfig(name="mobilenet_v2", args=ARGS)), 3, 5, 32).eval()
-    stored = {name: value for name, value in torch.load(weights).items() if not name.startswith("classifier")}
+    net = create_model(asdict(ModelConfig(name="mobilenet_v2", args=SMALL_ARGS)), 3, 5, 32).eval()
+    stored = {
+        name: value for name, value in torch.load(seven_class_weights).items() if not name.startswith("classifier")
+    }
     net.load_state_dict(stored, strict=False)
     columns = []
     for loader in (data.plain_train_dataloader(), data.val_dataloader()):
@@ -75,10 +70,10 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(run: Run, tre
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_the_best_checkpoint_is_never_worse_than_the_regression(
-    run: Run, tree: Path, weights: Path, tmp_path: Path, devices: int
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, devices: int
 ):
     """Training that spoils the net leaves the regression as best.ckpt, from which a run continues as from its start."""
-    result = run("train", *SMALL, f"data.root={tree}", f"model.weights={weights}", "model.head=regression",
+    result = run("train", *SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
                  "optim.lr=3", f"trainer.devices={devices}", "hydra.run.dir=whole")  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     rows = list(csv.DictReader((tmp_path / "whole/metrics.csv").read_text().splitlines()))
@@ -91,10 +86,10 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
     evaluated = run("evaluate", f"checkpoint={best}", "hydra.run.dir=e")
     assert f"top-1 {100 * top1[0]:.2f} %" in evaluated.stdout, evaluated.stdout + evaluated.stderr
 
-    shutil.copytree(tmp_path / "whole", tmp_path / "again")
+    shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
     resumed = run("train", "resume=again/checkpoints/best.ckpt")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "features" not in resumed.stdout
+    assert "features" not in resumed.stdout and "epoch 2/2" in resumed.stdout
     states = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("whole", "again")]
     torch.testing.assert_close(states[1]["state_dict"], states[0]["state_dict"], rtol=0, atol=0)
     again = list(csv.DictReader((tmp_path / "again/metrics.csv").read_text().splitlines()))

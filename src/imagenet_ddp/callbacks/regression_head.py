@@ -40,22 +40,11 @@ class RegressionHead(L.Callback):
         self._say(f"Computing the features of {count_noun(num_images, 'training image')} for the last layer.")
         try:
             with raise_on_signal(), evaluating(pl_module.net):  # nothing is trained yet that could be saved
-                mine = self._compute(pl_module, data)
+                regression = self._fit(trainer, pl_module, data)
         except SignalExit as left:
             self._say(str(left))
             raise
-        ranks: list[Any] | None = [mine]
-        if trainer.world_size > 1:
-            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
-            distributed.gather_object(mine, ranks)
         head = pl_module.net.get_submodule(self.head)
-        found = None
-        if ranks is not None:  # rank 0
-            index, features, targets = (torch.cat(column) for column in zip(*ranks, strict=True))
-            order = index.argsort()  # the same on any number of ranks
-            features, targets = (each[order].to(pl_module.device) for each in (features, targets))
-            found = fit_regression(features, targets, head.out_features, self._seed)
-        regression: Regression = trainer.strategy.broadcast(found)  # type: ignore[assignment]
         with torch.no_grad():
             head.weight.copy_(regression.weight)
             head.bias.copy_(regression.bias)
@@ -64,6 +53,22 @@ class RegressionHead(L.Callback):
             f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
             f"({duration(time.monotonic() - begin_s)})."
         )
+
+    def _fit(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Regression:
+        """Return the regression, the same on all ranks."""
+        mine = self._compute(pl_module, data)
+        ranks: list[Any] | None = [mine]
+        if trainer.world_size > 1:
+            ranks = [None] * trainer.world_size if trainer.is_global_zero else None
+            distributed.gather_object(mine, ranks)
+        found = None
+        if ranks is not None:  # rank 0
+            index, features, targets = (torch.cat(column) for column in zip(*ranks, strict=True))
+            order = index.argsort()  # the same on any number of ranks
+            features, targets = (each[order].to(pl_module.device) for each in (features, targets))
+            classes = pl_module.net.get_submodule(self.head).out_features
+            found = fit_regression(features, targets, classes, self._seed)
+        return trainer.strategy.broadcast(found)  # type: ignore[return-value]
 
     def _compute(self, pl_module: Any, data: ImageDataModule) -> tuple[Tensor, Tensor, Tensor]:
         """Return this rank's (index, features, targets) on the CPU: int64 (N,), float32 (N, features), int64 (N,)."""

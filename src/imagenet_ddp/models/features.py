@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 
-L2 = tuple(10 ** (half / 2) for half in range(-6, 2))  # strengths that are tried on the held-out tenth: 0.001 to 3.2
+L2 = tuple(10 ** (half / 2) for half in range(1, -7, -1))  # strengths tried on the held-out tenth: 3.2 to 0.001
 
 
 @contextmanager
@@ -84,6 +84,8 @@ def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: in
         losses = F.cross_entropy(logits, wanted, reduction="none")
         error = losses.std(correction=0).item() / count**0.5
         tried.append((losses.mean().item(), error, l2, (logits.argmax(1) == wanted).float().mean().item()))
+        if tried[-1][0] > sum(min(tried)[:2]):  # weaker ones fit the training images ever more closely
+            break
     lowest, error, *_ = min(tried)
     l2, hits = max((l2, hits) for loss, _, l2, hits in tried if loss <= lowest + error)
     return Regression(*minimise(features, targets, num_classes, l2), l2, hits, count)
