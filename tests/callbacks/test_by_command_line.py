@@ -5,7 +5,6 @@ import csv
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     for name in (*FIGURES, "val/top1", "val/loss"):  # the same curve in each logger
         assert tensorboard_rows(run_dir, name) == pytest.approx(logged(run_dir, name), rel=1e-5), name
         assert mlflow_rows(run_dir, name) == pytest.approx(logged(run_dir, name), rel=1e-5), name
-    factor = make_schedule(asdict(ScheduleConfig(name="cosine")), 2, 1.0)
+    factor = make_schedule(ScheduleConfig(name="cosine"), 2, 1.0)
     lr = logged(run_dir, "lr")
     assert lr == pytest.approx({step: 0.01 * factor(step / 8) for step in steps})
     monitored = logged(run_dir, "lr-SGD")

@@ -1,7 +1,6 @@
 """However and wherever a training ends, the next one continues it: the same weights, each image once per epoch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ def train(
     net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5), nn.Dropout(0.2))
     classifier = Scored(
         net, 5, NUM_IMAGES, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
-        loss=Loss({**asdict(LossConfig()), "label_smoothing": 0.1}, 5), seed=0,
+        loss=Loss(LossConfig(label_smoothing=0.1), 5), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
     contents = {"config": {}, "classes": list("abcde"), "labels": list("abcde"), "eval_transform": {}}

@@ -1,6 +1,7 @@
 """The log announces the learning rates with which a run really trains, and explains a jump on resume."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 
-SCHEDULE = {**vars(ScheduleConfig()), "warmup_epochs": 0}
+SCHEDULE = ScheduleConfig(warmup_epochs=0)
 
 
 def a_trainer(
@@ -31,7 +32,9 @@ def a_trainer(
 def started(trainer: Any, said: list[str], before: tuple[float, float] | None = None, **keys: Any) -> LearningRate:
     """before: (rate after warm-up, rate of the last step) in the checkpoint."""
     rates = {"optim.lr": trainer.optimizers[0].param_groups[0]["lr"], "optim.lr_head": 10.0}
-    rate = LearningRate(spanning=partial(schedule_spanning, {**SCHEDULE, **keys}, 0.0), say=said.append, rates=rates)
+    rate = LearningRate(
+        spanning=partial(schedule_spanning, replace(SCHEDULE, **keys), 0.0), say=said.append, rates=rates
+    )
     rate.on_fit_start(trainer, cast("Any", None))
     if before:
         rate.on_load_checkpoint(trainer, cast("Any", None), {"optimizer_settings": [{"lr": before[0]}]})

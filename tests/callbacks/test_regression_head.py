@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,7 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
     assert "regression" not in resumed.stdout and "features" not in resumed.stdout
 
     data = ImageDataModule.from_options("imagefolder", tree, image_size=32, val_resize=32, num_workers=0)
-    net = create_model(asdict(ModelConfig(name="mobilenet_v2", args=SMALL_ARGS)), 3, 5, 32).eval()
+    net = create_model(ModelConfig(name="mobilenet_v2", args=SMALL_ARGS), 3, 5, 32).eval()
     stored = {
         name: value for name, value in torch.load(seven_class_weights).items() if not name.startswith("classifier")
     }
@@ -103,7 +102,7 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
                                     "Hint: set model.head=new.")],
 )  # fmt: skip
 def test_a_net_without_such_features_is_refused(run: Run, tree: Path, tmp_path: Path, options: list[str], message: str):
-    net = create_model(asdict(ModelConfig(name="squeezenet1_1")), 7, 5, 64)
+    net = create_model(ModelConfig(name="squeezenet1_1"), 7, 5, 64)
     torch.save(net.state_dict(), tmp_path / "weights.pt")
     options = [*(option for option in SMALL if "model." not in option), "data.image_size=64", "data.val_resize=64",
                f"data.root={tree}", "model.weights=weights.pt", "model.head=regression", *options]  # fmt: skip

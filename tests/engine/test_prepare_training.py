@@ -1,7 +1,6 @@
 """Trained weights, frozen layers, averages and teachers, in real runs."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,7 +80,7 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
 @pytest.mark.slow
 def test_both_heads_of_a_distilled_net_learn_alone(run: Run, tree: Path, tmp_path: Path):
     net = ("model=timm", "model.name=deit_tiny_distilled_patch16_224")
-    keys = {**asdict(ModelConfig(name="deit_tiny_distilled_patch16_224")), "library": "timm"}
+    keys = ModelConfig(name="deit_tiny_distilled_patch16_224", library="timm")
     weights = create_model(keys, 9, 1, 32).state_dict()
     torch.save(weights, tmp_path / "weights.pt")
     result = run(

@@ -2,10 +2,11 @@ import pytest
 import torch
 from torch import nn
 
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.batch_norm import require_batch
 
-TRAINED = {"batch_norm": "trained", "freeze": None, "unfreeze_epoch": None}
+TRAINED, FROZEN = ModelConfig(), ModelConfig(batch_norm="frozen")
 
 
 def net(stride: int) -> nn.Module:
@@ -26,5 +27,5 @@ def test_a_batch_is_refused_exactly_if_torch_would_fail(stride: int, images: int
             require_batch(TRAINED, tried, images, size)
     else:
         require_batch(TRAINED, tried, images, size)
-    require_batch({**TRAINED, "batch_norm": "frozen"}, tried, images, size)
+    require_batch(FROZEN, tried, images, size)
     assert tried.training and all(torch.equal(value, before[name]) for name, value in tried.state_dict().items())

@@ -67,11 +67,10 @@ def test_gradients_and_statistics_stay_and_memory_falls(name: str, args: dict):
 
 
 def test_a_net_without_blocks_is_refused():
-    from dataclasses import asdict
 
     from imagenet_ddp.config.schema.learning import ModelConfig
 
-    keys = {**asdict(ModelConfig(name="vgg11")), "activation_checkpointing": True}
+    keys = ModelConfig(name="vgg11", activation_checkpointing=True)
     with pytest.raises(ConfigError, match="needs a net with blocks of the same class") as caught:
         create_model(keys, 2, image_size=32)
     assert "Hint: set model.activation_checkpointing=false." in str(caught.value)

@@ -1,5 +1,4 @@
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -22,8 +21,8 @@ FAMILIES = {
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def model(**more: Any) -> dict[str, Any]:
-    return {**asdict(ModelConfig()), **more}
+def model(**more: Any) -> ModelConfig:
+    return ModelConfig(**more)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES])

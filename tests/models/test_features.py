@@ -1,7 +1,5 @@
 """The logistic regression that a last layer starts from."""
 
-from dataclasses import asdict
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -63,7 +61,7 @@ def test_the_penalty_is_that_with_the_lowest_loss_on_the_held_out_tenth():
      ("timm", "mobilenetv3_small_050"), ("timm", "vit_tiny_patch16_224"), ("timm", "regnetx_002")],
 )  # fmt: skip
 def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
-    keys = {**asdict(ModelConfig(name=name)), "library": library}
+    keys = ModelConfig(name=name, library=library)
     net = create_model(keys, 9, 1, 224)
     heads = head_names(net, 9)
     net.train()
@@ -81,7 +79,7 @@ def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
     [("torchvision", "squeezenet1_1"), ("timm", "deit_tiny_distilled_patch16_224"), ("timm", "tresnet_m")],
 )  # fmt: skip
 def test_other_nets_are_refused(library: str, name: str):
-    keys = {**asdict(ModelConfig(name=name)), "library": library}
+    keys = ModelConfig(name=name, library=library)
     net = create_model(keys, 9, 1, 224)
     heads = head_names(net, 9) if name != "tresnet_m" else ()
     with pytest.raises(ConfigError, match=f"ends in one linear layer, but {name} does not. Hint: set model.head=new"):

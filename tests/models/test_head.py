@@ -1,7 +1,6 @@
 """The layers that compute the logits: which they are, and how they start on other classes than those of the weights."""
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ CASES = [
 
 def fine_tuned(library: str, name: str, size: int, folder: Path) -> tuple[torch.nn.Module, str]:
     """A net of NEW classes that has loaded weights of OLD classes."""
-    model = {**asdict(ModelConfig(name=name)), "library": library}
+    model = ModelConfig(name=name, library=library)
     torch.save(create_model(model, OLD, 1, size).state_dict(), folder / "weights.pt")
     net = create_model(model, NEW, 2, size)
     weights = read_weights("model.weights", str(folder / "weights.pt"), library, name)
@@ -65,7 +64,7 @@ def test_a_new_head_starts_at_the_loss_of_guessing_and_all_of_it_learns(
     logits, target = net.train()(torch.randn(BATCH, 3, size, size)), torch.arange(BATCH)
     loss = F.cross_entropy(logits, target)
     assert loss.item() == pytest.approx(math.log(NEW), rel=0.02)
-    bce = Loss({**asdict(LossConfig()), "name": "bce"}, NEW)(logits, target, reduction="mean")
+    bce = Loss(LossConfig(name="bce"), NEW)(logits, target, reduction="mean")
     assert bce.item() == pytest.approx(math.log(2), rel=0.02)
     named = [(f"{head}.{key}", each) for head in heads for key, each in net.get_submodule(head).named_parameters()]
     # only the heads' gradients: torch 2.15 damages the heap in the backward pass of some nets in channels_last on a CPU

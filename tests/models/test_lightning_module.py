@@ -1,5 +1,4 @@
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +39,7 @@ def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any
         **more,
     }
     if (smoothing := keys.pop("label_smoothing", None)) is not None:
-        keys["loss"] = Loss({**asdict(LossConfig()), "label_smoothing": smoothing}, num_classes)
+        keys["loss"] = Loss(LossConfig(label_smoothing=smoothing), num_classes)
     classifier = ImageClassifier(net, num_classes, num_val_images, **keys)
     return as_one_of(classifier, world_size=1)
 

@@ -1,4 +1,3 @@
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from imagenet_ddp.models.losses import Loss, weights_by_class
 
 
 def loss(num_train_images: list[int] | None = None, **keys: Any) -> Loss:
-    return Loss({**asdict(LossConfig()), **keys}, 4, num_train_images)
+    return Loss(LossConfig(**keys), 4, num_train_images)
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_focal_without_gamma_is_cross_entropy_and_with_it_weighs_easy_images_les
     p = logits.softmax(1)[torch.arange(8), target]
     torch.testing.assert_close(loss(name="focal", focal_gamma=2.0)(logits, target), -((1 - p) ** 2) * p.log())
     # two classes: torchvision's, of the difference of the logits
-    two = Loss({**asdict(LossConfig()), "name": "focal"}, 2)
+    two = Loss(LossConfig(name="focal"), 2)
     expected = sigmoid_focal_loss(logits[:, 1] - logits[:, 0], (target % 2).float(), alpha=-1, gamma=2)
     torch.testing.assert_close(two(logits[:, :2], target % 2), expected)
 
@@ -103,7 +102,7 @@ def test_class_weights_are_torchs(batch: Any, name: str, smoothing: float, mixed
 @pytest.mark.parametrize("name", ["cross_entropy", "bce"])
 def test_the_best_prediction_for_a_half_and_half_image_follows_the_weights(name: str):
     """Weights 10 and 1: the first class has 10 of 11 parts."""
-    made = Loss({**asdict(LossConfig()), "name": name, "class_weights": [10.0, 1.0]}, 2)
+    made = Loss(LossConfig(name=name, class_weights=[10.0, 1.0]), 2)
     logits = torch.zeros(1, 2, requires_grad=True)
     optimizer = torch.optim.LBFGS([logits], max_iter=100, line_search_fn="strong_wolfe")
 

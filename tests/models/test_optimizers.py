@@ -1,6 +1,5 @@
 import copy
 import math
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from imagenet_ddp.models.optimizers import FUSED, TORCH, make_optimizer, num_sta
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
 
-def optim(**more: Any) -> dict[str, Any]:
-    return {**asdict(OptimConfig()), **more}
+def optim(**more: Any) -> OptimConfig:
+    return OptimConfig(**more)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def optim(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, float]):
-    factor = make_schedule({**asdict(ScheduleConfig()), **keys}, max_epochs, keys.get("warmup_epochs", 0))
+    factor = make_schedule(ScheduleConfig(**keys), max_epochs, keys.get("warmup_epochs", 0))
     assert {epochs: factor(epochs) for epochs in expected} == pytest.approx(expected, abs=1e-9)
 
 
@@ -89,8 +88,8 @@ INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
 def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, shares: list[float]):
     """A factor from 0 to 1, which ends where it should, and has no jump but its own: a run resumed on other devices,
     whose steps lie elsewhere in the epoch, goes on at the rate it had."""
-    assert set(options) == set(asdict(ScheduleConfig())) - {"warmup_epochs", "warmup_steps", "milestone_steps"}
-    factor = make_schedule(options, max_epochs, warmup)
+    assert set(options) == set(ScheduleConfig()) - {"warmup_epochs", "warmup_steps", "milestone_steps"}
+    factor = make_schedule(ScheduleConfig(**options), max_epochs, warmup)
     times = sorted(share * max_epochs for share in shares)
     values = [factor(epochs) for epochs in times]
     assert all(0 <= value <= 1 for value in [*values, factor(max_epochs), factor(2 * max_epochs)])
@@ -146,14 +145,14 @@ def test_a_file_that_sets_a_rate_sets_the_batch_it_is_for(file: Path):
 def test_only_a_rate_that_is_scaled_up_is_warmed_up(global_batch_size: int, scaling: str, max_epochs: int | None):
     """schedule.warmup_epochs=auto: from 0 to the whole rate in 5 epochs, or in the first tenth of a short training."""
     keys = optim(scaling=scaling)
-    epochs, reason = choose_warmup_epochs(asdict(ScheduleConfig()), keys, global_batch_size, max_epochs)
-    if scaled_lr(keys, global_batch_size) <= keys["lr"]:
+    epochs, reason = choose_warmup_epochs(ScheduleConfig(), keys, global_batch_size, max_epochs)
+    if scaled_lr(keys, global_batch_size) <= keys.lr:
         assert (epochs, reason) == (0, "the learning rate is not scaled up")
     else:
         assert epochs == (5 if max_epochs in (None, -1) or max_epochs >= 50 else max_epochs / 10)
         assert "scaled up" in reason and ("a tenth" in reason) == (epochs < 5)
     for name in ("step", "constant") if max_epochs in (None, -1) else ("step", "constant", "cosine", "linear"):
-        factor = make_schedule({**asdict(ScheduleConfig()), "name": name}, max_epochs, epochs)
+        factor = make_schedule(ScheduleConfig(name=name), max_epochs, epochs)
         if epochs:
             ramp = [factor(epochs * tenths / 10) for tenths in range(11)]
             assert ramp == pytest.approx([tenths / 10 for tenths in range(11)])
@@ -164,13 +163,13 @@ def test_only_a_rate_that_is_scaled_up_is_warmed_up(global_batch_size: int, scal
 
 @pytest.mark.parametrize("asked", [0, 0.0, 2, 7.5])
 def test_a_number_of_warm_up_epochs_is_taken_as_it_is(asked: float):
-    schedule = {**asdict(ScheduleConfig()), "warmup_epochs": asked}
+    schedule = ScheduleConfig(warmup_epochs=asked)
     for max_epochs in (None, -1, 1, 90):
         assert choose_warmup_epochs(schedule, optim(reference_batch=256), 2048, max_epochs) == (asked, "as set")
 
 
 def test_one_cycle_rises_once():
-    schedule = {**asdict(ScheduleConfig()), "name": "one_cycle"}
+    schedule = ScheduleConfig(name="one_cycle")
     epochs, reason = choose_warmup_epochs(schedule, optim(reference_batch=256), 2048, 90)
     assert (epochs, reason) == (0, "one_cycle includes a warm-up")
 
@@ -425,8 +424,8 @@ def test_norms_and_biases_have_neither_decay_nor_trust_ratio(name: str):
 @pytest.mark.parametrize("name", ["cosine", "linear", "poly", "one_cycle", "wsd"])
 def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
     """trainer.max_steps=25 in epochs of 10 steps; a warm-up and milestones in steps."""
-    keys = {**asdict(ScheduleConfig()), "name": name, "warmup_epochs": 0}
+    keys = ScheduleConfig(name=name, warmup_epochs=0)
     assert schedule_spanning(keys, 0, 2.5, 10)(2.5) == pytest.approx(0, abs=1e-9)
-    in_steps = {**keys, "name": "multistep", "milestone_steps": [20], "warmup_steps": 5}
+    in_steps = ScheduleConfig(name="multistep", milestone_steps=[20], warmup_steps=5)
     factor = schedule_spanning(in_steps, 0, 9, 10)
     assert [factor(epochs) for epochs in (0, 0.25, 0.5, 1.9, 2.0)] == pytest.approx([0, 0.5, 1, 1, 0.1])

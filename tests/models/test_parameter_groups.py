@@ -1,4 +1,3 @@
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ HEADS = {"resnet18": "fc", "vit_b_16": "heads.head", "convnext_tiny": "classifie
 
 
 def groups(net: torch.nn.Module, scaled_lr: float, head: tuple[str, ...], **keys: Any) -> list[dict[str, Any]]:
-    return parameter_groups(net, {**asdict(OptimConfig()), **keys}, scaled_lr, head)
+    return parameter_groups(net, OptimConfig(**keys), scaled_lr, head)
 
 
 def meta(name: str, num_classes: int = 7) -> torch.nn.Module:

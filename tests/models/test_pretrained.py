@@ -4,7 +4,6 @@ import argparse
 import re
 import socket
 from collections import OrderedDict
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +205,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(("library", "name"), [("torchvision", "vit_b_32"), ("timm", "vit_tiny_patch16_224")])
 def test_a_vision_transformer_takes_weights_of_another_image_size(tmp_path: Path, library: str, name: str):
 
-    keys = {**asdict(ModelConfig(name=name)), "library": library}
+    keys = ModelConfig(name=name, library=library)
     small, large = create_model(keys, 5, 0, 64), create_model(keys, 5, 1, 96)
     torch.save(small.state_dict(), tmp_path / "small.pt")
     weights = read_weights("model.weights", str(tmp_path / "small.pt"), library, name)

@@ -1,38 +1,19 @@
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.learning import (
-    AveragingConfig,
-    CompileConfig,
-    LossConfig,
-    ModelConfig,
-    OptimConfig,
-    ScheduleConfig,
-    TeacherConfig,
-)
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.models.validate import validate
 
 
-def config(**typed: Any) -> dict[str, Any]:
+def config(**typed: Any) -> CommonConfig:
     """The defaults with optim__lr=... laid over."""
-    nodes: dict[str, Any] = {
-        "model": asdict(ModelConfig()),
-        "optim": asdict(OptimConfig()),
-        "schedule": asdict(ScheduleConfig()),
-        "loss": asdict(LossConfig()),
-        "teacher": asdict(TeacherConfig()),
-        "averaging": asdict(AveragingConfig()),
-        "compile": asdict(CompileConfig()),
-        "trainer": {"max_epochs": 90},
-        "data": {"sampling": "shuffled"},
-    }
+    made = CommonConfig()
     for key, value in typed.items():
-        node, _, name = key.partition("__")
-        nodes[node][name] = value
-    return nodes
+        group, _, name = key.partition("__")
+        setattr(made[group], name, value)
+    return made
 
 
 def test_the_names_are_torchvisions():

@@ -6,6 +6,8 @@ import pytest
 import torch
 from helpers.plans import plan_of
 
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import batch_finder, train_step
 from imagenet_ddp.performance.batch_finder import MOST, cuda_step, largest_batch
@@ -86,7 +88,7 @@ def test_a_step_that_failed_holds_no_memory_when_it_is_released(monkeypatch: pyt
         batch_finder, "_release", lambda _: held.append(sum(each() is not None for each in activations))
     )
     monkeypatch.setattr(batch_finder, "_train", train)
-    config = {"data": {"batch_size": 4}}
+    config = CommonConfig(data=DataConfig(batch_size=4))
     assert largest_batch(cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)) == 40
     assert len(held) > 5 and not any(held)
 
@@ -106,7 +108,7 @@ def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: contextlib.nullcontext())
     monkeypatch.setattr(batch_finder, "_release", released.append)
     monkeypatch.setattr(batch_finder, "_train", lambda config, *_: 10 * config["data"]["batch_size"])
-    config = {"data": {"batch_size": 4}}
+    config = CommonConfig(data=DataConfig(batch_size=4))
     step = cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)
     assert largest_batch(step) == 88
     assert len(released) > 5

@@ -16,6 +16,7 @@ from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.timing import one_core, time_interleaved
 from imagenet_ddp.benchmark.trainings import Trainings
 from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
@@ -93,7 +94,7 @@ def _rounded(rates: Sequence[float]) -> dict[str, Any]:
     return {"median": round(statistics.median(rates), 1), "all": [round(rate, 1) for rate in rates]}
 
 
-def _loader(config: Mapping[str, Any], images: Images, num_workers: int) -> EpochLoader:
+def _loader(config: CommonConfig, images: Images, num_workers: int) -> EpochLoader:
     data = config["data"]
     transform = make_train_transform({**data, "progressive_start": None})
     sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config["seed"], fill_to=1)
@@ -113,7 +114,7 @@ def _epochs(loader: EpochLoader) -> Callable[[], int]:
 
 
 def _time_variants(
-    config: Mapping[str, Any], variants: list[Variant], repeats: int, progress: Progress
+    config: CommonConfig, variants: list[Variant], repeats: int, progress: Progress
 ) -> dict[str, list[float]]:
     files, data = variants[0].images, config["data"]
     assert isinstance(files, FileImages)
@@ -125,7 +126,7 @@ def _time_variants(
 
 
 def _time_workers(
-    config: Mapping[str, Any], files: Variant, counts: list[int], rate: float, repeats: int, progress: Progress
+    config: CommonConfig, files: Variant, counts: list[int], rate: float, repeats: int, progress: Progress
 ) -> dict[int, list[float]]:
     """Time each number of loader processes. All loaders stay alive, because idle processes cost nothing."""
     images = files.images
@@ -153,7 +154,7 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
     times = step_timer.time_steps(training, [(training.net, False)], budget_s=MODEL_S, warm_up=2)[0]
     torch.set_num_threads(threads)
     return {
-        "name": config["model"]["_target_"] or config["model"]["name"],
+        "name": config.model.target or config.model.name,
         "precision": plan.precision.value,
         "images_per_s": round(config["data"]["batch_size"] / times.compute_s, 1),
         "num_steps": times.num_steps,

@@ -63,14 +63,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     return Plan(options, parsed.config, folder, tuple(typed))
 
 
-def _of_training(mode: str, config: Mapping[str, Any], typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+def _of_training(mode: str, config: CommonConfig, typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the mistakes in the options of the run to measure."""
-    model = config["model"]
+    model = config.model
     found = []
-    if mode == "train" and (model["_target_"] or model["library"] != "torchvision"):
+    if mode == "train" and (model.target or model.library != "torchvision"):
         found.append(
             "model must be a torchvision model for benchmark=train, because the loop of pytorch/examples supports no "
-            f"others, got {model['_target_'] or model['name']}. Hint: set model.name=resnet18, or use benchmark=step."
+            f"others, got {model.target or model.name}. Hint: set model.name=resnet18, or use benchmark=step."
         )
     if config["trainer"]["num_nodes"] not in ("auto", 1):
         found.append(

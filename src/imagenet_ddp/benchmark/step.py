@@ -16,7 +16,7 @@ def num_runs(plan: Plan) -> int:
 
 def run(plan: Plan, trainings: Trainings) -> Results:
     ready: dict[str, Any] = {"ready": True, "turns": plan.options["repeats"], "steps": plan.options["num_steps"]}
-    typed = plan.config["compile"]["name"]
+    typed = plan.config.compile.name
     mode = "default" if typed == "off" else typed
     eager, compiled = (trainings.train((*ONE_DEVICE, f"compile.name={name}"), **ready) for name in ("off", mode))
     gain = ratio(compiled.rates, eager.rates)

@@ -38,7 +38,7 @@ def run(plan: Plan, trainings: Trainings) -> Results:
         parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
         workers = ends[0].num_workers
         loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
-        settings = {"loader": loader, "arch": config["model"]["name"], "steps": steps, "warm_up": WARM_UP}
+        settings = {"loader": loader, "arch": config.model.name, "steps": steps, "warm_up": WARM_UP}
         theirs.append(trainings.script("imagenet_ddp.benchmark.pytorch_examples", ends[0], **settings))
     rates = {
         "examples": [batch_size / each["step_s"] for each in theirs],

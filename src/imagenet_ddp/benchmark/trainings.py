@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.progress_bar import Progress
 
@@ -124,10 +125,10 @@ class Trainings:
         return {**json.loads(out.read_text(encoding="utf-8")), "started_at": started_at}
 
 
-def title(config: Mapping[str, Any]) -> str:
+def title(config: CommonConfig) -> str:
     """Return a title such as "resnet18, 64 px, batch 32"."""
-    model, data = config["model"], config["data"]
-    return f"{model['_target_'] or model['name']}, {data['image_size']} px, batch {data['batch_size']}"
+    model, data = config.model, config["data"]
+    return f"{model.target or model.name}, {data['image_size']} px, batch {data['batch_size']}"
 
 
 def smaller_work(device: str) -> str:

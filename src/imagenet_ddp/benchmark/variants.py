@@ -4,12 +4,13 @@ import contextlib
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.files import FileImages
 from imagenet_ddp.data.sources.packed import PackedImages
@@ -29,35 +30,36 @@ class Variant:
     mib: float
 
 
-def make_variants(config: Mapping[str, Any], options: Mapping[str, Any], work: Path) -> list[Variant]:
+def make_variants(config: CommonConfig, options: Mapping[str, Any], work: Path) -> list[Variant]:
     """Return files, packed JPEGs and packed pixels, in this order. work: folder to write in. options: benchmark.*"""
     tree = work / "files"
     link_images(config, options["num_images"], tree)
-    data = {**config["data"], "name": "imagefolder", "root": str(tree), "train_dir": "train", "val_dir": "val"}
-    data |= {"val_fraction": None, "args": {}}
-    files = _train({**config, "data": data})
+    data = replace(config.data, name="imagefolder", root=str(tree), train_dir="train", val_dir="val")
+    data = replace(data, val_fraction=None, args={})
+    config = replace(config, data=data)
+    files = _train(config)
     side = options["short_side"]
     variants = [Variant(FILES, "files", files, _mib(files))]
     for name, form, title in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
         out = work / name
         prepare = {"form": form, "short_side": side, "quality": options["quality"], "shard_mib": 256}
-        plan = prepare_options.Plan(prepare, {**config, "data": data}, out, num_cores())
+        plan = prepare_options.Plan(prepare, config, out, num_cores())
         with contextlib.redirect_stdout(io.StringIO()):  # hide the training command that pack prints
             if pack.run(plan):
                 raise SystemExit(1)
-        packed = _train({**config, "data": {**data, "name": "packed", "root": str(out)}})
+        packed = _train(replace(config, data=replace(data, name="packed", root=str(out))))
         mib = sum(path.stat().st_size for path in out.glob("train*.bin")) / 2**20
         variants.append(Variant(name, f"packed at {side}, {title}", packed, mib))
     return variants
 
 
-def _train(config: Mapping[str, Any]) -> Any:
+def _train(config: CommonConfig) -> Any:
     images = open_source(config["data"], config["seed"], os.environ).train
     assert isinstance(images, FileImages | PackedImages)
     return images
 
 
-def link_images(config: Mapping[str, Any], num_images: int, tree: Path, at_least: int = 0) -> None:
+def link_images(config: CommonConfig, num_images: int, tree: Path, at_least: int = 0) -> None:
     """Link evenly spaced images into tree/train, and one per class into tree/val, because a pack needs both splits.
 
     at_least: minimum number of links in tree/train. If there are fewer images, each is linked several times.

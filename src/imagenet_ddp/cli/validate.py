@@ -7,7 +7,7 @@ import shlex
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
@@ -19,6 +19,7 @@ from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
+from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
@@ -26,6 +27,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.runs import validate as run_check
 
+T = TypeVar("T", bound=Section)
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
@@ -62,37 +64,36 @@ def validate(
         return [
             f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."
         ], None
-    plain = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
-    trainer = plain["trainer"]
-    found += keys.validate_group("trainer", trainer)
-    if elsewhere and trainer["accelerator"] == "auto":
-        trainer["accelerator"] = "gpu"
+    values = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
+    found += keys.validate_group("trainer", values.trainer)
+    if elsewhere and values.trainer.accelerator == "auto":
+        values.trainer.accelerator = "gpu"
     # doctor leaves images, devices and launcher to its checks
     of_options = "predict" if verb == "doctor" else verb
     if not partial or verb in ("prepare", "benchmark"):
-        found += unread(typed, plain, declared)
-    found += data_check.validate(plain, environ, verb=of_options, partial=partial, elsewhere=elsewhere)
-    found += learning_check.validate(plain, environ, partial=partial)
+        found += unread(typed, values, declared)
+    found += data_check.validate(values, environ, verb=of_options, partial=partial, elsewhere=elsewhere)
+    found += learning_check.validate(values, environ, partial=partial)
     if verb == "doctor":
-        mistakes, launch_info = distributed_check.validate_options(plain), None
+        mistakes, launch_info = distributed_check.validate_options(values), None
     else:
         mistakes, launch_info = distributed_check.validate(
-            plain, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
+            values, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
         )
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
-    found += run_check.validate(plain, environ, verb=verb, elsewhere=elsewhere)
-    if "checkpoint" in declared and not (plain["checkpoint"] or plain["model"]["weights"]):
+    found += run_check.validate(values, environ, verb=verb, elsewhere=elsewhere)
+    if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         found.append(
             "checkpoint is required, but not set. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt, or "
             "model.name=resnet18 model.weights=DEFAULT."
         )
-    elif plain.get("checkpoint") and "model.weights" in map(keys.key_of, typed) and plain["model"]["weights"]:
+    elif values.get("checkpoint") and "model.weights" in map(keys.key_of, typed) and values.model.weights:
         found.append(
-            f"model.weights must be null beside checkpoint=, whose weights are used, got {plain['model']['weights']}. "
+            f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}. "
             "Hint: leave model.weights out."
         )
-    found += refused_targets(plain, plain["allow_targets"] or []) + (_long_tmpdir(environ) if not elsewhere else [])
+    found += refused_targets(values, values.allow_targets or []) + (_long_tmpdir(environ) if not elsewhere else [])
     return found, launch_info
 
 
@@ -134,29 +135,31 @@ def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
 
 
 def _fitted(
-    node: Mapping[str, Any], cls: type, prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
-) -> dict[str, Any]:
-    """Return the node with exactly the schema's keys. Report unknown and deleted keys; fill in deleted ones."""
+    node: Mapping[str, Any], cls: type[T], prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
+) -> T:
+    """Return the object that holds the node's values, of whatever type. Report unknown and deleted keys; fill in
+    deleted ones."""
     fitted: dict[str, Any] = {}
     for key in node:  # +KEY=VALUE adds an undeclared key
         if prefix == "trainer." and key in REFUSED:
             found.append(refusal(key, node[key]))
         elif prefix + str(key) not in declared:
             found.append(unknown(prefix + str(key), declared))
-    for field in dataclasses.fields(cls):
+    for field in dataclasses.fields(typing.cast(Any, cls)):
         path = prefix + field.name
         kind = declared[path].type
         if field.name not in node and path not in broken:
             found.append(f"{path} is required, but missing. Hint: {_NEEDED}.")
         if dataclasses.is_dataclass(kind):
+            group = typing.cast("type[Section]", kind)
             inner = node.get(field.name)
-            inner = inner if isinstance(inner, Mapping) else dataclasses.asdict(typing.cast(Any, kind)())
-            fitted[field.name] = _fitted(inner, typing.cast(type, kind), f"{path}.", found, broken, declared)
+            inner = inner if isinstance(inner, Mapping) else group()
+            fitted[field.name] = _fitted(inner, group, f"{path}.", found, broken, declared)
         elif field.name in node:
             fitted[field.name] = node[field.name]
         else:
             fitted[field.name] = field.default_factory() if callable(field.default_factory) else field.default
-    return fitted
+    return cls(**fitted)
 
 
 def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, number, shown
+from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, is_mapping, number, shown
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
 _TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]"}
@@ -66,7 +66,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in node.items():
         path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
+        if is_mapping(value) and value:
             found.update(leaves(value, f"{path}."))
         else:
             found[path] = value
@@ -75,7 +75,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[str]:
     """Return a message for each value of a group that is not allowed. group: "" for keys outside of any group."""
-    found = []
+    found: list[str] = []
     for path, key in declared(command).items():
         parent, _, name = path.rpartition(".")
         if parent == group and name in values and key.allowed is not None:
@@ -85,7 +85,7 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
 
 def of_class(config: type, prefix: str) -> dict[str, Key]:
     """Return the key paths that a dataclass declares, groups included."""
-    found = {}
+    found: dict[str, Key] = {}
     hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
         path, hint = prefix + field.name, hints[field.name]

@@ -193,7 +193,8 @@ def words(path: str) -> str:
 
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[str]:
     """Return a message for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
-    values, found = leaves(config), []
+    values = leaves(config)
+    found: list[str] = []
     if "checkpoint" in declared:
         found += [
             f"{option} has no effect, because only training reads {path}. Hint: leave it out, or type it for "

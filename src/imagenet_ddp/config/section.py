@@ -4,7 +4,9 @@ import functools
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from imagenet_ddp.config.validators import is_mapping
 
 T = TypeVar("T", bound="Section")
 
@@ -14,37 +16,52 @@ class Section(Mapping[str, Any]):
     that spreads or flattens a group: {**config.data, "batch_size": 8}."""
 
     def __getitem__(self, key: str) -> Any:
-        if key not in _types(type(self)):
+        if key not in _groups(type(self)):
             raise KeyError(key)
         return getattr(self, key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_types(type(self)))
+        return iter(_groups(type(self)))
 
     def __len__(self) -> int:
-        return len(_types(type(self)))
+        return len(_groups(type(self)))
+
+
+class Replaceable(Section):
+    """A group whose _target_ may name a class of the user's own."""
+
+    _target_: str | None
+
+    @property
+    def target(self) -> str | None:
+        return self._target_
 
 
 @functools.cache
-def _types(cls: type[Section]) -> dict[str, Any]:
-    """Return field -> type."""
+def _groups(cls: type[Section]) -> dict[str, type[Section] | None]:
+    """Return field -> its class if it is a group, else None."""
     hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(typing.cast(Any, cls))}
+    kinds = {field.name: hints[field.name] for field in fields(cast(Any, cls))}
+    return {
+        name: kind if isinstance(kind, type) and issubclass(kind, Section) else None for name, kind in kinds.items()
+    }
 
 
 def to_config(values: Mapping[str, Any], cls: type[T]) -> T:
     """Return the object of a dataclass that holds these values. Keys that it does not declare are ignored, because an
     older version wrote them; keys that are missing have their default."""
-    found: dict[str, Any] = {}
-    for name, kind in _types(cls).items():
-        if name in values:
-            is_group = isinstance(kind, type) and issubclass(kind, Section)
-            found[name] = to_config(values[name], kind) if is_group else values[name]
-    return cls(**found)
+    groups = _groups(cls).items()
+    return cls(
+        **{
+            name: values[name] if group is None else to_config(values[name], group)
+            for name, group in groups
+            if name in values
+        }
+    )
 
 
 def to_plain(value: Any) -> Any:
     """Return the value with plain dicts and lists in it, as YAML, JSON and checkpoints need them."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {key: to_plain(inner) for key, inner in value.items()}
-    return [to_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return [to_plain(inner) for inner in cast("list[Any]", value)] if isinstance(value, list | tuple) else value

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,16 @@ def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
     return Kind((words,), accepts)
 
 
+def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping)
+
+
 def shown(value: Any, *, exact: bool = False) -> str:
     """Format a value as it is typed: null, true, [0,3], text without quotes. exact: with quotes around text that would
     be read as another type, as in trainer.devices=["0"]."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return "{" + ",".join(f"{key}:{shown(item, exact=exact)}" for key, item in value.items()) + "}"
     if not isinstance(value, str) and hasattr(value, "__iter__"):
         return "[" + ",".join(shown(item, exact=exact) for item in value) + "]"
@@ -97,8 +101,9 @@ def list_of(member: Kind, words: str, length: int | None = None, *, least: int =
     """Accept a list whose members are of this kind. length: number of members; None: at least `least`."""
 
     def accepts(value: Any) -> bool:
-        fits = not isinstance(value, str | Mapping) and hasattr(value, "__len__")
-        return fits and (len(value) == length if length else len(value) >= least) and all(map(member.accepts, value))
+        if isinstance(value, str) or is_mapping(value) or not hasattr(value, "__len__"):
+            return False
+        return (len(value) == length if length else len(value) >= least) and all(map(member.accepts, value))
 
     return kind(words, accepts)
 

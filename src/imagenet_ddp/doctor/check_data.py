@@ -68,7 +68,7 @@ def _run_folder(machine: Machine) -> list[Check]:
     there = nearest_existing(wanted)
     free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine)
     numbers = {"free_mib": free // 2**20, "checkpoint_mib": round(size / 2**20, 1)}
-    model = machine.config["model"]["name"]
+    model = machine.config.model.name
     what = f"{free / 2**30:,.1f} GiB free at {there}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
     if free < NUM_CHECKPOINTS * size:
         hint = "set hydra.run.dir=FOLDER with a folder on another disk"
@@ -90,9 +90,9 @@ def checkpoint_bytes(machine: Machine) -> int:
 
     config, num_classes = machine.config, machine.layout.num_classes or DEFAULT_NUM_CLASSES
     with torch.device("meta"):  # allocates no memory
-        net = create_model(config["model"], num_classes, config["seed"], config["data"]["image_size"])
-    of_optimizer = num_states(config["optim"])
-    averages = config["averaging"]["name"] != "none"
+        net = create_model(config.model, num_classes, config["seed"], config["data"]["image_size"])
+    of_optimizer = num_states(config.optim)
+    averages = config.averaging.name != "none"
     return checkpoint_bytes(net, (2 if of_optimizer is None else of_optimizer) + averages)
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -74,7 +74,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     board = SharedList(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
-        source, options, config["seed"], config["model"]["channels_last"], world.info.local_world_size, bad_images,
+        source, options, config["seed"], config.model.channels_last, world.info.local_world_size, bad_images,
         say,
     )  # fmt: skip
     classes = source.classes
@@ -101,18 +101,18 @@ def make_module(
     """Return the Lightning module with random weights, which a checkpoint may replace. num_train_images: number of
     training images of each class; None if nothing is trained."""
     config, num_classes = plan.config, len(classes)
-    data, model = config["data"], config["model"]
+    data, model = config["data"], config.model
     net = create_model(model, num_classes, config["seed"], data["image_size"])
-    for key in ("train_size", "progressive_start"):
-        if num_train_images is not None and data[key] and not model["_target_"]:
-            require_image_size(net, model["name"], f"data.{key}", data[key])
-    loss = {**config["loss"], "class_weights": weights_by_class(config["loss"]["class_weights"], classes)}
+    for key, size in (("train_size", data.train_size), ("progressive_start", data.progressive_start)):
+        if num_train_images is not None and size and not model.target:
+            require_image_size(net, model.name, f"data.{key}", size)
+    loss = replace(config.loss, class_weights=weights_by_class(config.loss.class_weights, classes))
     arguments = {"lr": plan.learning_rate.value, "fused": plan.fused.value, "heads": head_names(net, num_classes)}
     module = ImageClassifier(
         net,
         num_classes,
         num_val_images,
-        make_optimizer=lambda _: make_optimizer(config["optim"], net, **arguments),  # parameter groups need layer names
+        make_optimizer=lambda _: make_optimizer(config.optim, net, **arguments),  # parameter groups need layer names
         loss=Loss(loss, num_classes, num_train_images),
         seed=config["seed"],
         val_mirror=config["data"]["val_mirror"],
@@ -120,7 +120,7 @@ def make_module(
     if plan.precision.value == "64-true":
         module.double()  # Lightning converts it only after loading a checkpoint, whose weights would be rounded
     sizes = plan.images_per_forward, plan.val_images_per_forward
-    compile_calls(module, plan.compile.value, *sizes, config["compile"]["regions"])
+    compile_calls(module, plan.compile.value, *sizes, config.compile.regions)
     return module
 
 
@@ -135,7 +135,7 @@ def make_trainer(
             arguments["devices"] = 1  # the strategy handles all devices itself
     else:
         # frozen layers have no gradients, so DistributedDataParallel must not wait for them
-        unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
+        unused = config["strategy"]["find_unused_parameters"] or config.model.unfreeze_epoch is not None
         options = {**config["strategy"], "find_unused_parameters": unused}
         own = [torch.device(kind, 0)] * world.info.local_world_size if plan.sees_own_gpu_only else None
         strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
@@ -223,9 +223,9 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         log=log,
         agreement=agreement,
         learning_rate=LearningRate(
-            spanning=functools.partial(schedule_spanning, config["schedule"], plan.warmup_epochs.value),
+            spanning=functools.partial(schedule_spanning, config.schedule, plan.warmup_epochs.value),
             say=log.say,
-            rates=scaled_rates(config["optim"], plan.global_batch_size),
+            rates=scaled_rates(config.optim, plan.global_batch_size),
         ),
         bad_images=data.bad_images.board.all,
         contents=contents,

@@ -63,7 +63,7 @@ def _make_parts(job: Job, plan: Plan, world: World, log: Log, signals: Signals) 
                 parts.checkpoint_callback.is_over = is_over(job, stored)
             if world.info.rank == 0 and parts.checkpoint_callback is not None:
                 # an average is a further copy of the weights
-                num_tensors = (num_states(plan.config["optim"]) or 0) + (plan.config["averaging"]["name"] != "none")
+                num_tensors = (num_states(plan.config.optim) or 0) + (plan.config.averaging.name != "none")
                 callback = parts.checkpoint_callback
                 callback.dirpath = place_checkpoints(job.run_dir, callback.last_path.parent)
                 require_disk_space(

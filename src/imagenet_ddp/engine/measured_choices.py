@@ -27,7 +27,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
         )
     from imagenet_ddp.performance import batch_finder
 
-    copies = (plan.world_info.world_size > 1) + (config["averaging"]["name"] != "none")
+    copies = (plan.world_info.world_size > 1) + (config.averaging.name != "none")
     device = devices.device_of(config["trainer"], plan.world_info.local_rank)
     step = batch_finder.cuda_step(config, plan.precision.value, device, copies)
     found, rank = smallest(world, batch_finder.largest_batch(step), config["strategy"]["timeout_s"])

@@ -100,7 +100,7 @@ def make_plan(
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
     trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
     """
-    trainer, data, optim, strategy = config["trainer"], config["data"], config["optim"], config["strategy"]
+    trainer, data, optim, strategy = config["trainer"], config["data"], config.optim, config["strategy"]
     local_world_size = world_info.local_world_size
     kind = devices.device_type(trainer["accelerator"])
     local_devices = devices.local_devices({**trainer, "accelerator": kind}, local_world_size)
@@ -118,7 +118,7 @@ def make_plan(
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
     decoder = jpeg_backends.choose(data["decoder"])
     gpu = devices.device_of(trainer, world_info.local_rank).index
-    share = partial(depthwise_share, config["model"], data["image_size"])
+    share = partial(depthwise_share, config.model, data["image_size"])
     precision = Choice(*choose_precision(trainer["precision"], kind, data, share, gpu))
     return Plan(
         config=config,
@@ -127,7 +127,7 @@ def make_plan(
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,
-        compile=Choice(*choose_compile(config["compile"]["name"], kind, num_own_devices, accumulate)),
+        compile=Choice(*choose_compile(config.compile.name, kind, num_own_devices, accumulate)),
         fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
             devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
@@ -143,20 +143,18 @@ def make_plan(
         update_before=update_before,
         update_wanted=wanted or global_batch_size,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
-        warmup_epochs=Choice(
-            *choose_warmup_epochs(config["schedule"], optim, global_batch_size, trainer["max_epochs"])
-        ),
-        averaging_start_epoch=first_averaged_epoch(config["averaging"], trainer["max_epochs"]),
+        warmup_epochs=Choice(*choose_warmup_epochs(config.schedule, optim, global_batch_size, trainer["max_epochs"])),
+        averaging_start_epoch=first_averaged_epoch(config.averaging, trainer["max_epochs"]),
         **image_statistics(config),
     )
 
 
 def image_statistics(config: Config) -> dict[str, Choice]:
     """Return the choices of mean and std, three values each, with which images are normalised."""
-    data, model = config["data"], config["model"]
+    data, model = config["data"], config.model
     of_model = own_statistics(model) if None in (data["mean"], data["std"]) else None
     statistics = zip(("mean", "std"), of_model or mean_and_std(data), strict=True)
-    whose = f"of timm's {model['name']}" if of_model else "ImageNet's"
+    whose = f"of timm's {model.name}" if of_model else "ImageNet's"
     return {key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics}
 
 

@@ -36,43 +36,43 @@ def prepare_training(
     Return the callbacks for model.head, model.freeze, model.batch_norm and averaging.*, and log messages on what was
     done. say: writes a line to the log later. Raises ConfigError if model.freeze or model.head is set for a net without
     a suitable last layer."""
-    config, model = plan.config, plan.config["model"]
+    config, model = plan.config, plan.config.model
     heads, messages = head_names(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
-    if model["weights"] and not resumed:
+    if model.weights and not resumed:
         weights = read_other(model)
         sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
-        messages += [sentence, *weights.facts.lines(config["data"])]
-        if model["head"] == "regression" and not head_fits:
-            require_features(module.net, model["name"], heads, config["data"]["image_size"])
+        messages += [sentence, *weights.facts.lines(config.data)]
+        if model.head == "regression" and not head_fits:
+            require_features(module.net, model.name, heads, config.data["image_size"])
             callbacks.append(RegressionHead(heads[0], config["seed"], say))
-    module.teacher, sentence = make_teacher(config, classes, plan.mean.value, plan.std.value)
+    module.teacher, sentence = make_teacher(
+        config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
+    )
     messages += [sentence] if sentence else []
-    if model["freeze"]:
+    if model.freeze:
         if not heads:
             raise ConfigError(
                 f"model.freeze=backbone requires a last layer with {len(classes)} outputs, but this net has none. "
                 "Hint: set model.freeze=null."
             )
-        if model["unfreeze_epoch"] is None:  # else the optimizer and DistributedDataParallel need all parameters
+        if model.unfreeze_epoch is None:  # else the optimizer and DistributedDataParallel need all parameters
             for name, parameter in module.net.named_parameters():
                 parameter.requires_grad_(is_in_head(name, heads))
-        until = f"until epoch {model['unfreeze_epoch'] + 1}" if model["unfreeze_epoch"] else "throughout"
+        until = f"until epoch {model.unfreeze_epoch + 1}" if model.unfreeze_epoch else "throughout"
         messages.append(f"All layers except {' and '.join(heads)} are frozen {until}.")
-    keeps_statistics = model["batch_norm"] == "frozen" and any(map(has_statistics, module.net.modules()))
+    keeps_statistics = model.batch_norm == "frozen" and any(map(has_statistics, module.net.modules()))
     if keeps_statistics:
         messages.append("Batch norm uses and keeps its stored statistics throughout.")
     _require_batch(plan, module)
-    if model["freeze"] or keeps_statistics:
-        frozen = heads if model["freeze"] else None
-        callbacks.append(FrozenLayers(frozen, model["unfreeze_epoch"], batch_norm=keeps_statistics))
-    averaging = config["averaging"]
-    if averaging["name"] != "none":
+    if model.freeze or keeps_statistics:
+        frozen = heads if model.freeze else None
+        callbacks.append(FrozenLayers(frozen, model.unfreeze_epoch, batch_norm=keeps_statistics))
+    averaging = config.averaging
+    if averaging.name != "none":
         _require_forgetting(plan, num_images)
-        decay = averaging["decay"] if averaging["name"] == "ema" else None
-        callbacks.append(
-            WeightAverage(decay, averaging["every_n_steps"], plan.averaging_start_epoch, averaging["warmup"])
-        )
+        decay = averaging.decay if averaging.name == "ema" else None
+        callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
     return callbacks, messages
 
 
@@ -92,22 +92,22 @@ def _require_batch(plan: Plan, module: ImageClassifier) -> None:
     data = config["data"]
     size = data["progressive_start"] or Sizes.from_options(data).image_size
     smallest = next((each for each in range(2, 5) if fewest(each) > 1), 2)
-    require_batch(config["model"], module.net, fewest(data["batch_size"]), size, smallest)
+    require_batch(config.model, module.net, fewest(data["batch_size"]), size, smallest)
 
 
 def _require_forgetting(plan: Plan, num_images: int) -> None:
     """Raise ConfigError for a constant decay that keeps the first weights until the end. num_images: of an epoch."""
-    averaging, trainer = plan.config["averaging"], plan.config["trainer"]
+    averaging, trainer = plan.config.averaging, plan.config["trainer"]
     steps_per_epoch = -(-num_images // plan.global_batch_size)
     ends = [steps_per_epoch * trainer["max_epochs"]] if trainer["max_epochs"] not in (None, -1) else []
     ends += [trainer["max_steps"]] if trainer["max_steps"] not in (None, -1) else []
-    if averaging["name"] != "ema" or averaging["warmup"] or not ends:
+    if averaging.name != "ema" or averaging.warmup or not ends:
         return
     steps = min(ends) - plan.averaging_start_epoch * steps_per_epoch
-    updates = max(steps // averaging["every_n_steps"], 1)
-    if (kept := averaging["decay"] ** updates) > MOST_KEPT:
+    updates = max(steps // averaging.every_n_steps, 1)
+    if (kept := averaging.decay**updates) > MOST_KEPT:
         raise ConfigError(
-            f"averaging.decay={averaging['decay']:g} with averaging.warmup=false must forget the first weights within "
+            f"averaging.decay={averaging.decay:g} with averaging.warmup=false must forget the first weights within "
             f"the {count_noun(updates, 'update')} of this run, but {percent(kept, 0)} of the average would be those. "
             f"Hint: set averaging.warmup=true, or averaging.decay={(MOST_KEPT / 10) ** (1 / updates):.3g}."
         )

@@ -87,8 +87,8 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
     # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
-    is_comparable = job.config["averaging"]["name"] == "none" and data["sampling"] != "balanced"
-    is_comparable &= job.config["loss"]["class_weights"] is None
+    is_comparable = job.config.averaging.name == "none" and data["sampling"] != "balanced"
+    is_comparable &= job.config.loss.class_weights is None
     means = parts.train_log.epoch_means
     if best is not None and means is not None and parts.train_log.num_epochs >= MIN_EPOCHS and is_comparable:
         lines += chance_lines(best, means.top1, parts.data, parts.module.num_counted[0])

@@ -1,11 +1,12 @@
 """Describe the plan before training starts: the arithmetic, the recipe, and each automatic choice with its reason."""
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from imagenet_ddp.config.schema.learning import LossConfig, OptimConfig, ScheduleConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
@@ -24,26 +25,22 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
     rate, and each automatic choice with its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
-    trainer, strategy, optim, options = config["trainer"], config["strategy"], config["optim"], config["data"]
+    trainer, strategy, optim, options = config["trainer"], config["strategy"], config.optim, config["data"]
     epochs, reason = warmup_of_run(plan, len(data.train_images))
     warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
     return [
         info.sentence(),
         _data_line(data, config),
         f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
-        f" schedule {_schedule_words(config['schedule'], epochs)},"
-        f" {_loss_words(config['loss'])}.",
-        *_class_weight_lines(config["loss"]["class_weights"], data.source.classes),
+        f" schedule {_schedule_words(config.schedule, epochs)},"
+        f" {_loss_words(config.loss)}.",
+        *_class_weight_lines(config.loss.class_weights, data.source.classes),
         *learning_lines(config, plan.averaging_start_epoch),
         *from_scratch_lines(config, len(data.train_images)),
         *batch_lines(plan),
         learning_rate_line(plan),
         *long_warmup_lines(plan),
-        *(
-            [warmup]
-            if config["schedule"]["warmup_epochs"] == "auto" and config["schedule"]["warmup_steps"] is None
-            else []
-        ),
+        *([warmup] if config.schedule.warmup_epochs == "auto" and config.schedule.warmup_steps is None else []),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
         *_speed_lines(plan),
@@ -86,7 +83,7 @@ def batch_lines(plan: Plan) -> list[str]:
     if (before := plan.update_before) in (None, plan.global_batch_size):
         return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
     lr, _ = _learning_rate(plan)
-    was = lr * (scaled_lr(config["optim"], before) / scaled_lr(config["optim"], plan.global_batch_size))
+    was = lr * (scaled_lr(config.optim, before) / scaled_lr(config.optim, plan.global_batch_size))
     effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g}, because it is not scaled"
     return [
         *lines,
@@ -99,22 +96,22 @@ def learning_rate_line(plan: Plan) -> str:
     """Return the line on the learning rate after warm-up."""
     value, reason = _learning_rate(plan)
     of = " of the last layer, the only one that is trained" if _is_frozen(plan.config) else ""
-    if scaling_rule(plan.config["optim"]) != "none":
+    if scaling_rule(plan.config.optim) != "none":
         return f"Learning rate{of}: {reason} = {value:g}."
     return f"Learning rate{of}: {value:g}, {reason}."
 
 
 def _is_frozen(config: Config) -> bool:
     """Return whether only the last layer is trained, for the whole run."""
-    return bool(config["model"]["freeze"]) and config["model"]["unfreeze_epoch"] is None
+    return bool(config.model.freeze) and config.model.unfreeze_epoch is None
 
 
 def _learning_rate(plan: Plan) -> tuple[float, str]:
     """Return (the learning rate of the layers that are trained, the reason for it)."""
-    optim = plan.config["optim"]
-    if not _is_frozen(plan.config) or optim["lr_head"] is None:
+    optim = plan.config.optim
+    if not _is_frozen(plan.config) or optim.lr_head is None:
         return plan.learning_rate.value, plan.learning_rate.reason
-    of_head = {**optim, "lr": optim["lr_head"]}
+    of_head = replace(optim, lr=optim.lr_head)
     return scaled_lr(of_head, plan.global_batch_size), scaling_words(of_head, plan.global_batch_size)
 
 
@@ -123,7 +120,7 @@ def long_warmup_lines(plan: Plan) -> list[str]:
     max_epochs, warmup_epochs = plan.config["trainer"]["max_epochs"], plan.warmup_epochs.value
     if max_epochs is None or not 0 < max_epochs < warmup_epochs:
         return []
-    factor = make_schedule(plan.config["schedule"], max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
+    factor = make_schedule(plan.config.schedule, max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
     return [
         f"The warm-up ({_epochs(warmup_epochs)}) is longer than the run ({_epochs(max_epochs)}), so the learning rate"
         f" reaches only {percent(factor, 0)} of {_learning_rate(plan)[0]:g}."
@@ -136,12 +133,12 @@ def _speed_lines(plan: Plan) -> list[str]:
     config, (mode, reason) = plan.config, plan.compile
     is_fused, why = plan.fused
     lines = [f"Optimizer step: {'fused' if is_fused else 'not fused'}, {why}."]
-    if config["model"]["activation_checkpointing"]:
+    if config.model.activation_checkpointing:
         lines[0] += " Activations of repeated blocks are computed again in the backward pass."
-    memory_format = "channels_last" if config["model"]["channels_last"] else "contiguous"
+    memory_format = "channels_last" if config.model.channels_last else "contiguous"
     if mode == "off":
         return [*lines, f"Net: {memory_format}, not compiled ({reason.rstrip('.')})."]
-    how = "block by block" if config["compile"]["regions"] else "as a whole"
+    how = "block by block" if config.compile.regions else "as a whole"
     lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}), kept in {keep_cache()}.")
     if mode == "reduce-overhead" and plan.on_cpu:
         lines.append("compile=reduce-overhead is the same as compile=default here, because CPUs have no CUDA graphs.")
@@ -152,11 +149,11 @@ def _speed_lines(plan: Plan) -> list[str]:
 
 def from_scratch_lines(config: Config, num_images: int) -> list[str]:
     """Return a line if photographs of the user's own are too few to train a net from random weights."""
-    data, model = config["data"], config["model"]
+    data, model = config["data"], config.model
     is_own = data["name"] in ("imagefolder", "table", "packed") and not data["_target_"]
     # the library's weights fit its own nets, unchanged
-    has_weights = not (model["_target_"] or model["args"])
-    if model["weights"] is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
+    has_weights = not (model.target or model.args)
+    if model.weights is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
         return []
     return [
         f"Trained from scratch, on {count_noun(num_images, 'image')}: with fewer than {FEW_IMAGES:,}, weights from "
@@ -176,40 +173,41 @@ def _data_line(data: ImageDataModule, config: Config) -> str:
     )
 
 
-def _optimizer_words(optim: Mapping[str, Any]) -> str:
-    if optim["_target_"]:
-        return optim["_target_"]
-    momentum = f" momentum {optim['momentum']:g}" if optim["name"] in ("sgd", "rmsprop", "lars", "muon") else ""
+def _optimizer_words(optim: OptimConfig) -> str:
+    if optim.target:
+        return optim.target
+    momentum = f" momentum {optim.momentum:g}" if optim.name in ("sgd", "rmsprop", "lars", "muon") else ""
     none_on = f" (none on {', '.join(kinds)})" if (kinds := no_decay_kinds(optim)) else ""
-    share = optim["lr_adamw"] / optim["lr"]
-    adamw = f" (vectors and last layer: adamw at {share:g} times the rate)" if optim["name"] == "muon" else ""
-    return f"{optim['name']}{adamw}{momentum} weight decay {optim['weight_decay']:g}{none_on}"
+    share = optim.lr_adamw / optim.lr
+    adamw = f" (vectors and last layer: adamw at {share:g} times the rate)" if optim.name == "muon" else ""
+    return f"{optim.name}{adamw}{momentum} weight decay {optim.weight_decay:g}{none_on}"
 
 
-def _schedule_words(schedule: Mapping[str, Any], warmup_epochs: float) -> str:
-    name, gamma, final = schedule["name"], schedule["gamma"], schedule["final_fraction"]
-    again = f", again every {schedule['cycle_epochs']} epochs" if schedule["cycle_epochs"] else ""
-    at_steps = schedule["milestone_steps"] is not None
-    milestones = schedule["milestone_steps" if at_steps else "milestones"]
+def _schedule_words(schedule: ScheduleConfig, warmup_epochs: float) -> str:
+    name, gamma, final = schedule.name, schedule.gamma, schedule.final_fraction
+    again = f", again every {schedule.cycle_epochs} epochs" if schedule.cycle_epochs else ""
+    unit, milestones = "epochs", schedule.milestones
+    if schedule.milestone_steps is not None:
+        unit, milestones = "steps", schedule.milestone_steps
     words = {
-        "step": f"× {gamma:g} every {schedule['step_epochs']} epochs",
-        "multistep": f"× {gamma:g} at {'steps' if at_steps else 'epochs'} {', '.join(map(str, milestones))}",
+        "step": f"× {gamma:g} every {schedule.step_epochs} epochs",
+        "multistep": f"× {gamma:g} at {unit} {', '.join(map(str, milestones))}",
         "exponential": f"× {gamma:g} each epoch",
         "cosine": f"cosine to {final:g}{again}",
         "linear": f"linear to {final:g}",
-        "poly": f"polynomial of power {schedule['power']:g} to {final:g}",
-        "one_cycle": f"one cycle, top at {percent(schedule['peak_fraction'], 0)}, to {final:g}",
-        "wsd": f"constant, then linear to {final:g} in the last {percent(schedule['decay_fraction'], 0)}",
+        "poly": f"polynomial of power {schedule.power:g} to {final:g}",
+        "one_cycle": f"one cycle, top at {percent(schedule.peak_fraction, 0)}, to {final:g}",
+        "wsd": f"constant, then linear to {final:g} in the last {percent(schedule.decay_fraction, 0)}",
         "constant": "constant",
     }[name]
     return words + (f" after {_epochs(warmup_epochs)} of warm-up" if warmup_epochs else "")
 
 
-def _loss_words(loss: Mapping[str, Any]) -> str:
-    name = {"cross_entropy": "cross entropy", "bce": "binary cross entropy", "focal": "focal loss"}[loss["name"]]
-    option = loss["class_weights"]
+def _loss_words(loss: LossConfig) -> str:
+    name = {"cross_entropy": "cross entropy", "bce": "binary cross entropy", "focal": "focal loss"}[loss.name]
+    option = loss.class_weights
     weights = "" if option is None else ", balanced class weights" if option == "balanced" else ", class weights"
-    return f"{name}{weights}, label smoothing {loss['label_smoothing']:g}"
+    return f"{name}{weights}, label smoothing {loss.label_smoothing:g}"
 
 
 def _class_weight_lines(option: Any, classes: list[str]) -> list[str]:
@@ -222,18 +220,16 @@ def _class_weight_lines(option: Any, classes: list[str]) -> list[str]:
 
 def learning_lines(config: Config, start_epoch: int) -> list[str]:
     """Return the lines on learning rates that differ between layers, and on the average of the weights."""
-    optim, averaging, lines = config["optim"], config["averaging"], []
-    if optim["lr_head"] is not None and not _is_frozen(config):
-        lines.append(f"Learning rate of the last layer: {optim['lr_head'] / optim['lr']:g} times that of the others.")
-    if optim["layer_decay"] is not None and not _is_frozen(config):
-        lines.append(f"Learning rate of each block: {optim['layer_decay']:g} times that of the next.")
-    if averaging["name"] != "none":
-        steps = averaging["every_n_steps"]
+    optim, averaging, lines = config.optim, config.averaging, []
+    if optim.lr_head is not None and not _is_frozen(config):
+        lines.append(f"Learning rate of the last layer: {optim.lr_head / optim.lr:g} times that of the others.")
+    if optim.layer_decay is not None and not _is_frozen(config):
+        lines.append(f"Learning rate of each block: {optim.layer_decay:g} times that of the next.")
+    if averaging.name != "none":
+        steps = averaging.every_n_steps
         when = "after every step" if steps == 1 else f"every {steps} steps"
-        is_ema = averaging["name"] == "ema"
-        decay = (
-            "(1 + n) / (10 + n) in update n but at most " if averaging["warmup"] else ""
-        ) + f"{averaging['decay']:g}"
+        is_ema = averaging.name == "ema"
+        decay = ("(1 + n) / (10 + n) in update n but at most " if averaging.warmup else "") + f"{averaging.decay:g}"
         how = f"exponential, decay {decay}, {when}" if is_ema else "equal, at the end of each epoch"
         lines.append(f"Average of the weights, validated and stored: {how}, from epoch {start_epoch + 1}.")
     return lines

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import typed_value
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, class_labels
 from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.errors import ConfigError
@@ -78,7 +79,7 @@ def load(config: Mapping[str, Any], path: Path | None) -> TrainedModel:
     return _of_weights(config, read_other(config["model"], path))
 
 
-def read_other(model: Mapping[str, Any], path: Path | None = None) -> Weights:
+def read_other(model: ModelConfig, path: Path | None = None) -> Weights:
     """Read weights that are no checkpoint of this project. path: the file of checkpoint=; None: model.weights."""
     key, value = ("checkpoint", str(path)) if path is not None else ("model.weights", model["weights"])
     return read_weights(key, value, "" if model["_target_"] else model["library"], model["name"])

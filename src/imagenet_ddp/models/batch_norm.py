@@ -1,19 +1,17 @@
 """Find batch norm that cannot be trained, because a channel has one value per batch."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.features import evaluating
 
 ERROR = "Expected more than 1 value per channel"  # how torch's message begins
 
 
-def require_batch(model: Mapping[str, Any], net: nn.Module, images: int, image_size: int, smallest: int = 2) -> None:
+def require_batch(model: ModelConfig, net: nn.Module, images: int, image_size: int, smallest: int = 2) -> None:
     """Raise ConfigError if batch norm would see a single value per channel in training.
 
     images: the fewest images that a device gets from a full batch; more than one cannot fail.
@@ -21,7 +19,7 @@ def require_batch(model: Mapping[str, Any], net: nn.Module, images: int, image_s
     which changes none of its statistics.
     """
     layers = [layer for layer in net.modules() if isinstance(layer, _BatchNorm)]
-    is_frozen = model["batch_norm"] == "frozen" or (model["freeze"] and model["unfreeze_epoch"] is None)
+    is_frozen = model.batch_norm == "frozen" or (model.freeze and model.unfreeze_epoch is None)
     if images > 1 or is_frozen or not layers:
         return
     found: list[nn.Module] = []

@@ -3,12 +3,12 @@
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
@@ -60,7 +60,7 @@ class _Checkpointed(nn.Module):
 
 
 @contextlib.contextmanager
-def _with_copied_buffers(block: nn.Module) -> Iterator[None]:
+def _with_copied_buffers(block: nn.Module) -> Generator[None]:
     """Replace the buffers by copies while the forward pass is recomputed, so that the running statistics of batch norm
     count each batch once."""
     own = [(module, name, buffer) for module in block.modules() for name, buffer in module.named_buffers(recurse=False)]

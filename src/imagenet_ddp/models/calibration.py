@@ -1,11 +1,13 @@
 """Measure calibration: expected calibration error, and the temperature that minimises the cross entropy."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 NUM_BINS = 15  # Guo et al. 2017, arXiv:1706.04599, section 5
-LOG_TEMPERATURES = np.linspace(np.log(0.1), np.log(10.0), 41)  # the search range is 0.1 to 10
+LOG_TEMPERATURES = np.linspace(math.log(0.1), math.log(10.0), 41)  # the search range is 0.1 to 10
 
 
 def log_sums(logits: Tensor) -> Tensor:
@@ -41,7 +43,8 @@ def calibrate(
     first = min(max(best - 1, 0), len(LOG_TEMPERATURES) - 4)
     nodes = slice(first, first + 4)
     centre = LOG_TEMPERATURES[best]
-    tried = np.linspace(LOG_TEMPERATURES[max(best - 1, 0)], LOG_TEMPERATURES[min(best + 1, 40)], 2001)
+    ends = [float(LOG_TEMPERATURES[each]) for each in (max(best - 1, 0), min(best + 1, 40))]
+    tried = np.linspace(*ends, num=2001)
     # these weights combine the values at four neighbouring temperatures to the cubic polynomial through them
     weights = np.linalg.solve(np.vander(LOG_TEMPERATURES[nodes] - centre, 4).T, np.vander(tried - centre, 4).T)
     nlls = means[nodes] @ weights + gap / np.exp(tried)

@@ -68,6 +68,6 @@ def overlay(image: Tensor, activation: Tensor) -> Tensor:
     """Draw the colours of a map over an image. image, and the result: uint8 (3, H, W). activation: (H, W) in 0..1."""
     from matplotlib import colormaps
 
-    colours = torch.from_numpy(colormaps["turbo"](activation.cpu().numpy())[..., :3]).permute(2, 0, 1)
+    colours = torch.as_tensor(colormaps["turbo"](activation.cpu().numpy())[..., :3]).permute(2, 0, 1)
     share = STRENGTH * activation.cpu()
     return (image.cpu() * (1 - share) + 255 * colours * share).round().to(torch.uint8)

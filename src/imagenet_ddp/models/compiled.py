@@ -94,7 +94,9 @@ def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
     keep_cache()
     for part in parts:
         # in place, so that the names in checkpoints do not change
-        part.compile(mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT)
+        part.compile(  # pyright: ignore[reportUnknownMemberType]
+            mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT
+        )
 
 
 class CompiledCalls:

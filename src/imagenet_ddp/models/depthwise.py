@@ -1,21 +1,21 @@
 """Measure how much of a net consists of depthwise convolutions, which CPUs compute slowly in bf16."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.models.factory import create_model
 
 
-def depthwise_share(model: Mapping[str, Any], image_size: int) -> float:
+def depthwise_share(model: ModelConfig, image_size: int) -> float:
     """Return the share of depthwise convolutions in the multiplications of a forward pass, without computing one.
 
-    model: the resolved model.* keys. Returns 0.0 for a class of the user's own, which may do anything when it is made,
+    Returns 0.0 for a class of the user's own, which may do anything when it is made,
     and for a net that cannot be made, which is reported where the net of the run is made.
     """
-    if model["_target_"]:
+    if model.target:
         return 0.0
     counts = {True: 0, False: 0}
 

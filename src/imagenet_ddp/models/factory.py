@@ -2,11 +2,10 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
-import torchvision
+import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import nn
 
 from imagenet_ddp.config.instantiate import make
@@ -18,51 +17,51 @@ from imagenet_ddp.models.known_names import is_file
 from imagenet_ddp.system.text import first_line, install
 
 
-def create_model(model: str | Mapping[str, Any], num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
+def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
     """Return the net. The same seed yields the same initial weights in every process. model.weights is not read here;
     pretrained.py does that.
 
-    model: a name in torchvision.models, or the resolved model.* keys. image_size: height and width in pixels. Raises
+    model: a name in torchvision.models, or the model.* keys. image_size: height and width in pixels. Raises
     ConfigError if the net does not accept images of this size, or does not support one of the model.* keys.
     """
     if isinstance(model, str):
-        model = asdict(ModelConfig(name=model))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if model["_target_"]:
-            net = make("model._target_", model["_target_"], model["args"], num_classes=num_classes)
-        elif model["library"] == "timm":
+        model = ModelConfig(name=model)
+    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+        torch.default_generator.manual_seed(seed)
+        if model.target:
+            net = make("model._target_", model.target, model.args, num_classes=num_classes)
+        elif model.library == "timm":
             net = _from_timm(model, num_classes, image_size)
         else:
             net = _from_torchvision(model, num_classes, image_size)
-    if model["blur_pool"] and not add_blur_pool(net):
+    if model.blur_pool and not add_blur_pool(net):
         raise ConfigError(
             "model.blur_pool needs a strided convolution with 16 or more input channels, but "
-            f"model.name={model['name']} has none. Hint: set model.blur_pool=false."
+            f"model.name={model.name} has none. Hint: set model.blur_pool=false."
         )
-    if model["activation_checkpointing"] and not checkpoint_activations(net):
+    if model.activation_checkpointing and not checkpoint_activations(net):
         raise ConfigError(
             "model.activation_checkpointing needs a net with blocks of the same class, but this one has none. "
             "Hint: set model.activation_checkpointing=false."
         )
-    if not model["_target_"]:
-        require_image_size(net, model["name"], "data.image_size", image_size)
-    return net.to(memory_format=torch.channels_last) if model["channels_last"] else net
+    if not model.target:
+        require_image_size(net, model.name, "data.image_size", image_size)
+    return net.to(memory_format=torch.channels_last) if model.channels_last else net
 
 
-def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
-    name, arguments = model["name"], dict(model["args"])
+def _from_torchvision(model: ModelConfig, num_classes: int, image_size: int) -> nn.Module:
+    name, arguments = model.name, dict(model.args)
     if name in ("googlenet", "inception_v3"):
         # by default, these nets also return auxiliary outputs, and take half a minute to initialise
         arguments = {"aux_logits": False, "init_weights": False, **arguments}
         # torchvision's builders set this for their own weights, which were trained with another normalisation
-        of_library = model["weights"] is not None and not is_file(model["weights"])
+        of_library = model.weights is not None and not is_file(model.weights)
         arguments = {"transform_input": of_library, **arguments}
     if name.startswith("vit_"):
         arguments = {"image_size": image_size, **arguments}
-    if model["drop_path"] is not None:
-        arguments["stochastic_depth_prob"] = model["drop_path"]
-    if model["zero_init_last"]:
+    if model.drop_path is not None:
+        arguments["stochastic_depth_prob"] = model.drop_path
+    if model.zero_init_last:
         arguments["zero_init_residual"] = True
     try:
         return torchvision.models.get_model(name, weights=None, num_classes=num_classes, **arguments)
@@ -70,11 +69,11 @@ def _from_torchvision(model: Mapping[str, Any], num_classes: int, image_size: in
         raise _refused(name, arguments, error) from error
 
 
-def _from_timm(model: Mapping[str, Any], num_classes: int, image_size: int) -> nn.Module:
-    timm, name, arguments = import_timm(f"model.name={model['name']}"), model["name"], dict(model["args"])
-    if model["drop_path"] is not None:
-        arguments["drop_path_rate"] = model["drop_path"]
-    if model["zero_init_last"]:
+def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Module:
+    timm, name, arguments = import_timm(f"model.name={model.name}"), model.name, dict(model.args)
+    if model.drop_path is not None:
+        arguments["drop_path_rate"] = model.drop_path
+    if model.zero_init_last:
         arguments["zero_init_last"] = True
     config = timm.get_pretrained_cfg(name)
     if config is not None and config.fixed_input_size:
@@ -91,13 +90,13 @@ def _from_timm(model: Mapping[str, Any], num_classes: int, image_size: int) -> n
         ) from error
 
 
-def own_statistics(model: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def own_statistics(model: ModelConfig) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Return the mean and standard deviation with which a timm model's weights were trained; None for other models."""
-    if model["library"] != "timm" or model["_target_"]:
+    if model.library != "timm" or model.target:
         return None
-    timm = import_timm(f"model.name={model['name']}")
+    timm = import_timm(f"model.name={model.name}")
     try:
-        config = timm.get_pretrained_cfg(timm_name(model["name"], model["weights"]))
+        config = timm.get_pretrained_cfg(timm_name(model.name, model.weights))
     except RuntimeError:  # unknown weights, which are reported when they are read
         return None
     return (tuple(config.mean), tuple(config.std)) if config is not None else None
@@ -142,7 +141,7 @@ def require_image_size(net: nn.Module, name: str, key: str, image_size: int, who
     """
     copied = copy.deepcopy(net).eval()  # because some nets of timm cache values of their weights in evaluation
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
             copied(torch.zeros(1, 3, image_size, image_size))
     except Exception as error:  # RuntimeError or AssertionError, depending on the net
         other = "data.image_size=224" if key == "data.image_size" else f"{key}=null"

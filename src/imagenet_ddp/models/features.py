@@ -1,6 +1,6 @@
 """Compute a net's features of images, and fit a logistic regression to them, which can start a new last layer."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ L2 = tuple(10 ** (half / 2) for half in range(1, -7, -1))  # strengths tried on 
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
+def evaluating(net: nn.Module) -> Generator[None]:
     """Put a net into evaluation mode in the block, and restore the mode of each of its layers afterwards."""
     modes = {module: module.training for module in net.modules()}
     net.eval()
@@ -77,8 +77,10 @@ def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: in
     """
     features = features.to(torch.float32 if features.device.type == "mps" else torch.float64)  # mps has no float64
     order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed)).to(features.device)
-    held_out, rest = order.split([count := max(len(order) // 10, 1), len(order) - count])
-    wanted, tried = targets[held_out].cpu(), []
+    count = max(len(order) // 10, 1)
+    held_out, rest = order[:count], order[count:]
+    wanted = targets[held_out].cpu()
+    tried: list[tuple[float, float, float, float]] = []
     for l2 in L2:
         logits = F.linear(features[held_out].float().cpu(), *minimise(features[rest], targets[rest], num_classes, l2))
         losses = F.cross_entropy(logits, wanted, reduction="none")
@@ -107,9 +109,9 @@ def minimise(features: Tensor, targets: Tensor, num_classes: int, l2: float) -> 
     def objective() -> Tensor:
         optimizer.zero_grad()
         loss = F.cross_entropy(F.linear(scaled, weight, bias), targets) + l2 / 2 * weight.square().sum()
-        loss.backward()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]
         return loss
 
-    optimizer.step(objective)
+    optimizer.step(objective)  # pyright: ignore[reportUnknownMemberType]
     weight = weight.detach() / std
     return weight.float().cpu(), (bias.detach() - weight @ mean).float().cpu()

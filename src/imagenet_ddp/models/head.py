@@ -1,7 +1,12 @@
 """Find the layers of a net that compute the logits, and start them anew."""
 
+from collections.abc import Iterator
+from typing import Any, cast
+
 import torch
 from torch import nn
+
+from imagenet_ddp.config.validators import is_mapping
 
 
 def head_names(net: nn.Module, num_classes: int) -> tuple[str, ...]:
@@ -11,9 +16,9 @@ def head_names(net: nn.Module, num_classes: int) -> tuple[str, ...]:
     A head is the last linear or convolutional layer with one output per class, in each of the classifiers that timm
     names in a net's pretrained_cfg, or in the whole net for other nets.
     """
-    config = getattr(net, "pretrained_cfg", None)
-    classifiers = (config.get("classifier") or ()) if isinstance(config, dict) else ""  # a headless net names none
-    classifiers = (classifiers,) if isinstance(classifiers, str) else classifiers
+    config: Any = getattr(net, "pretrained_cfg", None)
+    named: Any = (config.get("classifier") or ()) if is_mapping(config) else ""  # a headless net names none
+    classifiers: tuple[str, ...] = (named,) if isinstance(named, str) else tuple(named)
     heads = (_last_layer(net, name, num_classes) for name in classifiers)
     return tuple(head for head in heads if head is not None)
 
@@ -21,7 +26,7 @@ def head_names(net: nn.Module, num_classes: int) -> tuple[str, ...]:
 def _last_layer(net: nn.Module, within: str, num_classes: int) -> str | None:
     """Return the name of the last layer with one output per class. within: name of a part of the net; "": all of it."""
     found = None
-    for name, module in net.named_modules():
+    for name, module in cast("Iterator[tuple[str, nn.Module]]", net.named_modules()):
         is_linear = isinstance(module, nn.Linear) and module.out_features == num_classes
         is_convolution = isinstance(module, nn.Conv2d) and module.out_channels == num_classes
         if (is_linear or is_convolution) and (not within or f"{name}.".startswith(f"{within}.")):

@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import lightning.pytorch as L
@@ -53,7 +52,7 @@ class ImageClassifier(L.LightningModule):
         self._make_optimizer = make_optimizer
         self._optimizer_settings: list[dict[str, Any]] = []  # one dict per group, as the options set them
         self._stored_settings: list[dict[str, Any]] = []  # the settings of the resumed run, in the same form
-        self.loss = loss or Loss(asdict(LossConfig()), num_classes)
+        self.loss = loss or Loss(LossConfig(), num_classes)
         self.teacher = teacher
         self._seed = seed
         self._val_mirror = val_mirror
@@ -112,7 +111,7 @@ class ImageClassifier(L.LightningModule):
             group.update({name: value for name, value in made.items() if name not in stored or stored[name] != value})
         place_state(self.trainer.optimizers[0])
 
-    def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: dict[str, Any], batch_idx: int) -> None:
         # The randomness of a step (dropout) depends only on its number, so a resumed run draws the same values. The
         # seed is hashed, because the CPU's generator uses only the lower 32 bits of a seed.
         seed = hash_seed(self._seed, self.global_rank, self.trainer.fit_loop.epoch_loop.total_batch_idx)
@@ -122,7 +121,7 @@ class ImageClassifier(L.LightningModule):
         elif self.device.type == "mps":
             torch.mps.manual_seed(seed)
 
-    def training_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
         """Return the loss, the sum of the losses and the logits.
 
         The loss is scaled so that, after DDP averages over the ranks and Lightning divides by
@@ -157,7 +156,7 @@ class ImageClassifier(L.LightningModule):
         if self.trainer.gradient_clip_val:  # Lightning's method takes 10 µs even if no clipping is set
             super().configure_gradient_clipping(*args, **kwargs)
 
-    def validation_step(self, batch: dict, batch_idx: int) -> dict[str, Tensor] | None:
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor] | None:
         """Return the logits and losses of the counted images; None if the batch has no counted image."""
         counted = batch["num_counted"]
         if not counted:  # this rank has no validation image

@@ -1,12 +1,14 @@
 """Compute the loss that the loss.* keys describe, one value per image, so that the mean over ranks is exact."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import shorten_list
 
@@ -17,18 +19,18 @@ class Loss(nn.Module):
     Weights of classes multiply the term of each class, as in torch's cross_entropy, so that a mixed image weighs its
     classes by their own weights; bce weights the positive terms (pos_weight).
 
-    loss: the resolved loss.* keys. num_train_images: number of training images of each class, for
+    num_train_images: number of training images of each class, for
     loss.class_weights=balanced; None if unknown. Raises ConfigError if loss.class_weights does not hold one number per
     class.
     """
 
-    def __init__(self, loss: Mapping[str, Any], num_classes: int, num_train_images: Sequence[int] | None = None):
+    def __init__(self, loss: LossConfig, num_classes: int, num_train_images: Sequence[int] | None = None):
         super().__init__()
-        self._name, self._smoothing = loss["name"], loss["label_smoothing"]
-        self._gamma, self._threshold = loss["focal_gamma"], loss["bce_threshold"]
+        self._name, self._smoothing = loss.name, loss.label_smoothing
+        self._gamma, self._threshold = loss.focal_gamma, loss.bce_threshold
         self._num_classes = num_classes
         self.weights: Tensor | None
-        weights = _class_weights(loss["class_weights"], num_classes, num_train_images)
+        weights = _class_weights(loss.class_weights, num_classes, num_train_images)
         self.register_buffer("weights", weights, persistent=False)
 
     def forward(
@@ -69,7 +71,7 @@ class Loss(nn.Module):
 def weights_by_class(option: Any, classes: Sequence[str]) -> Any:
     """Return loss.class_weights with the weights that are given by name as a list in the order of the classes, which is
     that of text: 0, 1, 10, 2. A class without a name has the weight 1. Raises ConfigError for an unknown name."""
-    if not isinstance(option, Mapping):
+    if not is_mapping(option):
         return option
     weights = {str(name): float(weight) for name, weight in option.items()}  # YAML reads 2 as a number
     if unknown := sorted(weights.keys() - set(classes)):

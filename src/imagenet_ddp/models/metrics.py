@@ -53,8 +53,8 @@ class MeanLoss(Metric):
         super().__init__()
         self.total: Tensor
         self.count: Tensor
-        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
 
     def reset(self) -> None:
         super().reset()
@@ -80,7 +80,7 @@ class ImagesCounted(Metric):
     def __init__(self, num_images: int):
         super().__init__()
         self.times: Tensor
-        self.add_state("times", torch.zeros(num_images, dtype=torch.int32), dist_reduce_fx="sum")
+        self.add_state("times", torch.zeros(num_images, dtype=torch.int32), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
 
     def update(self, index: Tensor) -> None:
         """Add a batch. index: int64 (B,) positions in the split, without repeats within a batch."""
@@ -117,7 +117,7 @@ def further_metrics(
             value = kind(num_classes=num_classes + 1, average="none")(with_none, target)[:num_classes]
             value = value[occurs].mean() if arguments["average"] == "macro" else value
         if name == "per_class":
-            found[name] = [each if count else None for each, count in zip(value.tolist(), num_images, strict=True)]
+            found[name] = [float(each) if count else None for each, count in zip(value, num_images, strict=True)]
         else:
             found[name] = float(value)
     return found
@@ -128,5 +128,5 @@ def _auroc(scores: Tensor | None, target: Tensor, num_images: Tensor) -> float:
     classes as 0."""
     assert scores is not None
     has_both = (num_images > 0) & (num_images < len(target))
-    values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in has_both.nonzero()[:, 0].tolist()]
+    values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in range(len(has_both)) if has_both[each]]
     return float(torch.stack(values).mean()) if values else float("nan")

@@ -1,13 +1,14 @@
 """Make the optimizer that the optim.* keys describe."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from imagenet_ddp.config.instantiate import make
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.parameter_groups import parameter_groups
@@ -24,20 +25,20 @@ FUSED = ("sgd", "adamw", "adam")
 MOMENTUM = ("lars", "muon")  # timm's optimizers that accept optim.momentum
 
 
-def num_states(optim: Mapping[str, Any]) -> int | None:
+def num_states(optim: OptimConfig) -> int | None:
     """Return the number of values that the optimizer stores per weight; None if unknown."""
-    if optim["_target_"]:
+    if optim.target:
         return None
-    has_momentum = int(optim["momentum"] > 0)
+    has_momentum = int(optim.momentum > 0)
     fewer = {"sgd": has_momentum, "rmsprop": 1 + has_momentum, "lion": 1, "lars": has_momentum}
-    return fewer.get(optim["name"], 2)
+    return fewer.get(optim.name, 2)
 
 
-def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[bool, str]:
+def choose_fused(config: CommonConfig, kind: str, precision: str) -> tuple[bool, str]:
     """Return (whether to use torch.optim's fused step, which is one kernel, the reason). kind: cpu, cuda or mps."""
-    optim, trainer = config["optim"], config["trainer"]
-    name, arguments = optim["name"], optim["args"]
-    if optim["_target_"]:
+    optim, trainer = config.optim, config.trainer
+    name, arguments = optim.name, optim.args
+    if optim.target:
         return False, "optim._target_ is set"
     if name not in FUSED:
         return False, f"there is no fused {name} in torch"
@@ -47,26 +48,26 @@ def choose_fused(config: Mapping[str, Any], kind: str, precision: str) -> tuple[
         return False, "not used on Apple GPUs"
     if precision == "16-mixed":
         return False, "with 16-mixed, a fused step would unscale the gradients only after they are logged"
-    if precision == "bf16-mixed" and trainer["gradient_clip_val"]:
+    if precision == "bf16-mixed" and trainer.gradient_clip_val:
         return False, "Lightning does not clip gradients for a fused step in mixed precision"
-    unused = config["strategy"]["find_unused_parameters"] or config["model"]["unfreeze_epoch"] is not None
+    unused = config.strategy.find_unused_parameters or config.model.unfreeze_epoch is not None
     if name == "sgd" and unused:
         return False, "fused SGD fails if only some weights have a momentum yet"
     return True, f"torch has one kernel for the step on {'CPUs' if kind == 'cpu' else 'CUDA'}"
 
 
 def make_optimizer(
-    optim: Mapping[str, Any], net: nn.Module, lr: float, fused: bool = False, heads: tuple[str, ...] = ()
+    optim: OptimConfig, net: nn.Module, lr: float, fused: bool = False, heads: tuple[str, ...] = ()
 ) -> torch.optim.Optimizer:
     """Return the optimizer of a net. Raises ConfigError if the optimizer does not accept the optim.*
     keys.
 
-    optim: the resolved optim.* keys. lr: the scaled learning rate. fused: the decision of choose_fused. heads: names of
+    lr: the scaled learning rate. fused: the decision of choose_fused. heads: names of
     the net's last layers, for optim.lr_head and optim.layer_decay.
     """
-    groups, name, arguments = parameter_groups(net, optim, lr, heads), optim["name"], dict(optim["args"])
-    if optim["_target_"]:
-        return make("optim._target_", optim["_target_"], arguments, params=groups, lr=lr)
+    groups, name, arguments = parameter_groups(net, optim, lr, heads), optim.name, dict(optim.args)
+    if optim.target:
+        return make("optim._target_", optim.target, arguments, params=groups, lr=lr)
     kind: Any
     keys: tuple[str, ...]
     if name in TORCH:
@@ -75,9 +76,9 @@ def make_optimizer(
         kind = functools.partial(_timm_optimizer, name)
         keys = ("betas", "eps", "momentum") if name in MOMENTUM else ("betas", "eps")
     if name == "muon":  # for weights that timm does not give to Muon, such as those of depthwise convolutions
-        arguments.setdefault("fallback_lr_scale", optim["lr_adamw"] / optim["lr"])
+        arguments.setdefault("fallback_lr_scale", optim.lr_adamw / optim.lr)
     defaults: dict[str, Any] = {key: optim[key] for key in keys if optim[key] is not None}
-    defaults |= {"lr": lr, "weight_decay": optim["weight_decay"]}
+    defaults |= {"lr": lr, "weight_decay": optim.weight_decay}
     if "betas" in defaults:
         defaults["betas"] = tuple(defaults["betas"])
     if fused:

@@ -2,11 +2,12 @@
 
 import fnmatch
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 from torch import nn
 
+from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.models.head import is_in_head
 
 # A member of a list (layer1.0, features.3, stages.2.blocks.1), or a module of several layers with a number in its name.
@@ -18,12 +19,10 @@ _SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimension
 TRUST_RATIO = ("lars", "lamb")  # the optimizers that scale each step by the ratio of weights to gradients
 
 
-def parameter_groups(
-    net: nn.Module, optim: Mapping[str, Any], lr: float, heads: tuple[str, ...]
-) -> list[dict[str, Any]]:
+def parameter_groups(net: nn.Module, optim: OptimConfig, lr: float, heads: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the trained parameters in groups of equal settings, in the net's order.
 
-    optim: the resolved optim.* keys. lr: optim.lr after scaling; optim.lr_head and optim.lr_adamw are scaled by the
+    lr: optim.lr after scaling; optim.lr_head and optim.lr_adamw are scaled by the
     same factor. optim.layer_decay is the factor on the learning rate from each block to the block before it. heads:
     names of the layers that compute the logits.
     """
@@ -33,24 +32,24 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         settings = own[name]
-        rate = optim["lr_adamw"] if settings.get("use_fallback") else optim["lr"]
-        if is_in_head(name, heads) and optim["lr_head"] is not None:
-            factor = optim["lr_head"] / optim["lr"]
+        rate = optim.lr_adamw if settings.get("use_fallback") else optim.lr
+        if is_in_head(name, heads) and optim.lr_head is not None:
+            factor = optim.lr_head / optim.lr
         else:
-            factor = rate / optim["lr"] * (optim["layer_decay"] or 1.0) ** (last - layers[name])
+            factor = rate / optim.lr * (optim.layer_decay or 1.0) ** (last - layers[name])
         # the key is the factor, not the scaled rate, because the groups must not depend on the number of devices
         key = (factor, *settings.items())
         groups.setdefault(key, {"params": [], "lr": lr * factor, **settings})["params"].append(parameter)
     return list(groups.values())
 
 
-def _own_settings(net: nn.Module, optim: Mapping[str, Any], heads: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _own_settings(net: nn.Module, optim: OptimConfig, heads: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return the settings of each parameter that differ from those of the optimizer."""
-    no_decay, name_of = _without_decay(net, no_decay_kinds(optim)), None if optim["_target_"] else optim["name"]
+    no_decay, name_of = _without_decay(net, no_decay_kinds(optim)), None if optim.target else optim.name
     own: dict[str, dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
         own[name] = {"weight_decay": 0.0} if name in no_decay else {}
-        if name_of in TRUST_RATIO and "always_adapt" not in optim["args"]:
+        if name_of in TRUST_RATIO and "always_adapt" not in optim.args:
             own[name]["always_adapt"] = name not in no_decay  # the trust ratio, which timm ties to weight decay
         # Muon is for the matrices of hidden layers (Jordan 2024, kellerjordan.github.io/posts/muon)
         is_vector = parameter.dim() < 2 or is_in_head(name, heads) or bool(_EMBEDDING.search(name))
@@ -59,18 +58,18 @@ def _own_settings(net: nn.Module, optim: Mapping[str, Any], heads: tuple[str, ..
     return own
 
 
-def no_decay_kinds(optim: Mapping[str, Any]) -> list[str]:
+def no_decay_kinds(optim: OptimConfig) -> list[str]:
     """Return optim.no_decay_on, or its default: lars and lamb are defined without decay of norms and biases."""
-    if optim["no_decay_on"] is not None:
-        return optim["no_decay_on"]
-    return ["norm", "bias"] if optim["name"] in TRUST_RATIO and not optim["_target_"] else []
+    if optim.no_decay_on is not None:
+        return optim.no_decay_on
+    return ["norm", "bias"] if optim.name in TRUST_RATIO and not optim.target else []
 
 
 def layer_numbers(net: nn.Module, heads: tuple[str, ...]) -> tuple[dict[str, int], int]:
     """Return (name of a parameter -> number of its layer, counted from the input; the number of the last layer). For a
     net of timm, these are timm's own layers."""
     if hasattr(net, "group_matcher"):
-        from timm.models import group_parameters
+        from timm.models import group_parameters  # pyright: ignore[reportUnknownVariableType]
 
         numbers: Any = group_parameters(net, net.group_matcher(coarse=False), reverse=True)  # type: ignore[operator]
         return numbers, max(numbers.values())
@@ -83,7 +82,7 @@ def block_depths(names: list[str]) -> tuple[dict[str, int], int]:
     """Return (name -> block number, number of blocks including the stem). Block 0 is the stem. Layers after the last
     block, such as a final normalisation, belong to the last block."""
     blocks: list[str] = []
-    depths = {}
+    depths: dict[str, int] = {}
     for name in names:
         match = _BLOCK.match(name)
         if match and match.group() not in blocks:
@@ -96,9 +95,10 @@ def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
     """Return the names of the parameters without weight decay. kinds: any of norm (normalisation layers, and scales of
     one value per channel, such as LayerScale), bias (parameters whose name ends in bias) and embedding (tokens and
     positions). With any of these, the parameters that a net of timm names in no_weight_decay() have none either."""
-    patterns: Any = getattr(net, "no_weight_decay", set)() if kinds else ()
-    found = set()
-    for prefix, module in net.named_modules():
+    names: Any = getattr(net, "no_weight_decay", None)
+    patterns: set[str] = names() if names and kinds else set()
+    found: set[str] = set()
+    for prefix, module in cast("Iterator[tuple[str, nn.Module]]", net.named_modules()):
         is_norm = "norm" in type(module).__name__.lower() or "normalization" in type(module).__module__
         for name, parameter in module.named_parameters(prefix, recurse=False):
             is_bias = name.endswith("bias")

@@ -1,16 +1,16 @@
 """Distil: use a trained net's probabilities as targets in addition to the labels (Hinton et al. 2015,
 arXiv:1503.02531)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
-from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
+from imagenet_ddp.config.schema.learning import ModelConfig, TeacherConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model, require_image_size
@@ -47,28 +47,33 @@ class Teacher:
 
 
 def make_teacher(
-    config: Mapping[str, Any], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]
+    teacher: TeacherConfig,
+    model_name: str,
+    data: DataConfig,
+    classes: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
 ) -> tuple[Teacher | None, str]:
     """Return (the teacher that the teacher.* keys describe, a sentence about it), or (None, "") if teacher.weights is
     null.
 
-    mean, std: the values that normalise the images. Raises ConfigError if the teacher was trained with other values, or
-    on other classes.
+    model_name: name of the trained net. mean, std: the values that normalise the images. Raises ConfigError if the
+    teacher was trained with other values, or on other classes.
     """
-    teacher, num_classes = config["teacher"], len(classes)
-    if teacher["weights"] is None:
+    num_classes = len(classes)
+    if teacher.weights is None:
         return None, ""
-    name = teacher["name"] or config["model"]["name"]
-    model = {**asdict(ModelConfig(name=name)), "library": teacher["library"], "weights": teacher["weights"]}
-    weights = read_weights("teacher.weights", teacher["weights"], teacher["library"], name)
+    name = teacher.name or model_name
+    model = ModelConfig(name=name, library=teacher.library, weights=teacher.weights)
+    weights = read_weights("teacher.weights", teacher.weights, teacher.library, name)
     usual = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     own = tuple(tuple(weights.facts.data.get(key, usual[key])) for key in usual)
-    if "config" in weights.contents and teacher["name"] is None:  # a checkpoint of this program
-        model = {**model, **weights.contents["config"]["model"]}
-    if model["_target_"]:  # the file names code to call, which the check of allow_targets has not seen
+    if "config" in weights.contents and teacher.name is None:  # a checkpoint of this program
+        model = to_config({**model, **weights.contents["config"]["model"]}, ModelConfig)
+    if model.target:  # the file names code to call, which the check of allow_targets has not seen
         raise ConfigError(
             f"teacher.weights must belong to a network of torchvision or timm, but {weights.origin} belongs to "
-            f"{model['_target_']}. Hint: set teacher.weights=null."
+            f"{model.target}. Hint: set teacher.weights=null."
         )
     if own != (tuple(mean), tuple(std)):
         raise ConfigError(
@@ -76,14 +81,14 @@ def make_teacher(
             f"{shown(mean)} and data.std is {shown(std)}. "
             f"Hint: set 'data.mean={shown(own[0])}' and 'data.std={shown(own[1])}'."
         )
-    net = create_model(model, num_classes, 0, config["data"]["image_size"])
-    for key in ("train_size", "progressive_start"):  # also sees these sizes
-        if config["data"][key]:
-            require_image_size(net, model["name"], f"data.{key}", config["data"][key], whose="teacher")
+    net = create_model(model, num_classes, 0, data.image_size)
+    for key, size in (("train_size", data.train_size), ("progressive_start", data.progressive_start)):
+        if size:  # it also sees these sizes
+            require_image_size(net, model.name, f"data.{key}", size, whose="teacher")
     sentence, head_fits = load_weights_into(net, weights, head_names(net, num_classes), classes)
     if not head_fits:
         raise ConfigError(
             f"teacher.weights must have the {num_classes} classes of the training data, but {weights.origin} has other "
             "classes. Hint: train the teacher on the same data."
         )
-    return Teacher(net, teacher["share"], teacher["temperature"]), f"Teacher: {sentence}"
+    return Teacher(net, teacher.share, teacher.temperature), f"Teacher: {sentence}"

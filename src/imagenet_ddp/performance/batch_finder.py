@@ -2,12 +2,13 @@
 
 import gc
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from lightning.pytorch.utilities.memory import is_oom_error
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.train_step import make_training
 
@@ -41,18 +42,17 @@ def _fits(step: Callable[[int], None], images: int) -> bool:
     return True
 
 
-def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> Callable[[int], None]:
+def cuda_step(config: CommonConfig, precision: str, device: torch.device, copies: int) -> Callable[[int], None]:
     """Return a step function for largest_batch, which runs two updates of a separate net and then frees it. The
     process's random state stays unchanged. A step also fails if it needs more than 90 % of the memory that is free now.
 
     copies: number of additional copies of the weights in a run (DistributedDataParallel's gradients, an average).
     """
-    data = config["data"]
     _release(device)
     usable = USABLE * torch.cuda.mem_get_info(device)[0]
 
     def step(images: int) -> None:
-        config_of_step = {**config, "data": {**data, "batch_size": images}}
+        config_of_step = replace(config, data=replace(config.data, batch_size=images))
         try:
             with torch.random.fork_rng([device]):
                 used = _train(config_of_step, precision, device, copies)
@@ -67,7 +67,7 @@ def cuda_step(config: Mapping[str, Any], precision: str, device: torch.device, c
     return step
 
 
-def _train(config: Mapping[str, Any], precision: str, device: torch.device, copies: int) -> float:
+def _train(config: CommonConfig, precision: str, device: torch.device, copies: int) -> float:
     """Train for two updates, validate a batch, and return the number of bytes of memory needed."""
     training = make_training(config, precision, device, CLASSES)
     training.forward(training.net).backward()  # now with the optimizer's state, made by the first step

@@ -1,10 +1,8 @@
 """Make the training step of a config for step_timer, on its device and with generated images."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import Sizes, mean_and_std, normalise
 from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
 from imagenet_ddp.errors import ConfigError
@@ -15,29 +13,28 @@ from imagenet_ddp.performance.step_timer import Training
 
 AUTOCAST = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 TRUE_PRECISION = {"16-true": torch.float16, "bf16-true": torch.bfloat16, "64-true": torch.float64}
-Config = Mapping[str, Any]
 
 
-def make_training(config: Config, precision: str, device: torch.device, classes: int) -> Training:
+def make_training(config: CommonConfig, precision: str, device: torch.device, classes: int) -> Training:
     """Make the net and the optimizer of the run, and one batch of noise of the largest size in training.
 
     precision: precision of the plan, never auto. classes: number of classes of the net.
 
     Also run the first step. Raises ConfigError if this step does not fit into memory.
     """
-    data, model = config["data"], config["model"]
+    data, model = config["data"], config.model
     size = Sizes.from_options(data).image_size
     torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config["trainer"], device.type))  # as in the run
     net = create_model(model, classes, config["seed"], data["image_size"])
     require_batch(model, net, data["batch_size"], data["progressive_start"] or size)
     net = net.to(device, TRUE_PRECISION.get(precision))
-    kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model["channels_last"]
+    kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model.channels_last
     generator = torch.Generator().manual_seed(config["seed"])
     images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)
     target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
     training = Training(
         net,
-        make_optimizer(config["optim"], net, lr=1e-6, fused=choose_fused(config, device.type, precision)[0]),
+        make_optimizer(config.optim, net, lr=1e-6, fused=choose_fused(config, device.type, precision)[0]),
         images.to(device),
         target.to(device),
         lambda images: normalise(images, *mean_and_std(data), channels_last).to(kind),

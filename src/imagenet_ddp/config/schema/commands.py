@@ -41,7 +41,7 @@ class CommonConfig(Section):
     )
     seed: Annotated[int, integer(0, 2**32 - 1), "Seed of weights, image order and augmentation."] = 0
     allow_targets: Annotated[list[str], Example("[mypkg]"), "Further packages that a _target_ may name."] = field(
-        default_factory=list
+        default_factory=list[str]
     )
     val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of metrics."] = 100
     data: DataConfig = field(default_factory=DataConfig)
@@ -57,10 +57,10 @@ class CommonConfig(Section):
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     nccl: NcclConfig = field(default_factory=NcclConfig)
     callbacks: Annotated[dict[str, Any], "Callbacks, each as NAME: {_target_: CLASS, further arguments}."] = field(
-        default_factory=dict
+        default_factory=dict[str, Any]
     )
     logger: Annotated[dict[str, Any], "Loggers, each as NAME: {_target_: CLASS, further arguments}."] = field(
-        default_factory=dict
+        default_factory=dict[str, Any]
     )
 
 
@@ -222,7 +222,7 @@ class TuneConfig(RunConfig):
     tune: TuneOptions = field(default_factory=TuneOptions)
     search: Annotated[
         dict[str, Any], "Keys to search, each as KEY: {low: A, high: B, log, step} or KEY: [A,B]; see docs/tuning.md."
-    ] = field(default_factory=dict)
+    ] = field(default_factory=dict[str, Any])
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from omegaconf import MISSING
 
-from imagenet_ddp.config.section import Section
+from imagenet_ddp.config.section import Replaceable
 from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer, kind, list_of, matching, number
 
 # config of timm's rand_augment_transform
@@ -22,7 +22,7 @@ _EPOCHS = kind(
 
 
 @dataclass
-class DataConfig(Section):
+class DataConfig(Replaceable):
     name: Annotated[
         str,
         "Source: shapes, imagefolder, imagenet, table, stl10, packed or streamed; any name if _target_ is set.",
@@ -31,7 +31,7 @@ class DataConfig(Section):
     args: Annotated[
         dict[str, Any],
         "Arguments of _target_; streamed: arguments of the file system; table: names of the columns.",
-    ] = field(default_factory=dict)
+    ] = field(default_factory=dict[str, Any])
     root: Annotated[
         str | None, "Folder with train/<class>/ and val/<class>/; table: path of the file; null: the source's default."
     ] = None

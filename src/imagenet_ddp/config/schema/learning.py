@@ -1,15 +1,14 @@
 """Declare the keys of model, compile, optim, schedule, loss, teacher and averaging."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from imagenet_ddp.config.section import Section
-from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, kind, list_of, number
+from imagenet_ddp.config.section import Replaceable, Section
+from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, is_mapping, kind, list_of, number
 
 
 @dataclass
-class ModelConfig(Section):
+class ModelConfig(Replaceable):
     name: Annotated[str, "Classifier of torchvision.models or timm, such as resnet50; any name if _target_ is set."] = (
         "resnet18"
     )
@@ -17,7 +16,7 @@ class ModelConfig(Section):
         str, choice("torchvision", "timm"), "Library of the model: torchvision, or timm (extra timm)."
     ] = "torchvision"
     _target_: Annotated[str | None, "Class of your own network, called with num_classes= and the keys of args."] = None
-    args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict)
+    args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict[str, Any])
     weights: Annotated[
         str | None,
         Example("DEFAULT"),
@@ -77,7 +76,7 @@ class CompileConfig(Section):
 
 
 @dataclass
-class OptimConfig(Section):
+class OptimConfig(Replaceable):
     name: Annotated[
         str,
         "sgd, adamw, adam, nadam or rmsprop; lamb, lars, lion, muon and others of timm.optim; any name if _target_ is "
@@ -86,7 +85,9 @@ class OptimConfig(Section):
     _target_: Annotated[str | None, "Class of your own optimizer, called with params=, lr= and the keys of args."] = (
         None
     )
-    args: Annotated[dict[str, Any], "Further keyword arguments of the optimizer."] = field(default_factory=dict)
+    args: Annotated[dict[str, Any], "Further keyword arguments of the optimizer."] = field(
+        default_factory=dict[str, Any]
+    )
     lr: Annotated[float, number(above=0), "Learning rate for a batch of optim.reference_batch."] = 0.1
     lr_head: Annotated[
         float | None,
@@ -200,7 +201,7 @@ _WEIGHTS = kind(
     "balanced, numbers > 0 by class name, or a list of one per class",
     lambda value: (
         value == "balanced"
-        or list_of(number(above=0), "").accepts(list(value.values()) if isinstance(value, Mapping) else value)
+        or list_of(number(above=0), "").accepts(list(value.values()) if is_mapping(value) else value)
     ),
 )
 

@@ -4,7 +4,6 @@ A test compares both with the signature of Lightning's Trainer, and the defaults
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from imagenet_ddp.config.validators import (
     Example,
     choice,
     integer,
+    is_mapping,
     kind,
     list_of,
     matching,
@@ -25,7 +25,7 @@ from imagenet_ddp.config.validators import (
 
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
 _TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | kind(
-    "{hours:12}", lambda value: isinstance(value, Mapping) and bool(value) and set(value) <= _UNITS
+    "{hours:12}", lambda value: is_mapping(value) and bool(value) and set(value) <= _UNITS
 )
 _SHARE = kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
 _BATCHES = kind("a number of batches (0 or more)", integer(0).accepts) | _SHARE

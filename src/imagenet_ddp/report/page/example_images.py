@@ -119,7 +119,7 @@ class EvaluatedImages:
             for start in range(0, len(own), MAPS_AT_ONCE):
                 few = own[start : start + MAPS_AT_ONCE]
                 images = torch.stack([transform(self._splits[part].read(int(found.index[row]))) for row in few])
-                batch = normalise(images.to(device), transform.mean, transform.std, config["model"]["channels_last"])
+                batch = normalise(images.to(device), transform.mean, transform.std, config.model.channels_last)
                 classes = torch.tensor(found.prediction[few], device=device)
                 for row, image, activation in zip(few, images, class_activation_maps(net, batch, classes), strict=True):
                     uris[row] = data_uri(overlay(image, activation).permute(1, 2, 0).numpy(), 1)
