@@ -56,7 +56,8 @@ def shown(value: Any, *, exact: bool = False) -> str:
 
 def _is_like_another_type(text: str) -> bool:
     with suppress(ValueError):
-        return float(text) is not None
+        float(text)
+        return True
     return text.lower() in ("null", "true", "false")
 
 

@@ -1,5 +1,7 @@
 """Download pretrained weights: from the Hugging Face hub, a URL, torchvision or timm. Each download is announced."""
 
+# pyright: standard
+
 import fcntl
 import hashlib
 import json

@@ -113,6 +113,6 @@ def place_state(optimizer: torch.optim.Optimizer) -> None:
 
 def _timm_optimizer(name: str, groups: Any, **arguments: Any) -> torch.optim.Optimizer:
     import_timm(f"optim.name={name}")
-    from timm.optim import create_optimizer_v2
+    from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 
     return create_optimizer_v2(groups, opt=name, **arguments)

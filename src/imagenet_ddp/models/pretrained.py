@@ -1,5 +1,7 @@
 """Load pretrained weights from a library, which are downloaded once, or from a file."""
 
+# pyright: standard
+
 import argparse
 import math
 from collections import Counter

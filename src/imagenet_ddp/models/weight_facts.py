@@ -1,5 +1,7 @@
 """Find out with which images pretrained weights were trained: their preprocessing, and the names of their classes."""
 
+# pyright: standard
+
 import json
 import math
 from collections.abc import Mapping
