@@ -163,7 +163,7 @@ def make(tmp_path: Path, device: str, loss: dict[str, Any], more: list[L.Callbac
     )  # fmt: skip
     module = ImageClassifier(
         make_net(), CLASSES, NUM_IMAGES, make_optimizer=lambda each: torch.optim.SGD(each, lr=0.1, momentum=0.9),
-        loss=Loss(LossConfig(**loss), CLASSES), teacher=Teacher(make_net(), 0.5, 2.0), val_mirror=True,
+        loss=Loss(LossConfig(**loss), CLASSES), teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
     )  # fmt: skip
     made = Watched.from_options("shapes", num_workers=0, batch_size=NUM_IMAGES, image_size=32, **data)
     assert isinstance(made, Watched)

@@ -26,6 +26,7 @@ EACH: list[dict[str, Any]] = [
     *({"policy": policy} for policy in ("randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")),
     {"policy": "rand-m9-mstd0.5-inc1"},
     {"color_jitter": 0.4}, {"grayscale": 1.0}, {"blur": 1.0}, {"erasing": 1.0}, {"cutout": 12},
+    {"vflip": 1.0}, {"rot90": 1.0},
 ]  # fmt: skip
 
 
@@ -151,6 +152,22 @@ def test_a_probability_is_one(key: str):
     if key == "grayscale":
         grey = applied(Augmentation(FILL, grayscale=1.0), pixels, 0)
         assert (grey == grey[:, :, :1]).all()
+
+
+def test_orientations_are_equally_frequent():
+    """With both flips and turns, each of the eight orientations occurs; with rot90 alone, the four turns."""
+    pixels = photo()
+    turns = [np.rot90(pixels, number).tobytes() for number in range(4)]
+    mirrored = [np.rot90(pixels[::-1], number).tobytes() for number in range(4)]
+    for options, wanted in (
+        ({"vflip": 0.5}, [turns[0], mirrored[0]]),
+        ({"rot90": 1.0}, turns),
+        ({"vflip": 0.5, "rot90": 1.0}, turns + mirrored),
+    ):
+        found = [applied(Augmentation(FILL, **options), pixels, seed).tobytes() for seed in range(400)]
+        assert set(found) == set(wanted)
+        rarest = min(found.count(each) for each in wanted)
+        assert rarest > 0.6 * len(found) / len(wanted), options
 
 
 def test_cutout_erases_one_square_that_an_edge_may_cut():

@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageOps
 
 from imagenet_ddp.data import jpeg_backends
-from imagenet_ddp.data.decode import Reading, UnreadableImage, decode, open_picture
+from imagenet_ddp.data.decode import JpegPicture, Reading, UnreadableImage, decode, open_picture
 
 BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
 BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
@@ -141,6 +141,9 @@ def test_the_cameras_orientation_is_applied_where_that_is_asked_for(kind: str):
             expected = np.array(ImageOps.exif_transpose(image).convert("RGB"))
         found = decode(file.getvalue(), "x", Reading(exif_orientation=True)).permute(1, 2, 0).numpy()
         assert np.array_equal(found, expected), orientation
+        picture = open_picture(file.getvalue(), "x", Reading(exif_orientation=True))
+        # most photographs say that they are upright, and must not take the slow way
+        assert isinstance(picture, JpegPicture) == (kind == "JPEG" and orientation in (1, 9))
         if kind != "TIFF":  # which Pillow turns in any case
             assert decode(file.getvalue(), "x").shape == (3, 40, 64)
 

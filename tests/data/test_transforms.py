@@ -39,10 +39,28 @@ def test_the_short_side_is_resized_to_256_for_224(image_size: int, val_resize: i
 
 def test_the_kept_form_makes_the_same_transform():
     transform = EvalTransform.from_options({**KEYS, "image_size": 64})
-    for each in (transform, EvalTransform(64, 73, MEAN, STD, "bicubic", True)):
+    for each in (transform, EvalTransform(64, 73, MEAN, STD, "bicubic", "pad", 0.5, 1.0, True)):
         assert EvalTransform.from_options(each.as_dict()) == each
     assert transform.as_dict() == {"image_size": 64, "val_resize": 73, "mean": list(MEAN), "std": list(STD),
-                                   "interpolation": "bilinear", "val_mirror": False}  # fmt: skip
+                                   "interpolation": "bilinear", "fit": "crop", "vflip": 0.0,
+                                   "rot90": 0.0, "val_mirror": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(("height", "width"), [(120, 300), (300, 120), (64, 64), (40, 50), (7, 100)])
+def test_the_whole_image_is_seen_with_pad_and_squash(height: int, width: int):
+    image, size = photo(height, width), 64
+    squashed = EvalTransform.from_options({**KEYS, "image_size": size, "fit": "squash"})(image)
+    wanted = v2.functional.resize(image, [size, size], antialias=True)
+    assert (squashed.int() - wanted.int()).abs().max() <= 2
+    padded = EvalTransform.from_options({**KEYS, "image_size": size, "fit": "pad"})(image)
+    tall, wide = size * height // max(height, width), size * width // max(height, width)
+    top, left = (size - tall) // 2, (size - wide) // 2
+    inside = torch.zeros(size, size, dtype=torch.bool)
+    inside[top : top + tall, left : left + wide] = True
+    wanted = v2.functional.resize(image, [tall, wide], antialias=True)
+    assert (padded[:, inside].reshape(3, tall, wide).int() - wanted.int()).abs().max() <= 2
+    border = normalise(padded[None], MEAN, STD, False)[0][:, ~inside]
+    assert border.numel() == 0 or border.abs().max() < 0.5 / 255 / min(STD) + 1e-6
 
 
 @pytest.mark.parametrize(("height", "width"), [(3000, 1), (1, 3000), (1, 1), (7, 5), (63, 200), (64, 64), (375, 500)])

@@ -11,7 +11,7 @@ from imagenet_ddp.engine.predictor import Predictor, eval_transform
 
 def test_typed_keys_change_the_validation_transform() -> None:
     data = {"image_size": 32, "val_resize": 37, "mean": [0.5] * 3, "std": [0.2] * 3, "interpolation": "bicubic",
-            "val_mirror": True}  # fmt: skip
+            "fit": "pad", "vflip": 0.5, "rot90": 0.0, "val_mirror": True}  # fmt: skip
     model = {"library": "torchvision", "name": "resnet18", "_target_": None}
     assert eval_transform(to_config({"data": data, "model": model}, CommonConfig)).as_dict() == data
     # null has the meaning that it has in train and evaluate: 256/224 of the image size, and ImageNet's statistics

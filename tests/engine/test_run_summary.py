@@ -70,7 +70,7 @@ def closed(
             train_images=Targets(2400),
             val_images=Targets(500, picture),
             options={"flip": flip, "augment": "crop", "image_size": 224},
-            eval_transform=SimpleNamespace(image_size=224, resize=256),
+            eval_transform=SimpleNamespace(image_size=224, resize=256, fit="crop"),
             train_transform=AugmentedTransform(SimpleNamespace(), Augmentation((0, 0, 0), "augmix")) if wait else None,  # type: ignore[arg-type]
         ),
         module=SimpleNamespace(num_counted=(500, 1) if num_steps else (0, 0)),
@@ -136,7 +136,7 @@ def test_the_causes_in_the_options_are_named_instead_of_the_labels():
     chance, crop, *_ = closed(375, scores=(0.1, 0.8), image=(1280, 720))[1:]
     assert chance == CHANCE
     assert crop.startswith("Validation sees only the middle 43 % of an image (median).")
-    assert crop.endswith(" or set data.val_resize=224.")
+    assert crop.endswith("set data.fit=pad or data.fit=squash.")
     assert not any("middle" in line for line in closed(375, scores=(0.9, 0.8), image=(1280, 720)))
 
 

@@ -18,16 +18,19 @@ import yaml
 from conftest import Run, clean_environ, small_run
 from helpers import forked_commands
 from PIL import ExifTags, Image
+from torch import nn
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decode import Reading, decode
-from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.engine import exported
 from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
 from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.export import _metadata, export
+from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.models.views import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -256,6 +259,22 @@ def test_the_card_of_the_other_formats(
     if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image
         assert "batch[..., ::-1]" in (tmp_path / "README.md").read_text()
     run_card(tmp_path, photos[0], wanted, turned=turned)
+
+
+@pytest.mark.parametrize(("fit", "rot90"), [("pad", 0.0), ("squash", 0.0), ("pad", 1.0)])
+def test_the_graph_fits_the_image_as_validation_does(fit: str, rot90: float, photos: list[torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    transform = EvalTransform(48, 55, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear", fit, 0, rot90, True)
+    net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(108, 4))
+    program = Classifier(net, transform, "inside").export(None)
+    converted = torch.onnx.export(program, dynamo=True)
+    assert converted is not None
+    for image in [*photos, photos[0][:, :9], photos[0][:, :, :50]]:
+        pixels = normalise(transform(image)[None], transform.mean, transform.std, False)
+        with torch.no_grad():
+            wanted = average_views(net, pixels, transform.views).softmax(1)
+        torch.testing.assert_close(program.module()(whole(image)[None]), wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(converted(whole(image)[None])[0], wanted, atol=2e-3, rtol=0)
 
 
 def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "data.shuffle_window_shards": (_SHARDS,),
     "data.cache_dir": (_STREAMED,),
     "data.cache_gib": (_STREAMED,),
+    "data.val_resize": (_one_of("data.fit", "crop"),),
     "data.crop_scale": (_one_of("data.augment", "crop"),),
     "data.pad": (_one_of("data.augment", "pad_crop"),),
     "data.flip": (_CROPS,),

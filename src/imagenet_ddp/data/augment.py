@@ -22,7 +22,9 @@ from imagenet_ddp.data.transforms import (
     Sizes,
     TrainTransform,
     Transform,
+    filled,
     mean_and_std,
+    mean_colour,
     resize_short_side,
 )
 
@@ -43,12 +45,6 @@ def make_train_transform(data: Mapping[str, Any]) -> Transform:
     given = {field.name: data[field.name] for field in fields(Augmentation) if field.name in data}
     augmentation = Augmentation(fill, noise=noise, **given)
     return AugmentedTransform(base, augmentation) if augmentation else base
-
-
-def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
-    """Return the level of each channel, 0 to 255, that normalisation maps closest to 0. mean: one value per channel,
-    for pixels in 0..1."""
-    return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class PadCrop:
         tall, wide = resized.shape[1:]
         top, left = (generator.randrange(side + 2 * self.pad - size + 1) - self.pad for side in (tall, wide))
         up, down, near, far = max(top, 0), min(top + size, tall), max(left, 0), min(left + size, wide)
-        out.copy_(torch.tensor(self.fill, dtype=torch.uint8).view(3, 1, 1))
+        filled(out, self.fill)
         out[:, up - top : down - top, near - left : far - left] = resized[:, up:down, near:far]
         return flipped
 
@@ -96,11 +92,13 @@ class Augmentation:
     blur: float = 0.0
     erasing: float = 0.0
     cutout: int = 0
+    vflip: float = 0.0
+    rot90: float = 0.0
     interpolation: str = "bilinear"  # of timm's policies
     noise: tuple[Sequence[float], Sequence[float]] | None = None
 
     def __bool__(self) -> bool:
-        return self._of_pillow or self.erasing > 0 or self.cutout > 0
+        return self._of_pillow or max(self.erasing, self.cutout, self.vflip, self.rot90) > 0
 
     @property
     def _of_pillow(self) -> bool:
@@ -122,6 +120,10 @@ class Augmentation:
                 self._erase(pixels)
         if self.cutout:
             self._cut_out(pixels, generator)
+        if self.vflip and generator.random() < self.vflip:
+            pixels.copy_(pixels.flip(1))
+        if self.rot90 and generator.random() < self.rot90:
+            pixels.copy_(pixels.rot90(generator.randrange(4), (1, 2)))
 
     def _changed(self, image: Image.Image, generator: random.Random) -> Image.Image:
         if self.policy == "three_augment":
@@ -153,7 +155,7 @@ class Augmentation:
         the paper (arXiv:1708.04552)."""
         top, left = (generator.randrange(side) - self.cutout // 2 for side in pixels.shape[1:])
         square = pixels[:, max(top, 0) : max(top + self.cutout, 0), max(left, 0) : max(left + self.cutout, 0)]
-        square.copy_(torch.tensor(self.fill, dtype=torch.uint8).view(3, 1, 1))
+        filled(square, self.fill)
 
     # Importing torchvision takes a second, so only the methods that need it import it.
 

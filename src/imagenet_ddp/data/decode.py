@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from imagenet_ddp.data import jpeg_backends, jpeg_bitstream
-from imagenet_ddp.data.pillow import MAX_PIXELS, UnreadableImage, decode_pillow
+from imagenet_ddp.data.pillow import MAX_PIXELS, UnreadableImage, decode_pillow, is_rotated
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,7 +137,7 @@ def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
         and header.num_components in (1, 3)
         and header.precision == 8
         and header.height * header.width <= MAX_PIXELS
-        and not (reading.exif_orientation and b"Exif" in data[: header.data_at])
+        and not (reading.exif_orientation and is_rotated(data[: header.data_at]))
     ):
         scan = jpeg_bitstream.read_scan(data, header) if header.is_one_pass else None
         if scan is not None or (not header.is_one_pass and jpeg_bitstream.has_end(data, header)):

@@ -21,7 +21,7 @@ import warnings
 from contextlib import suppress
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from imagenet_ddp.system.text import first_line
 
@@ -62,6 +62,16 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
             return to_rgb(image, is_deep=is_deep)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
+
+
+def is_rotated(header: bytes) -> bool:
+    """Return whether the EXIF data in the header of a JPEG turn or mirror its pixels."""
+    begin = header.find(b"Exif\0\0")
+    exif = Image.Exif()
+    with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
+        exif.load(header[begin:] if begin >= 0 else b"")
+        return exif.get(ExifTags.Base.Orientation, 1) in range(2, 9)
+    return False
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,7 @@ normalised and converted to float on the device."""
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
@@ -73,6 +73,17 @@ def centre_box(height: int, width: int) -> Box:
     most = LONGEST * min(height, width)
     tall, wide = min(height, most), min(width, most)
     return Box((height - tall) // 2, (width - wide) // 2, tall, wide)
+
+
+def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
+    """Return the level of each channel, 0 to 255, that normalisation maps closest to 0. mean: one value per channel,
+    for pixels in 0..1."""
+    return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
+
+
+def filled(out: Tensor, colour: Sequence[int]) -> Tensor:
+    """Fill `out`, uint8 (3, h, w), with a colour, in place."""
+    return out.copy_(torch.tensor(colour, dtype=torch.uint8).view(3, 1, 1))
 
 
 def whole(image: Tensor) -> Tensor:
@@ -148,8 +159,11 @@ class TrainTransform:
 
 @dataclass(frozen=True)
 class EvalTransform:
-    """Resizes the short side to `resize` pixels, then crops the centre: uint8 (3, H, W) -> uint8 (3, image_size,
-    image_size).
+    """Makes a square of an image: uint8 (3, H, W) -> uint8 (3, image_size, image_size).
+
+    fit: crop (resize the short side to `resize` pixels, then crop the centre), pad (resize the long side to image_size,
+    then add the mean colour on both sides) or squash (resize both sides). views: orientations whose logits are averaged
+    (models/views.py).
 
     The transform is stored in every checkpoint (`as_dict`), so that evaluation and prediction use the same transform as
     validation.
@@ -160,7 +174,10 @@ class EvalTransform:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bilinear"
-    mirror: bool = False  # whether the logits of an image and its mirror image are averaged
+    fit: str = "crop"
+    vflip: float = 0.0
+    rot90: float = 0.0
+    mirror: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for statistics that were stored or passed by a caller, which no command has validated."""
@@ -170,10 +187,16 @@ class EvalTransform:
     @classmethod
     def from_options(cls, data: Mapping[str, Any]) -> "EvalTransform":
         """Make the transform from resolved data.* keys. If val_resize is null, the short side is resized to 256/224 of
-        the image size, as is usual."""
+        the image size, as is usual. Files of earlier versions lack fit, vflip and rot90."""
         size = int(data["image_size"])
         resize = data["val_resize"] or round(size * 256 / 224)
-        return cls(size, int(resize), *mean_and_std(data), data["interpolation"], bool(data["val_mirror"]))
+        more = {key: data[key] for key in ("fit", "vflip", "rot90") if key in data}
+        return cls(size, int(resize), *mean_and_std(data), data["interpolation"], mirror=data["val_mirror"], **more)
+
+    @property
+    def views(self) -> int:
+        """Return how many orientations of an image are averaged: those that the training shows with equal right."""
+        return 1 if not self.mirror else 8 if self.rot90 else 4 if self.vflip else 2
 
     def as_dict(self) -> dict:
         return {
@@ -182,6 +205,9 @@ class EvalTransform:
             "mean": list(self.mean),
             "std": list(self.std),
             "interpolation": self.interpolation,
+            "fit": self.fit,
+            "vflip": self.vflip,
+            "rot90": self.rot90,
             "val_mirror": self.mirror,
         }
 
@@ -189,6 +215,16 @@ class EvalTransform:
         return self.image_size
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random | None = None) -> bool:
+        if self.fit != "crop":
+            box = centre_box(picture.height, picture.width)
+            # pad keeps the ratio of the sides; at least 2 pixels, because torch.export treats a size of 1 on its own
+            longest = max(box.height, box.width) if self.fit == "pad" else 0
+            tall, wide = (max(self.image_size * side // (longest or side), 2) for side in (box.height, box.width))
+            resized = empty(tall, wide, 3)
+            resize_into(resized, picture.region(*box), self.interpolation)
+            top, left = (self.image_size - tall) // 2, (self.image_size - wide) // 2
+            filled(out, mean_colour(self.mean))[:, top : top + tall, left : left + wide] = resized
+            return False
         resized = resize_short_side(picture, self.resize, self.interpolation)
         tall, wide = resized.shape[1:]
         # as in torchvision's CenterCrop

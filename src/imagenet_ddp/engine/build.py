@@ -27,6 +27,7 @@ from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
@@ -115,7 +116,7 @@ def make_module(
         make_optimizer=lambda _: make_optimizer(config.optim, net, **arguments),  # parameter groups need layer names
         loss=Loss(loss, num_classes, num_train_images),
         seed=config["seed"],
-        val_mirror=config["data"]["val_mirror"],
+        val_views=EvalTransform.from_options(data).views,
     )
     if plan.precision.value == "64-true":
         module.double()  # Lightning converts it only after loading a checkpoint, whose weights would be rounded

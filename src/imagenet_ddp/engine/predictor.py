@@ -16,7 +16,7 @@ from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.mirror import average_mirrored
+from imagenet_ddp.models.views import average_views
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.predictions_file import NOT_FINITE
 
@@ -87,7 +87,7 @@ def make_predictor(
     @torch.inference_mode()
     def probabilities(images: list[Tensor]) -> Tensor:
         batch = normalised(images)
-        logits = average_mirrored(net, batch) if transform.mirror else net(batch)
+        logits = average_views(net, batch, transform.views)
         return logits.float().softmax(dim=1).cpu()
 
     def explain(images: list[Tensor], classes: list[int], method: str) -> Tensor:

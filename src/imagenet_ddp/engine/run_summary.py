@@ -131,8 +131,8 @@ def chance_lines(best: float, trained: float, data: ImageDataModule, num_counted
         return causes
     if (share := _visible_share(data)) < 0.6:
         causes.append(
-            f"Validation sees only the middle {percent(share, 0)} of an image (median). If objects are near the edges, "
-            f"resize the images to squares before training, or set data.val_resize={options['image_size']}."
+            f"Validation sees only the middle {percent(share, 0)} of an image (median). "
+            "Hint: if objects are near the edges, set data.fit=pad or data.fit=squash."
         )
     line = f"Val top-1 is no better than always answering the most frequent class ({percent(guess)})"
     line += f"; train top-1 is {percent(trained)}."
@@ -140,8 +140,11 @@ def chance_lines(best: float, trained: float, data: ImageDataModule, num_counted
 
 
 def mirrored_pair(classes: Sequence[str]) -> tuple[str, str] | None:
-    """Return two classes whose names differ in left and right, or are b and d, or p and q; None if there are none."""
+    """Return two classes whose names differ in left and right, or are b and d, p and q, or digits; None if there are
+    none."""
     names = {name.lower(): name for name in classes}
+    if set("25") <= names.keys() <= set("0123456789"):  # digits, of which a mirrored 2 resembles a 5
+        return "2", "5"
     for name in names:
         pattern = "[bdpq]" if len(name) == 1 else "left|right"
         other = re.sub(pattern, lambda found: MIRRORED[found[0]], name)
@@ -153,6 +156,8 @@ def mirrored_pair(classes: Sequence[str]) -> tuple[str, str] | None:
 def _visible_share(data: ImageDataModule) -> float:
     """Return the median share of a validation image's area that the centre crop keeps."""
     shares, images, transform = [], data.val_images, data.eval_transform
+    if transform.fit != "crop":
+        return 1.0
     for index in range(0, len(images), max(len(images) // NUM_VIEWED, 1)):
         try:
             picture = images.open(index)

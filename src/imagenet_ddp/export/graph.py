@@ -1,4 +1,4 @@
-"""Combine the net and the operations around it into one graph: resize, crop, normalisation, mean with the mirror image,
+"""Combine the net and the operations around it into one graph: resize, crop, normalisation, mean over orientations,
 softmax."""
 
 from typing import Any
@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.errors import RunError
+from imagenet_ddp.models.views import oriented
 from imagenet_ddp.system.text import first_line
 
 
@@ -31,8 +32,9 @@ class Classifier(nn.Module):
             images = _resize_and_crop(images, self.transform)
         if self.preprocessing != "outside":
             images = images.float() * self.get_buffer("scale") + self.get_buffer("shift")
-        if self.transform.mirror:  # in one batch, so that the graph holds each layer once, and int8 each weight once
-            logits = self.net(torch.cat([images, images.flip(3)])).unflatten(0, (2, -1)).mean(0)
+        views = oriented(images, self.transform.views)
+        if len(views) > 1:  # in one batch, so that the graph holds each layer once, and int8 each weight once
+            logits = self.net(torch.cat(views)).unflatten(0, (len(views), -1)).mean(0)
         else:
             logits = self.net(images)
         return logits if self.preprocessing == "outside" else logits.softmax(dim=1)
@@ -59,6 +61,10 @@ def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
     """Resize and crop as EvalTransform does, but without branches and floats, so that torch.export can trace it for any
     size."""
     height, width = images.shape[2:]
+    if transform.fit == "squash":
+        return F.interpolate(images, (transform.image_size,) * 2, mode=transform.interpolation, antialias=True)
+    if transform.fit == "pad":
+        return _pad(images, transform)
     short = torch.sym_min(height, width)
     tall, wide = transform.resize * height // short, transform.resize * width // short
     size: Any = (tall, wide)  # these are symbolic integers while torch.export traces
@@ -70,3 +76,19 @@ def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
         # not a slice, which torch.export would specialise on whether it covers the whole axis
         resized = resized.index_select(axis, start + positions)
     return resized
+
+
+def _pad(images: Tensor, transform: EvalTransform) -> Tensor:
+    height, width = images.shape[2:]
+    side = transform.image_size
+    longest = torch.sym_max(height, width)
+    size: Any = tuple(torch.sym_max(side * length // longest, 2) for length in (height, width))
+    padded = F.interpolate(images, size, mode=transform.interpolation, antialias=True)
+    positions = torch.arange(side, device=images.device)
+    is_inside = torch.ones(side, side, dtype=torch.bool, device=images.device)
+    for axis, length in enumerate(size):
+        start = (side - length) // 2
+        padded = padded.index_select(2 + axis, (positions - start).clamp(0, length - 1))
+        is_inside = is_inside & ((positions >= start) & (positions < start + length)).unsqueeze(1 - axis)
+    colour = torch.tensor(mean_colour(transform.mean), dtype=images.dtype, device=images.device)
+    return torch.where(is_inside, padded, colour.view(1, 3, 1, 1))

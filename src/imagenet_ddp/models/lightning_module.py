@@ -14,9 +14,9 @@ from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss, TopKAccuracy
-from imagenet_ddp.models.mirror import average_mirrored
 from imagenet_ddp.models.optimizers import place_state
 from imagenet_ddp.models.teacher import Teacher
+from imagenet_ddp.models.views import average_views
 from imagenet_ddp.system.seeding import hash_seed
 
 
@@ -27,7 +27,8 @@ class ImageClassifier(L.LightningModule):
     with the parameters; returns the optimizer, whose groups have their highest learning rate. The callback LearningRate
     reduces it step by step. loss: the training loss, by default the cross entropy; val/loss is always the cross
     entropy. teacher: a net whose probabilities are targets in addition to the labels. seed: seed of the randomness
-    (dropout) of each step. val_mirror: validate on the mean of the logits of each image and its mirror image.
+    (dropout) of each step. val_views: orientations of each image whose logits are averaged in
+    validation (views.py).
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks. With k < 5 classes, val/top5 is the top-k
     accuracy. training_step logs nothing itself, because logging would cost 2 ms per step and, with a progress bar,
@@ -44,7 +45,7 @@ class ImageClassifier(L.LightningModule):
         loss: Loss | None = None,
         teacher: Teacher | None = None,
         seed: int = 0,
-        val_mirror: bool = False,
+        val_views: int = 1,
     ):
         super().__init__()
         self.net = net
@@ -55,7 +56,7 @@ class ImageClassifier(L.LightningModule):
         self.loss = loss or Loss(LossConfig(), num_classes)
         self.teacher = teacher
         self._seed = seed
-        self._val_mirror = val_mirror
+        self._val_views = val_views
         # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
         self.top1 = TopKAccuracy(num_classes, 1)
         self.top5 = TopKAccuracy(num_classes, self.top_k)
@@ -162,7 +163,7 @@ class ImageClassifier(L.LightningModule):
         if not counted:  # this rank has no validation image
             return None
         images = batch["image"]
-        logits = _at_least_float32((average_mirrored(self, images) if self._val_mirror else self(images))[:counted])
+        logits = _at_least_float32(average_views(self, images, self._val_views)[:counted])
         target = batch["target"][:counted]
         self.top1.update(logits, target)
         self.top5.update(logits, target)

@@ -80,7 +80,16 @@ class DataConfig(Replaceable):
     interpolation: Annotated[
         str, choice("bilinear", "bicubic"), "Interpolation of resized images, in training and validation."
     ] = "bilinear"
-    val_mirror: Annotated[bool, "In validation, average the logits of each image and its mirror image."] = False
+    fit: Annotated[
+        str,
+        choice("crop", "pad", "squash"),
+        "Validation: crop the centre, pad the whole image with the mean colour, or squash it to a square.",
+    ] = "crop"
+    val_mirror: Annotated[
+        bool,
+        "In validation, average the logits of each image and its mirror image; with vflip, also upside down; with "
+        "rot90, all eight orientations.",
+    ] = False
     augment: Annotated[
         str,
         choice("crop", "pad_crop", "none"),
@@ -92,6 +101,10 @@ class DataConfig(Replaceable):
     )
     pad: Annotated[int, integer(0), Example("4"), "pad_crop: pixels of mean colour added on each side."] = 4
     flip: Annotated[float, number(0, 1), "Probability of a horizontal flip."] = 0.5
+    vflip: Annotated[float, number(0, 1), Example("0.5"), "Probability of a vertical flip, for aerial images."] = 0.0
+    rot90: Annotated[
+        float, number(0, 1), Example("1"), "Probability of a turn by 0, 90, 180 or 270°, for aerial images."
+    ] = 0.0
     policy: Annotated[
         str,
         choice("none", "randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")

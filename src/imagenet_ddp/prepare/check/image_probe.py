@@ -4,17 +4,19 @@ import hashlib
 from typing import Any, NamedTuple
 
 from imagenet_ddp.data.decode import JpegPicture, UnreadableImage, decode_whole, open_picture
-from imagenet_ddp.data.pillow import assumed
+from imagenet_ddp.data.pillow import assumed, is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages
 
 OUT_OF_MEMORY = "MemoryError"
+JPEG, HEADER_BYTES = b"\xff\xd8", 65536  # signature; where EXIF data are, at the beginning of the file
+IGNORED = "which is ignored (data.exif_orientation=true rotates them)"
 
 
 class Probe(NamedTuple):
     """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
     file's bytes, or of the pixels if there is no file; 0 if they could not be read. assumed: what was assumed to decode
-    it (pixel_types.assumptions)."""
+    it (pillow.assumptions)."""
 
     reason: str | None
     content_hash: int = 0
@@ -30,8 +32,11 @@ def probe_image(images: Images, index: int) -> Probe:
             content = _content_hash(data)
             picture = open_picture(data, images.path(index), images.reading)
             decode_whole(picture)
-            if not isinstance(picture, JpegPicture):
-                return Probe(None, content, tuple(assumed(data)))
+            notes = [] if isinstance(picture, JpegPicture) else assumed(data)
+            if data.startswith(JPEG) and is_rotated(data[:HEADER_BYTES]):
+                is_read = images.reading.exif_orientation
+                notes.append(f"have an EXIF orientation, {'as which they are rotated' if is_read else IGNORED}")
+            return Probe(None, content, tuple(notes))
         else:
             images.verify(index)
             pixels, data = images.read(index), images.encoded(index)
