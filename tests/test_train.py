@@ -563,13 +563,31 @@ def test_a_picture_that_cannot_be_written(run: Run, tree: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_mirrored_validation_is_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*small_run("model.name=resnet18"), f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true"]
+def test_class_folders_alone_are_split_and_evaluated_on_the_same_share(run: Run, tree: Path, tmp_path: Path) -> None:
+    """Two jobs, because Hydra composes those of a sweep on its own."""
+    options = [*small_run("model.name=resnet18"), f"data.root={tree}/train", "trainer.max_epochs=1"]
+    (tmp_path / "photos").symlink_to(tree / "train")
+    options[-2] = "data.root=photos"
+    result = succeeded(run("train", "-m", "seed=0,1", *options, "hydra.sweep.dir=r"))
+    assert result.stdout.count("20 % of each class of photos is kept for validation.") == 2
+    for job in "01":
+        validated = float(rows(tmp_path / "r" / job)[-1]["val/loss"])
+        succeeded(run("evaluate", f"checkpoint=r/{job}/checkpoints/last.ckpt", f"hydra.run.dir=e{job}"))
+        evaluated = json.loads((tmp_path / f"e{job}" / "evaluation.json").read_text())
+        assert evaluated["num_val_images"] == 6  # 2 of each class
+        assert evaluated["val/loss"] == pytest.approx(validated, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_fit_and_the_views_are_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
+    options = [*small_run("model.name=resnet18"), f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true",
+               "data.fit=pad", "data.rot90=1", "data.vflip=0.5"]  # fmt: skip
+    options.remove("data.val_resize=32")
     succeeded(run("train", *options, "hydra.run.dir=r"))
     validated = float(rows(tmp_path / "r")[-1]["val/loss"])
     losses = {}
-    for name, typed in (("kept", []), ("typed", ["data.val_mirror=false"])):
+    for name, typed in (("kept", []), ("one", ["data.val_mirror=false"]), ("crop", ["data.fit=crop"])):
         succeeded(run("evaluate", "checkpoint=r/checkpoints/last.ckpt", *typed, f"hydra.run.dir={name}"))
         losses[name] = json.loads((tmp_path / name / "evaluation.json").read_text())["val/loss"]
     assert losses["kept"] == pytest.approx(validated, rel=1e-6)
-    assert losses["typed"] != pytest.approx(validated, rel=1e-6)
+    assert losses["one"] != pytest.approx(validated, rel=1e-6) != losses["crop"]

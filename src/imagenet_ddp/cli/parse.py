@@ -4,6 +4,7 @@ hydra.main stops at its first error, with exit code 1 and a folder left behind. 
 first (compose.py), and the composed config is validated (validate.py).
 """
 
+import contextlib
 import pickle
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
 from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.data.sources.registry import options_for
+from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.launchers import slurm_env
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
@@ -119,7 +120,16 @@ def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictCo
             f"data=, small images would be generated there. Hint: set {shlex.join(options)}.",
             *more,
         ]
+    if verb not in (*commands.USE_MODEL, "evaluate"):
+        set_implied(config)
     return config, mistakes
+
+
+def set_implied(config: DictConfig) -> None:
+    """Set the data.* keys that follow from what is found in data.root, unless a checkpoint provides them."""
+    with contextlib.suppress(OmegaConfBaseException, OSError):  # validate() reports both
+        if config.get("resume") in (None, "auto"):
+            config.data.update(implied(config.data))
 
 
 def _validate_job(

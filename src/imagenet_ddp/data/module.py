@@ -19,7 +19,7 @@ from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.mixing import Mixing
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.registry import implied, open_source
 from imagenet_ddp.data.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.transforms import EvalTransform, Transform, normalise
 from imagenet_ddp.data.validate import validate
@@ -95,6 +95,7 @@ class ImageDataModule(L.LightningDataModule):
                 f"data options must be among {known}, got {', '.join(unknown)}. Hint: remove the unknown options."
             )
         data = {**group, "name": name, "root": None if root is None else str(root), **options}
+        data |= implied(data)
         config = {"data": data, "seed": seed, "trainer": {"accelerator": "auto"}}
         if mistakes := validate(config, os.environ):
             raise ConfigError(mistakes)

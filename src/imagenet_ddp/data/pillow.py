@@ -66,10 +66,11 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
 
 def is_rotated(header: bytes) -> bool:
     """Return whether the EXIF data in the header of a JPEG turn or mirror its pixels."""
-    begin = header.find(b"Exif\0\0")
+    if (begin := header.find(b"Exif\0\0")) < 0:
+        return False
     exif = Image.Exif()
     with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
-        exif.load(header[begin:] if begin >= 0 else b"")
+        exif.load(header[begin:])
         return exif.get(ExifTags.Base.Orientation, 1) in range(2, 9)
     return False
 

@@ -192,6 +192,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
     for_job = replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=(None,))
 
     def task(config: DictConfig) -> float | None:
+        parse.set_implied(config)  # Hydra has composed it again
         # a launcher may run this on another machine, in a copy of this process
         signals = Signals().install()
         hydra = HydraConfig.get()

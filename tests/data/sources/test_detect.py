@@ -12,7 +12,7 @@ from imagenet_ddp.data.sources.registry import name_of, options_for
         (["train/cat/", "val/cat/"], ["data=imagefolder", "data.root={}"]),
         (["train/n01440764/", "val/n01440764/"], ["data=imagefolder", "data.root={}"]),
         (["train/cat/"], ["data=imagefolder", "data.root={}", "data.val_fraction=0.1"]),
-        (["cat/", "dog/"], ["data=imagefolder", "data.root={}", "data.train_dir=.", "data.val_fraction=0.1"]),
+        (["cat/", "dog/"], ["data=imagefolder", "data.root={}"]),
         (["Data/CLS-LOC/train/"], ["data=imagenet", "data.root={}/Data/CLS-LOC"]),
         (["packed.json"], ["data=packed", "data.root={}"]),
         (["labels.csv", "1.jpg"], ["data=imagefolder", "data.root={}"]),

@@ -11,6 +11,7 @@ import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.data.sources.registry import implied
 from imagenet_ddp.data.validate import validate
 
 
@@ -80,7 +81,6 @@ def test_class_folders_are_scored_whole(tmp_path: Path):
 @pytest.mark.parametrize(
     ("made", "root", "typed"),
     [
-        (["p"], "p", {}),
         (["p/train"], "p", {}),
         (["p/train"], "p/train", {}),
         (["p/train", "p/test"], "p", {"train_dir": ".", "val_fraction": 0.2}),
@@ -144,6 +144,26 @@ def test_two_classes_are_needed():
         "at least two classes, but contains only cat. Hint: add images of another class as p/train/<class>/."
     )
     assert mistakes("p", "evaluate") == []
+
+
+@pytest.mark.parametrize(
+    ("made", "typed", "expected"),
+    [
+        (["p"], {}, {"train_dir": ".", "val_fraction": 0.2}),
+        (["p"], {"val_fraction": 0.4}, {"train_dir": ".", "val_fraction": 0.4}),
+        (["p"], {"train_dir": "photos"}, {}),
+        (["p"], {"val_dir": "test"}, {}),
+        (["p"], {"name": "imagenet"}, {}),
+        (["p/train"], {}, {}),
+        (["p/train", "p/valid"], {}, {}),
+        (["p/test"], {}, {}),
+        ([], {}, {}),
+    ],
+)
+def test_class_folders_alone_are_split(made: list[str], typed: dict[str, Any], expected: dict[str, Any]):
+    make(*made)
+    assert implied(options("p", typed)) == expected
+    assert not expected or mistakes("p", **expected) == []
 
 
 def test_the_test_images_are_left_alone_by_a_share():

@@ -203,7 +203,8 @@ class DataConfig(Replaceable):
         str, choice("auto", "simplejpeg", "torchvision", "pillow"), "JPEG decoder; auto: the fastest that works here."
     ] = "auto"
     exif_orientation: Annotated[
-        bool, "Rotate images by their EXIF orientation; false: use the pixels as stored, as is usual for ImageNet."
+        bool,
+        "Rotate images by their EXIF orientation (folders and tables); false: use the pixels as stored (ImageNet).",
     ] = False
     on_bad_image: Annotated[
         str,

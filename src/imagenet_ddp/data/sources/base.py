@@ -142,6 +142,11 @@ class SourceType:
         """Open the source. Raises ConfigError for what can be found only by opening it."""
         raise NotImplementedError
 
+    def implied(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data.* keys, with their values, that follow from what is found in data.root. They are set before
+        the checks, in every command that trains."""
+        return {}
+
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         """Return the options to type for a folder or file of this kind, or []. root: as typed; folder: its path.
         otherwise: the value of data= if the content fits several."""

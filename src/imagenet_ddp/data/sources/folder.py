@@ -11,7 +11,14 @@ from typing import Any
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Source, SourceType, one_form
 from imagenet_ddp.data.sources.files import FileImages, describe_left_out, digest, list_images
-from imagenet_ddp.data.sources.layout import Layout, find_layout, inner_folder, is_split, splits_in
+from imagenet_ddp.data.sources.layout import (
+    Layout,
+    class_folders_or_none,
+    find_layout,
+    inner_folder,
+    is_split,
+    splits_in,
+)
 from imagenet_ddp.data.sources.listing import (
     class_folders,
     foreign_classes,
@@ -23,11 +30,12 @@ from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import describe_path
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
+OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
 USUAL = {"train_dir": "train", "val_dir": "val", "val_fraction": None}
 
 
@@ -60,6 +68,16 @@ class ImageFolder(SourceType):
         what = "is a file" if root.exists() else "does not exist"
         return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
 
+    def implied(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """If data.root itself contains the class folders, keep a share of each class for validation."""
+        root = Path(data["root"] or "")
+        if data["name"] != "imagefolder" or (data["train_dir"], data["val_dir"]) != ("train", "val"):
+            return {}
+        layout = find_layout({**data, "root": str(root)})
+        if layout.train.is_dir() or layout.val.is_dir() or splits_in(root) or len(class_folders_or_none(root)) < 2:
+            return {}
+        return {"train_dir": ".", "val_fraction": data["val_fraction"] or OWN_SHARE}
+
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         if (folder / KAGGLE / "train").is_dir():
             return ["data=imagenet", f"data.root={Path(root) / KAGGLE}"]
@@ -73,8 +91,9 @@ class ImageFolder(SourceType):
         if len(classes) == 1 and not is_split(classes[0]) and class_folders(folder / classes[0]):
             return self.recognise(str(Path(root) / classes[0]), folder / classes[0], otherwise)
         if classes and not layout.val.is_dir():  # the folder itself contains the class folders
-            options = ["data.train_dir=.", "data.val_fraction=0.1"]
-            return [f"data={_by_names(folder, otherwise)}", f"data.root={root}", *options]
+            name = _by_names(folder, otherwise)
+            options = ["data.train_dir=.", "data.val_fraction=0.1"] if name == "imagenet" else []
+            return [f"data={name}", f"data.root={root}", *options]
         return []
 
     def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
@@ -85,6 +104,7 @@ class ImageFolder(SourceType):
         if data["val_fraction"] is not None:
             classes = _classes(layout.train)
             whole = list_images(layout.train, classes, reading)
+            notes.append(f"{percent(data['val_fraction'], 0)} of each class of {layout.train} is kept for validation.")
             train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
             return Source(classes, train, val, notes=[*notes, *_notes(whole)], digest=digits)
         classes = _classes(layout.train if need_train else layout.val)
@@ -119,8 +139,6 @@ class ImageFolder(SourceType):
                 f"({describe_path(layout.val)}), got {data['val_fraction']}. Hint: set data.val_fraction=null to use "
                 "that folder."
             )
-        if (need_train or is_share) and (mistake := self._classes_in_root(layout, data)):
-            return [*found, mistake]
         train = val = None
         if need_train or is_share:
             train, more = self._read_classes(layout.train, "data.train_dir", data, need_train)
@@ -131,21 +149,6 @@ class ImageFolder(SourceType):
         if train and val:
             found += _overlap(layout, data) or foreign_classes(train, val)
         return found
-
-    def _classes_in_root(self, layout: Layout, data: Mapping[str, Any]) -> str:
-        """Return one message if data.root itself contains the class folders, instead of one for each folder that is
-        missing; else ""."""
-        is_missing = not layout.train.is_dir() and not layout.val.is_dir()
-        if not is_missing or not (options := self._options(data)):
-            return ""
-        root, folder = Path(data["root"]), f"{data['train_dir']}/"
-        classes = class_folders(root)
-        folders = folder if data["val_fraction"] is not None else f"{folder} and {data['val_dir']}/"
-        return (
-            f"data.root must contain {folders}, but {describe_path(root)} has "
-            f"{count_noun(len(classes), 'class folder')} ({shorten_list(classes)}) and no {folder}. "
-            f"Hint: set `{shlex.join(options)}`."
-        )
 
     def _options(self, data: Mapping[str, Any]) -> list[str]:
         """Return the options that the content of data.root requires, without those that are set already."""

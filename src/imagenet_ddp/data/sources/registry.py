@@ -57,6 +57,11 @@ def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
     return [f"data={otherwise}", f"data.root={root}"]
 
 
+def implied(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return SourceType.implied of this data."""
+    return {} if data["_target_"] or data["name"] not in SOURCES else source_type(data["name"]).implied(data)
+
+
 def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, verb: str = "train") -> "Source":
     """Open the source. data: the resolved data.* keys. verb: as in SourceType. Raises ConfigError for
     mistakes that can be found only by opening the source."""
