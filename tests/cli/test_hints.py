@@ -189,10 +189,8 @@ LINES = [
     Case("checkpoint=x.ckpt images=pets format=xml top_k=0", verb="predict"),
     # ---- images
     *(Case(line) for line in (
-        "data.root=pets", "data.root=imagenet", "data.root=no_val", "data.root=classes", "data.root=gone",
+        "data.root=pets", "data.root=imagenet", "data.root=no_val", "data.root=gone",
         "data=shapes data.root=pets", "data=imagefolder", "data=imagefolder data.root=gone",
-        "data=imagefolder data.root=x.ckpt", "data=imagefolder data.root=no_val", "data=imagefolder data.root=classes",
-        "data=imagefolder data.root=classes data.val_fraction=0.2",
         "data=imagefolder data.root=pets data.val_fraction=0.1", "data=imagenet data.root=pets",
         "data.fold=3", "data.val_resize=10",
         "data.progressive_start=32",

@@ -17,7 +17,7 @@ from imagenet_ddp.tune import options as tune_options
 # What makes the condition of a key false, where the defaults do not.
 FALSE = {
     "data.crop_scale": ["data.augment=none"], "data.flip": ["data.augment=none"],
-    "data.train_size": ["data.augment=none"],
+    "data.train_size": ["data.augment=none"], "data.val_resize": ["data.fit=pad"],
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
     "optim.momentum": ["optim=adamw"], "optim.nesterov": ["optim=adamw"], "optim.betas": ["optim=sgd"],
     "optim.eps": ["optim=sgd"], "optim.weight_decay": ["optim._target_=torch.optim.Adam"],
