@@ -178,8 +178,8 @@ def _keys(group: str, names: str) -> tuple[str, ...]:
 OF_TRAINING = (
     "optim", "schedule", "loss", "teacher", "averaging", "callbacks",
     *_keys("data", "augment crop_scale pad flip policy policy_ops policy_magnitude autoaugment color_jitter grayscale "
-                   "blur erasing erasing_fill cutout vflip rot90 sampling repeats mixup_alpha cutmix_alpha mix_probability "
-                   "train_size progressive_start progressive_epochs shuffle_window_shards"),
+                   "blur erasing erasing_fill cutout vflip rot90 sampling repeats mixup_alpha cutmix_alpha "
+                   "mix_probability train_size progressive_start progressive_epochs shuffle_window_shards"),
     *_keys("model", "freeze unfreeze_epoch batch_norm head drop_path zero_init_last activation_checkpointing"),
     *_keys("trainer", "max_epochs min_epochs max_steps min_steps max_time limit_train_batches val_check_interval "
                       "check_val_every_n_epoch num_sanity_val_steps accumulate_grad_batches gradient_clip_val "
