@@ -159,11 +159,12 @@ def test_orientations_are_equally_frequent():
     pixels = photo()
     turns = [np.rot90(pixels, number).tobytes() for number in range(4)]
     mirrored = [np.rot90(pixels[::-1], number).tobytes() for number in range(4)]
-    for options, wanted in (
+    cases: list[tuple[dict[str, Any], list[bytes]]] = [
         ({"vflip": 0.5}, [turns[0], mirrored[0]]),
         ({"rot90": 1.0}, turns),
         ({"vflip": 0.5, "rot90": 1.0}, turns + mirrored),
-    ):
+    ]
+    for options, wanted in cases:
         found = [applied(Augmentation(FILL, **options), pixels, seed).tobytes() for seed in range(400)]
         assert set(found) == set(wanted)
         rarest = min(found.count(each) for each in wanted)

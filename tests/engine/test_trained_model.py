@@ -121,7 +121,8 @@ def test_real_weights_are_as_good_as_in_timm(shared_data: Path, tmp_path: Path, 
     names = ([name for name in state if "num_batches" not in name] for state in (own, source))
     net.load_state_dict(own | {name: source[other] for name, other in zip(*names, strict=True)})
     torch.save(net.state_dict(), tmp_path / "lite0.pt")
-    transform, wordnet_ids = create_transform(**resolve_model_data_config(net)), list(class_labels())
+    transform: Any = create_transform(**resolve_model_data_config(net))
+    wordnet_ids = list(class_labels())
     photos = sorted((shared_data / "imagenette600/val").rglob("*.JPEG"))[::4]
     with torch.inference_mode():
         net.eval()
