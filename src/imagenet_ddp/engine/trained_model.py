@@ -33,7 +33,7 @@ class TrainedModel:
     origin: the file, or the name of the weights in their library. what: in how far it was trained, for the log.
     weights: tensors by the net's own names. contents: this project's part of a checkpoint; {} for other weights.
     is_best: whether these are the weights of contents["best_top1"]. has_names: whether the names of the classes are
-    known, else they are numbers. notes: lines for the log.
+    known, else they are numbers. notes: lines for the log. epochs: those that were trained; None if unknown.
     """
 
     origin: str
@@ -45,11 +45,7 @@ class TrainedModel:
     is_best: bool = False
     has_names: bool = True
     notes: tuple[str, ...] = ()
-
-    @property
-    def epochs(self) -> int | None:
-        """The number of trained epochs, None if unknown."""
-        return self.contents["epoch"] + 1 if self.contents else None
+    epochs: int | None = None
 
     def positions(self, source: "Source") -> np.ndarray:
         """Return the positions of a source's classes among those of the net. Raises ConfigError if the net does not
@@ -74,8 +70,10 @@ def load(config: Mapping[str, Any], path: Path | None) -> TrainedModel:
             key.removeprefix(prefix): each for key, each in stored["state_dict"].items() if key.startswith(prefix)
         }
         is_best = contents["monitor"] == "val/top1" and contents["best_step"] == stored["global_step"]
-        what = f"epoch {contents['epoch'] + 1}, imagenet_ddp {contents['version']}"
-        return TrainedModel(str(path), what, weights, contents["classes"], contents["labels"], contents, is_best)
+        epochs = contents["epoch"] + 1 if stored["global_step"] else 0
+        what = f"epoch {epochs}, imagenet_ddp {contents['version']}"
+        names = contents["classes"], contents["labels"]
+        return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs)
     return _of_weights(config, read_other(config["model"], path))
 
 
@@ -119,7 +117,7 @@ def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) 
         return
     data, is_training = config.data, request.verb == "train"
     usual = {"image_size": (224,), "val_resize": (None, round(data.image_size * 256 / 224)),
-             "interpolation": ("bilinear",), "mean": (None,), "std": (None,)}  # fmt: skip
+             "interpolation": ("bilinear",), "fit": ("crop",), "mean": (None,), "std": (None,)}  # fmt: skip
 
     def is_free(key: str) -> bool:
         return typed_value(request, f"data.{key}") is None and not (is_training and data[key] not in usual[key])

@@ -20,15 +20,14 @@ KEY = "imagenet_ddp"  # of this project's part of a checkpoint, and of the metad
 class Facts:
     """What is known of pretrained weights. Empty fields are unknown.
 
-    origin: whose facts these are. data: values of data.*, by the keys of EvalTransform.as_dict. note: what this
-    program does otherwise. classes, labels: names of the outputs, and the same for display.
+    origin: whose facts these are. data: values of data.*, by the keys of EvalTransform.as_dict. classes, labels: names
+    of the outputs, and the same for display.
     """
 
     origin: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    note: str = ""
 
     def data_at(self, image_size: int) -> dict[str, Any]:
         """Return the values of data.* for images of another size, with the same share of the image in the crop."""
@@ -45,12 +44,11 @@ class Facts:
         other = [f"data.{key}={shown(data[key])}" for key in own if data[key] not in (None, here[key])]
         if data["image_size"] != own["image_size"]:
             other.insert(0, f"data.image_size={data['image_size']}")
-        line = (
-            f"Images as for {self.origin}: {own['image_size']} pixels from a short side of {own['val_resize']}, "
-            f"{own['interpolation']}, mean {shown(own['mean'])}, std {shown(own['std'])}"
-            f"{', except ' + ', '.join(other) if other else ''}."
-        )
-        return [line + (f" {self.note}" if self.note else "")]
+        how = f"from a short side of {own['val_resize']}" if own["fit"] == "crop" else f"(data.fit={own['fit']})"
+        return [
+            f"Images as for {self.origin}: {own['image_size']} pixels {how}, {own['interpolation']}, "
+            f"mean {shown(own['mean'])}, std {shown(own['std'])}{', except ' + ', '.join(other) if other else ''}."
+        ]
 
 
 def of_torchvision(name: str, weights: Any = None) -> Facts:
@@ -60,7 +58,7 @@ def of_torchvision(name: str, weights: Any = None) -> Facts:
     seen = weights.transforms()
     data = {
         "image_size": seen.crop_size[0], "val_resize": seen.resize_size[0], "interpolation": seen.interpolation.value,
-        "mean": list(seen.mean), "std": list(seen.std),
+        "fit": "crop", "mean": list(seen.mean), "std": list(seen.std),
     }  # fmt: skip
     return Facts(f"torchvision's {name} {weights.name}", data)
 
@@ -77,9 +75,9 @@ def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None
     data = {
         "image_size": size, "val_resize": math.floor(size / seen["crop_pct"]),
         "interpolation": "bilinear" if seen["interpolation"] == "bilinear" else "bicubic",
+        "fit": "squash" if (seen["crop_mode"], seen["crop_pct"]) == ("squash", 1) else "crop",
         "mean": list(seen["mean"]), "std": list(seen["std"]),
     }  # fmt: skip
-    note = "timm squashes images to a square, here the centre is cut out." if seen["crop_mode"] == "squash" else ""
     classes = list(values.get("label_names") or [])
     shown_as = values.get("label_descriptions") or {}
     labels = [shown_as.get(each, each) for each in classes]
@@ -88,7 +86,7 @@ def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None
         info = timm.data.ImageNetInfo(subset)
         classes, labels = info.label_names(), info.label_descriptions()
     tag = f".{config.tag}" if config.tag else ""
-    return Facts(origin or f"timm's {config.architecture}{tag}", data, classes, list(labels), note)
+    return Facts(origin or f"timm's {config.architecture}{tag}", data, classes, list(labels))
 
 
 def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> Facts:
@@ -96,7 +94,8 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
     the tensors; library: "" for a net of the user's own."""
     own = stored.get(KEY)
     if isinstance(own, Mapping) and isinstance(own.get("eval_transform"), Mapping):
-        data = {key: own["eval_transform"][key] for key in ("image_size", "val_resize", "interpolation", "mean", "std")}
+        data = {"fit": "crop", **own["eval_transform"]}
+        data = {key: data[key] for key in ("image_size", "val_resize", "interpolation", "fit", "mean", "std")}
         return Facts(origin, data, list(own["classes"]), list(own["labels"]))
     of_net = of_timm(name) if library == "timm" else of_torchvision(name) if library else Facts()
     classes = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
@@ -104,7 +103,7 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
         classes = sorted(classes, key=classes.__getitem__)
     if not (isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)):
         classes = []
-    return Facts(of_net.origin, of_net.data, list(classes), list(classes), of_net.note)
+    return Facts(of_net.origin, of_net.data, list(classes), list(classes))
 
 
 def metadata_entry(text: str | None) -> dict[str, Any]:
