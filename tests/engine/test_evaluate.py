@@ -138,7 +138,7 @@ def test_a_subset_of_the_classes_from_a_table(run: Run, tree: Path, checkpoint: 
         "data.num_workers=0", "hydra.run.dir=e",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Only 2 of the checkpoint's 3 classes can be predicted (classes=subset).\n" in done.stdout
+    assert "Only 2 of its 3 classes can be predicted (classes=subset).\n" in done.stdout
     assert re.search(r"^top-1 \d+\.\d\d % \| loss ", done.stdout, re.MULTILINE), "top-2 of 2 classes is left out"
     logits = logits_of(checkpoint, paths, mirror=False)
     logits[:, CLASSES.index("dog")] = float("-inf")
