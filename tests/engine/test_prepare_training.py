@@ -9,7 +9,9 @@ import pytest
 import torch
 from conftest import SMALL, Run, small_run, write_images
 
-from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.learning import AveragingConfig, ModelConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.engine.prepare_training import _require_forgetting
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
@@ -123,10 +125,9 @@ def test_a_constant_decay_must_forget_the_first_weights_before_the_run_ends(
     """By whichever of trainer.max_epochs and trainer.max_steps ends it. An epoch has 10 steps of 8 images."""
 
     def require(decay: float) -> None:
-        averaging = {"name": "ema", "decay": decay, "warmup": False, "every_n_steps": 1}
-        trainer = {"max_epochs": max_epochs, "max_steps": max_steps}
-        plan: Any = SimpleNamespace(config={"averaging": averaging, "trainer": trainer}, averaging_start_epoch=0,
-                                    global_batch_size=8)  # fmt: skip
+        averaging = AveragingConfig(name="ema", decay=decay, warmup=False, every_n_steps=1)
+        config = TrainConfig(averaging=averaging, trainer=TrainerConfig(max_epochs=max_epochs, max_steps=max_steps))
+        plan: Any = SimpleNamespace(config=config, averaging_start_epoch=0, global_batch_size=8)
         _require_forgetting(plan, 77)
 
     if num_updates is None:

@@ -48,8 +48,9 @@ def train_of(source: Source) -> PackedImages:
 
 @pytest.fixture(scope="module")
 def as_it_is(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Raw pixels of the sizes they had."""
-    return packed(tree, tmp_path_factory.mktemp("raw") / "out", "prepare.form=raw", "prepare.short_side=0")
+    """Raw pixels of the sizes they had, as they were stored."""
+    options = ("prepare.form=raw", "prepare.short_side=0", "data.exif_orientation=false")
+    return packed(tree, tmp_path_factory.mktemp("raw") / "out", *options)
 
 
 @pytest.fixture(scope="module")

@@ -327,10 +327,11 @@ def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys:
 
 
 def test_a_bad_image_of_a_table_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    write_images(tmp_path / "train", {"cat": 2})
+    write_images(tmp_path / "train", {"cat": 2, "dog": 1})
     write_images(tmp_path / "val", {"cat": 1})
     (tmp_path / "train/cat/001.jpg").write_bytes(b"no image")
     lines = ["train/cat/000.jpg,cat,train", "train/cat/001.jpg,cat,train", "val/cat/000.jpg,cat,val"]
+    lines.append("train/dog/000.jpg,dog,train")
     (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *lines]))
     assert packs(tmp_path / "t.csv", tmp_path / "out", "data=table") == 1
     assert f"\n  {tmp_path}/train/cat/001.jpg: it is not an image" in capsys.readouterr().err
