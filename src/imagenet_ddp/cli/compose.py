@@ -88,9 +88,8 @@ class Composer:
 
     def quoted(self, words: Sequence[str]) -> list[str]:
         """Return the words of a command line, with quotes around text that Hydra would read as something else."""
-        columns = (
-            [f"data.args.{name}" for name in COLUMNS] if "data=table" in words else []
-        )  # names of columns are text
+        # the names of columns are text
+        columns = [f"data.args.{name}" for name in COLUMNS] if "data=table" in words else []
         return [text_values.quote(word, self.verb, self._parsed, columns) for word in words]
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:

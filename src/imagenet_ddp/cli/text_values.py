@@ -33,7 +33,7 @@ def quote(option: str, verb: str, parse: Parse, texts: Collection[str] = ()) -> 
     """
     name, equals, value = option.partition("=")
     path = name.lstrip("+")
-    key = _declared(verb).get("data.val_dir" if path in texts else path)
+    key = _TEXT if path in texts else _declared(verb).get(path)
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
     text = key if key is not None and key.type is str else None
     if not equals or not (is_group or text or (key and typing.get_args(key.type) == (str,))):
@@ -60,6 +60,7 @@ def quote(option: str, verb: str, parse: Parse, texts: Collection[str] = ()) -> 
     return f"{name}={_PART.sub(part, value)}"
 
 
+_TEXT = Key("", str, None, None, "", "")
 _LISTS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 

@@ -28,6 +28,7 @@ class Predictor:
     read: maps a path to an image, uint8 (3, H, W); thread-safe and picklable. probabilities: maps a list of such images
     to float32 (B, num_classes) on the CPU. explain: maps (images of one size, class indices, method) to float (B, H, W)
     in 0..1, which shows where each class was found; None for an exported file, which has no gradients.
+    title: what the net is called.
     """
 
     classes: list[str]
@@ -36,7 +37,7 @@ class Predictor:
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device
     explain: Callable[[list[Tensor], list[int], str], Tensor] | None = None
-    title: str = ""  # what the net is called
+    title: str = ""
     reads_whole: bool = False  # whether images are read in their original size, which needs much memory
 
     def predict(self, images: list[Tensor | UnreadableImage], top_k: int) -> list[tuple[list[tuple[int, float]], str]]:

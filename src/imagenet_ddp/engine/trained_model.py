@@ -87,11 +87,11 @@ def _of_weights(config: Mapping[str, Any], found: Weights) -> TrainedModel:
     model, facts, size = config["model"], found.facts, config["data"]["image_size"]
     num_classes = len(facts.classes) or NUM_CLASSES
     net = create_model(model, num_classes, 0, size)
-    heads = head_names(net, num_classes)
-    sentence, head_fits = load_weights_into(net, found, heads, facts.classes)
-    if not head_fits and (num_classes := num_outputs(net, found, heads) or 0):
+    outputs = num_outputs(net, found, head_names(net, num_classes))
+    if outputs not in (None, num_classes):
+        num_classes = outputs
         net = create_model(model, num_classes, 0, size)
-        sentence, head_fits = load_weights_into(net, found, head_names(net, num_classes), facts.classes)
+    sentence, head_fits = load_weights_into(net, found, head_names(net, num_classes), facts.classes)
     if not head_fits:
         raise ConfigError(
             f"{found.origin} must hold the last layer of the net, which tells the classes apart, but does not. "

@@ -35,7 +35,7 @@ def from_url(key: str, url: str) -> Path:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     torch.hub.download_url_to_file(url, str(target), progress=False)
                 except (OSError, RuntimeError, ValueError) as error:
-                    raise _failed(key, url, url, error, f"put that file at {target}") from error
+                    raise failed(key, url, url, error, f"put that file at {target}") from error
     return target
 
 
@@ -74,7 +74,7 @@ def from_hub(key: str, weights: str) -> tuple[Path, dict[str, Any]]:
     except ConfigError:
         raise
     except Exception as error:  # of httpx, of the hub, OSError or ValueError
-        raise _failed(key, weights, url, error, f"download a file of weights there, and set {key}=PATH") from error
+        raise failed(key, weights, url, error, f"download a file of weights there, and set {key}=PATH") from error
 
 
 def announce(url: str, num_bytes: int | None) -> None:
@@ -113,7 +113,8 @@ def _size_of(url: str) -> int | None:
     return None
 
 
-def _failed(key: str, weights: str, url: str, error: Exception, hint: str) -> ConfigError:
+def failed(key: str, weights: str, url: str, error: Exception, hint: str) -> ConfigError:
+    """Return the error of a download that failed. key, weights: the option that asked for it."""
     reason = first_line(error).rstrip(".") or type(error).__name__
     return ConfigError(f"{key}={weights} could not be downloaded from {url} ({reason}). Hint: {hint}.")
 

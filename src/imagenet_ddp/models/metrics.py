@@ -117,7 +117,8 @@ def further_metrics(
             value = kind(num_classes=num_classes + 1, average="none")(with_none, target)[:num_classes]
             value = value[occurs].mean() if arguments["average"] == "macro" else value
         if name == "per_class":
-            found[name] = [float(each) if count else None for each, count in zip(value, num_images, strict=True)]
+            shares: list[float] = value.tolist()  # pyright: ignore[reportUnknownMemberType]
+            found[name] = [each if count else None for each, count in zip(shares, num_images, strict=True)]
         else:
             found[name] = float(value)
     return found
@@ -127,6 +128,6 @@ def _auroc(scores: Tensor | None, target: Tensor, num_images: Tensor) -> float:
     """Return the mean of the one-vs-rest AUROC over the classes that have images. torchmetrics would count the other
     classes as 0."""
     assert scores is not None
-    has_both = (num_images > 0) & (num_images < len(target))
+    has_both = ((num_images > 0) & (num_images < len(target))).cpu()  # one transfer, not one per class
     values = [tm.BinaryAUROC()(scores[:, each], target == each) for each in range(len(has_both)) if has_both[each]]
     return float(torch.stack(values).mean()) if values else float("nan")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import weight_facts
-from imagenet_ddp.models.download import announce, announce_timm, from_hub, from_url, hub_dir, one_at_a_time
+from imagenet_ddp.models.download import announce, announce_timm, failed, from_hub, from_url, hub_dir, one_at_a_time
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.head import is_in_head, start_head
 from imagenet_ddp.models.known_names import HUB, is_file, is_remote
@@ -24,7 +24,7 @@ from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.paths import expand_home
-from imagenet_ddp.system.text import count_noun, first_line, install, load_error, shorten_list
+from imagenet_ddp.system.text import count_noun, install, load_error, shorten_list
 
 # Keys under which files store their weights. The averages come first, because they are what other programs validate.
 PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model_state_dict", "model",
@@ -75,9 +75,7 @@ def load_weights_into(
     NaN or inf.
     """
     own = net.state_dict()
-    found = _without_prefixes(weights.tensors, own)
-    if len(heads) == 1:
-        _rename_head(own, found, heads[0])
+    found = _by_own_names(weights.tensors, own, heads)
     _resize_positions(own, found)
     stored_classes = weights.contents.get("classes")
     other_classes = stored_classes is not None and list(stored_classes) != list(classes)
@@ -122,10 +120,7 @@ def load_weights_into(
 def num_outputs(net: nn.Module, weights: Weights, heads: tuple[str, ...]) -> int | None:
     """Return the number of classes of the weights: the outputs of their last layer; None if they have none. net: the
     same net with any number of classes. heads: names of its last layers."""
-    own = net.state_dict()
-    found = _without_prefixes(weights.tensors, own)
-    if len(heads) == 1:
-        _rename_head(own, found, heads[0])
+    found = _by_own_names(weights.tensors, net.state_dict(), heads)
     sizes = [found[f"{head}.weight"].shape[0] for head in heads if f"{head}.weight" in found]
     return sizes[0] if sizes else None
 
@@ -200,6 +195,16 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
     return {name: value for name, value in stored.items() if isinstance(value, Tensor) and isinstance(name, str)}
 
 
+def _by_own_names(
+    tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], heads: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Return the tensors by the names that the net gives them, as far as it has them."""
+    found = _without_prefixes(tensors, own)
+    if len(heads) == 1:
+        _rename_head(own, found, heads[0])
+    return found
+
+
 def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors without the prefix that wrappers have added to the names of most of the net's tensors, such as
     module.encoder_q. Tensors with another prefix, such as a head beside a backbone, keep their names."""
@@ -254,10 +259,8 @@ def _from_torchvision(key: str, weights: str, name: str) -> Weights:
                 announce(entry.url, round(entry.meta["_file_size"] * 2**20))
             tensors = entry.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum raises RuntimeError
-        raise ConfigError(
-            f"{key}={weights} could not be downloaded from {entry.url} ({first_line(error).rstrip('.')}). "
-            f"Hint: put that file at {target}, or set {key}=PATH to another file."
-        ) from error
+        hint = f"put that file at {target}, or set {key}=PATH to another file"
+        raise failed(key, weights, entry.url, error, hint) from error
     facts = weight_facts.of_torchvision(name, entry)
     return Weights(dict(tensors), facts.origin, facts=facts)
 
@@ -282,8 +285,5 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
     except Exception as error:  # the hub raises errors of httpx, OSError or RuntimeError
         hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
         where = hub if config.hf_hub_id else config.url
-        raise ConfigError(
-            f"{key}={weights} could not be downloaded from {where} ({first_line(error).rstrip('.')}). "
-            f"Hint: download that file and set {key}=PATH."
-        ) from error
+        raise failed(key, weights, where, error, f"download that file and set {key}=PATH") from error
     return Weights(net.state_dict(), f"timm's {full_name}", facts=weight_facts.of_timm(name, weights))

@@ -4,6 +4,5 @@
 
 Checks (`config/keys.py`), `--help` and docs/reference.md are derived from these declarations. A key without allowed
 values accepts every value of its type, and null is accepted if the type is `| None`. `Example` is the value that a hint
-shows instead of the default. Imports neither torch nor
-lightning.
+shows instead of the default. Imports neither torch nor lightning.
 """

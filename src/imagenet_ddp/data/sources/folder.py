@@ -70,10 +70,10 @@ class ImageFolder(SourceType):
 
     def implied(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """If data.root itself contains the class folders, keep a share of each class for validation."""
-        root = Path(data["root"] or "")
-        if data["name"] != "imagefolder" or (data["train_dir"], data["val_dir"]) != ("train", "val"):
+        is_usual = (data["name"], data["train_dir"], data["val_dir"]) == ("imagefolder", "train", "val")
+        if not data["root"] or not is_usual:
             return {}
-        layout = find_layout({**data, "root": str(root)})
+        root, layout = Path(data["root"]), find_layout(data)
         if layout.train.is_dir() or layout.val.is_dir() or splits_in(root) or len(class_folders_or_none(root)) < 2:
             return {}
         return {"train_dir": ".", "val_fraction": data["val_fraction"] or OWN_SHARE}

@@ -33,9 +33,8 @@ SHAPE = (3, 96, 96)
 RECORD_BYTES = 3 * 96 * 96
 OFFICIAL_IMAGES = {"train": 5000, "test": 8000}
 NEEDED = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt", "fold_indices.txt")
-UNPACKED_BYTES = (
-    sum(OFFICIAL_IMAGES.values()) + 100_000
-) * RECORD_BYTES  # with the unlabelled images, which are deleted
+NUM_UNLABELED = 100_000  # unpacked with the others, then deleted
+UNPACKED_BYTES = (sum(OFFICIAL_IMAGES.values()) + NUM_UNLABELED) * RECORD_BYTES
 READ_S = 30.0  # longest wait for a response, and for the next bytes
 OFFICIAL = Archive(
     name="stl10_binary.tar.gz",
