@@ -190,6 +190,14 @@ def trained(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "r/checkpoints/best.ckpt"
 
 
+@pytest.fixture(autouse=True)
+def rank_zero() -> Iterator[None]:
+    """Restore the rank that Lightning's loggers look at: making a strategy for another rank sets it for good."""
+    yield
+    if module := sys.modules.get("lightning.fabric.utilities.rank_zero"):
+        module.rank_zero_only.rank = 0
+
+
 # If `uv run` starts the tests, hints begin with "uv run". The tests expect the hints of a plain shell.
 os.environ.pop("UV_RUN_RECURSION_DEPTH", None)
 

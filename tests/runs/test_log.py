@@ -1,4 +1,8 @@
+import errno
 import io
+from pathlib import Path
+
+import pytest
 
 from imagenet_ddp.runs.log import Log
 
@@ -14,3 +18,21 @@ def test_brackets_in_a_line_are_drawn_as_they_are():
     log.draw("data.root was [/old/folder], is now [new]")
     assert "was [/old/folder], is now [new]" in stream.getvalue()
     log.close()
+
+
+class ClosedTerminal(Terminal):
+    """It is closed between a look at it and the next write."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("first", ["say", "draw"])
+def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path, first: str) -> None:
+    """A worker process writes to the terminal before it learns that it was closed."""
+    log = Log(tmp_path, 0, ClosedTerminal())
+    getattr(log, first)("10 %")
+    log.draw("20 %")
+    log.say("last")
+    log.close()
+    assert "last" in (tmp_path / "rank0.log").read_text()

@@ -52,9 +52,9 @@ class Log:
         """Print a line, and write it to the file. whole: do not wrap the line on a terminal, so that it can be copied.
         on_screen: text that a terminal shows instead of the line, without wrapping; it may have several lines."""
         if self._stream is not None:
-            self.draw(None)
             stream = self._stream
             try:
+                self._erase()
                 if self.has_other_bar:  # on a terminal, the bar is erased, and redrawn below the line
                     stream = sys.stdout if self._is_stdout else stream  # rich replaces sys.stdout during a live view
                     stream.write("\r\x1b[K" if self.is_terminal else "\n")
@@ -63,9 +63,8 @@ class Log:
                 whole = whole or text is on_screen
                 plain = text.encode(encoding, "backslashreplace").decode(encoding)
                 print(plain if whole else console.fit_to_terminal(plain, self._stream), file=stream, flush=True)
-            except OSError:  # the program that reads the output has ended (| head), but the run continues
-                closed_pipe.discard_output(self._stream)
-                self._stream = None
+            except OSError:
+                self._lose_stream()
         self.note(line)
 
     def note(self, line: str) -> None:
@@ -78,12 +77,21 @@ class Log:
         output is not a terminal."""
         if not self.is_terminal:
             return
-        live = self._live  # another thread's warning may erase it in the meantime
-        if view is None:
-            self._live = None
-            if live is not None:
-                live.stop()
-            return
+        try:
+            if view is None:
+                self._erase()
+            else:
+                self._redraw(view)
+        except OSError:
+            self._lose_stream()
+
+    def _erase(self) -> None:
+        live, self._live = self._live, None  # another thread's warning may erase it, too
+        if live is not None:
+            live.stop()
+
+    def _redraw(self, view: "RenderableType") -> None:
+        live = self._live
         if live is None:
             from rich.console import Console
             from rich.live import Live
@@ -96,6 +104,13 @@ class Log:
         from rich.text import Text  # in a plain string, rich would interpret [words in brackets] as markup
 
         live.update(Text(view) if isinstance(view, str) else view, refresh=True)
+
+    def _lose_stream(self) -> None:
+        """Continue without a screen: the program that reads the output has ended (| head), or the terminal was closed,
+        which the worker processes learn of before the signal SIGHUP that will stop the run."""
+        if self._stream is not None:
+            closed_pipe.discard_output(self._stream)
+        self._stream, self._live, self.is_terminal = None, None, False
 
     def capture_libraries(self) -> None:
         """Send Lightning's log and all warnings to this log. What Lightning logs as a warning or an error goes to the
