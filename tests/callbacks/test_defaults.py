@@ -17,7 +17,6 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.errors import ConfigError
@@ -25,7 +24,7 @@ from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 FIRST, LAST = (
-    ["LearningRate", "TrainLog", "GracefulStopInValidation"],
+    ["LearningRate", "TrainLog"],
     ["BadImagesList", "GracefulStop"],
 )
 
@@ -43,7 +42,7 @@ def composed(*typed: str) -> dict[str, Any]:
 
 def made(tmp_path: Path, *typed: str) -> list[Callback]:
     return make_callbacks(
-        composed(*typed), tmp_path, log=Log(None, 1), agreement=StopAgreement(Signals(), 0, 1, None),
+        composed(*typed), tmp_path, log=Log(None, 1), signals=Signals(),
         learning_rate=LearningRate(), bad_images=list, contents={"classes": ["a${b}"]},
         hyperparams={},
     )  # fmt: skip
@@ -78,9 +77,9 @@ def made(tmp_path: Path, *typed: str) -> list[Callback]:
 )
 def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str], own: list[str]) -> None:
     names = [type(callback).__name__ for callback in made(tmp_path, *typed)]
-    assert names[:3] == FIRST
+    assert names[:2] == FIRST
     assert names[-2:] == LAST
-    assert sorted(names[3:-2]) == sorted(own)
+    assert sorted(names[2:-2]) == sorted(own)
     assert "ResumeCheckpoint" not in own or names[-3] == "ResumeCheckpoint", "after the user's"
 
 

@@ -19,9 +19,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
@@ -143,19 +142,17 @@ def train(
     contents |= {"experiment": None, "images_per_update": 1, "num_train_images": NUM_IMAGES, "images_digest": ""}
     checkpoint = ResumeCheckpoint(folder, **saving or {}, contents=contents)
     checkpoint.is_over = is_over
-    agreement = StopAgreement(signals or Signals(), 0, 1, None)
     rate = LearningRate(lambda epochs: 1 / (1 + epochs))
     callbacks: list[Any] = [
         rate,
         TrainLog(),
-        GracefulStopInValidation(agreement),
         *watches,
         checkpoint,
     ]
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, plugins=[BackgroundCheckpointIO()], enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,
-        callbacks=[*callbacks, GracefulStop(agreement)], **{"max_epochs": EPOCHS, **keys},
+        callbacks=[*callbacks, GracefulStop(signals or Signals())], **{"max_epochs": EPOCHS, **keys},
     )  # fmt: skip
     path = checkpoint.last_path if checkpoint.last_path.exists() else None
     trainer.fit(classifier, datamodule=Images(), ckpt_path=path, weights_only=True)

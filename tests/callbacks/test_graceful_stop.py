@@ -4,9 +4,12 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
 from helpers.forked_commands import run
+
+from imagenet_ddp.callbacks import graceful_stop
 
 STEPS_OF_EPOCH, EPOCHS = 4, 3
 
@@ -34,3 +37,22 @@ def test_no_logged_step_is_missing_after_a_resume(tree: Path, tmp_path: Path, st
     assert [at for at, _ in curves["train/loss_epoch"]] == ends
     assert [at for at, _ in curves.get("val/top1", [])] == ends[:validations]
     assert [epoch for at, epoch in curves["epoch"]] == sorted(epoch for _, epoch in curves["epoch"])
+
+
+@pytest.mark.parametrize(("batch_s", "counts"), [(0.25, [8, 4, 4]), (5, [8, 1, 1]), (0.001, [8, 1000, 1000])])
+def test_signals_are_exchanged_once_per_second(
+    monkeypatch: pytest.MonkeyPatch, batch_s: float, counts: list[int]
+) -> None:
+    """Not in each step, which would wait for the device and the other ranks."""
+    now = 0.0
+    monkeypatch.setattr(graceful_stop.time, "monotonic", lambda: now)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda values, op: values)
+    exchange, found = graceful_stop._Exchange(), []
+    for _ in counts:
+        found.append(1)
+        now += batch_s
+        while not exchange.is_due():
+            found[-1] += 1
+            now += batch_s
+        assert exchange.highest(15, torch.device("cpu")) == 15
+    assert found == counts

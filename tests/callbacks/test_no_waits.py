@@ -14,12 +14,11 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
@@ -147,11 +146,10 @@ Made = tuple[L.Trainer, ImageClassifier, Watched]
 
 
 def make(tmp_path: Path, device: str, loss: dict[str, Any], more: list[L.Callback], data: dict[str, Any]) -> Made:
-    agreement = StopAgreement(Signals(), 0, 1, None)
     metrics = TrainLog()
     callbacks = [
-        LearningRate(lambda epochs: 1 / (1 + epochs)), metrics, GracefulStopInValidation(agreement),
-        Progress(val_log_every_n_steps=1000), History(), *deepcopy(more), Leave(), GracefulStop(agreement),
+        LearningRate(lambda epochs: 1 / (1 + epochs)), metrics,
+        Progress(val_log_every_n_steps=1000), History(), *deepcopy(more), Leave(), GracefulStop(Signals()),
     ]  # fmt: skip
     where: dict[str, Any] = {"accelerator": "cuda", "devices": 1}
     if device == "meta":

@@ -80,7 +80,6 @@ def record(options: list[str], run_dir: Path, monkeypatch: pytest.MonkeyPatch) -
     try:
         run.trainer.fit(run.module, datamodule=run.data)
     finally:
-        run.agreement.end()
         run.data.close()
     recording.end = {name: value.clone() for name, value in run.module.net.state_dict().items()}
     return recording

@@ -9,15 +9,15 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint, require_other_files
 from imagenet_ddp.callbacks.empty_hooks import skip_empty_hooks
-from imagenet_ddp.callbacks.graceful_stop import GracefulStop, GracefulStopInValidation
+from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
 from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.instantiate import make, open_arguments
 from imagenet_ddp.runs.log import Log
+from imagenet_ddp.runs.signals import Signals
 
 Config = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def make_callbacks(
     run_dir: Path,
     *,
     log: Log,
-    agreement: StopAgreement,
+    signals: Signals,
     learning_rate: LearningRate,
     bad_images: Callable[[], list[tuple[str, str]]],
     contents: Mapping[str, Any],
@@ -56,11 +56,10 @@ def make_callbacks(
     callbacks = [
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
-        GracefulStopInValidation(agreement),  # before callbacks with collectives
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
-        GracefulStop(agreement),  # after all others, so that its checkpoint includes their work at a step
+        GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]
     skip_empty_hooks(callbacks)
     return callbacks

@@ -1,41 +1,73 @@
-"""Save and stop on a signal, at the same position on all ranks (see stop_agreement.py). SLURM sends the signal before
-the time limit. --signal in scripts/*.sbatch sets the time between the two."""
+"""Save and stop on a signal, at the same position on all ranks. SLURM sends the signal before the time limit; --signal
+in scripts/*.sbatch sets the time between the two."""
 
+import time
 from typing import Any
 
 import lightning.pytorch as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
-from imagenet_ddp.callbacks.stop_agreement import StopAgreement
-from imagenet_ddp.runs.signals import Stopped
+from imagenet_ddp.runs.signals import Signals, Stopped
+
+FIRST_BATCHES = 8  # batches before the first exchange, when the time of a batch is unknown
+EXCHANGE_S = 1.0  # time between two exchanges after it
 
 
-class _StopAt(L.Callback):
-    def __init__(self, agreement: StopAgreement):
-        self._agreement = agreement
+class _Exchange:
+    """Exchange signal numbers with the other ranks about every EXCHANGE_S seconds, measured in batches, because the
+    ranks have the same batches but not the same clock."""
 
-    def _stop_if_agreed(
-        self, trainer: L.Trainer, offset: int, *, before_validation: bool = False, leave: bool = True
-    ) -> None:
-        """If the ranks have agreed to stop here, save with the trainer's ResumeCheckpoint, if it has one, and raise
-        Stopped.
+    def __init__(self) -> None:
+        self._wanted = FIRST_BATCHES  # batches between two exchanges, the same on all ranks
+        self.begin()
 
-        offset: place within the current batch: 0 after its training step, 1 in a validation, 2 at the end of the epoch.
-        """
-        if self._agreement.must_stop(3 * _num_batches(trainer) + offset, leave=leave):
-            if not before_validation:
-                _log_last(trainer)
-            if checkpoint := find_callback(trainer, ResumeCheckpoint):
-                checkpoint.save_stopped(trainer, before_validation)
-            assert self._agreement.signal_number is not None
-            raise Stopped(self._agreement.signal_number)
+    def begin(self) -> None:
+        self._num_batches, self._start_s, self._last_s = 0, time.monotonic(), time.monotonic()
+
+    def skip(self, seconds: float) -> None:
+        """Do not count this time, which another stage has taken since the last batch."""
+        self._start_s += seconds
+        self._last_s += seconds
+
+    def is_due(self) -> bool:
+        """Count a batch. Return whether an exchange follows it."""
+        self._num_batches, self._last_s = self._num_batches + 1, time.monotonic()
+        return self._num_batches >= self._wanted
+
+    def highest(self, number: int, device: torch.device) -> int:
+        """Return the highest signal number of all ranks, 0 without a signal. Waits for the device. Call on all
+        ranks."""
+        if self._num_batches:
+            batch_s = (self._last_s - self._start_s) / self._num_batches
+            self._wanted = max(1, round(EXCHANGE_S / max(batch_s, 1e-4)))
+        # the highest number, and the lowest count; not strategy.reduce, which adds a barrier
+        values = torch.tensor([number, -self._wanted], device=device)
+        torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
+        number, wanted = values.tolist()
+        self._wanted = -wanted
+        self.begin()
+        return number
 
 
-class GracefulStopInValidation(_StopAt):
-    """Stop within a validation. Must precede all callbacks that use collectives, because a rank that is already in such
-    a collective cannot stop before it."""
+class GracefulStop(Checkpoint):
+    """Stop after a step, within a validation, or after an epoch.
+
+    A signal only sets a flag (runs/signals.py). About once per second, and at the end of each epoch, the ranks exchange
+    their flags, so that all of them stop at the same batch. A single process looks at its flag after every batch.
+
+    Must be the last callback, so that the checkpoint includes the work of all other callbacks. The class is a
+    Checkpoint because Lightning calls these callbacks after all others.
+    """
+
+    _delayed = False  # trainer.should_stop was set within an update, and takes effect when the update is complete
+
+    def __init__(self, signals: Signals):
+        self._signals = signals
+        self._training, self._validation = _Exchange(), _Exchange()
+        self._validation_start_s = 0.0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         # Lightning's SIGTERM handler calls a collective at an arbitrary point of the program, and hangs. Lightning also
@@ -44,31 +76,8 @@ class GracefulStopInValidation(_StopAt):
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._agreement.start_from(3 * _num_batches(trainer))
-
-    def on_validation_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        if self._may_stop(trainer):
-            self._stop_if_agreed(trainer, 1, before_validation=True, leave=False)
-
-    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._may_stop(trainer):
-            self._stop_if_agreed(trainer, 1, before_validation=True)
-
-    @staticmethod
-    def _may_stop(trainer: L.Trainer) -> bool:
-        # during a validation, Lightning's averaging callbacks replace the weights by their average
-        is_swapped = find_callback(trainer, WeightAveraging) is not None
-        return not (trainer.sanity_checking or is_swapped) and is_update(trainer)
-
-
-class GracefulStop(_StopAt, Checkpoint):
-    """Stop after a step or an epoch. Must be the last callback, so that the checkpoint includes the work of all other
-    callbacks. The class is a Checkpoint because Lightning calls these callbacks after all others."""
-
-    _delayed = False  # trainer.should_stop was set within an update, and takes effect when the update is complete
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._training.begin()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -76,11 +85,27 @@ class GracefulStop(_StopAt, Checkpoint):
         self._delay_stop(trainer)
         # otherwise the run stops at the end of the epoch, or in the validation that follows this batch
         if not is_epoch_over(trainer) and is_update(trainer) and not validates_next(trainer):
-            self._stop_if_agreed(trainer, 0)
+            self._stop_if_agreed(trainer, self._training)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._validation_start_s = time.monotonic()
+        self._validation.begin()
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        # during a validation, Lightning's averaging callbacks replace the weights by their average
+        is_swapped = find_callback(trainer, WeightAveraging) is not None
+        if not (trainer.sanity_checking or is_swapped) and is_update(trainer):
+            self._stop_if_agreed(trainer, self._validation, before_validation=True)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._training.skip(time.monotonic() - self._validation_start_s)
         if not trainer.sanity_checking:
             self._delay_stop(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._stop_if_agreed(trainer, self._training, now=True)
 
     def _delay_stop(self, trainer: L.Trainer) -> None:
         """Delay a stop requested by another callback (EarlyStopping, trainer.max_time) until the end of the update."""
@@ -90,8 +115,23 @@ class GracefulStop(_StopAt, Checkpoint):
         elif trainer.should_stop:
             trainer.should_stop, self._delayed = False, True
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop_if_agreed(trainer, 2)
+    def _stop_if_agreed(
+        self, trainer: L.Trainer, exchange: _Exchange, *, before_validation: bool = False, now: bool = False
+    ) -> None:
+        """If a rank has received a signal and all ranks know it, save with the trainer's ResumeCheckpoint, if it has
+        one, and raise Stopped. Call on all ranks. now: exchange the numbers in any case."""
+        number = self._signals.received or 0
+        if trainer.world_size > 1:
+            if not (now or exchange.is_due()):
+                return
+            number = exchange.highest(number, trainer.strategy.root_device)
+        if not number:
+            return
+        if not before_validation:
+            _log_last(trainer)
+        if checkpoint := find_callback(trainer, ResumeCheckpoint):
+            checkpoint.save_stopped(trainer, before_validation)
+        raise Stopped(number)
 
 
 def _log_last(trainer: L.Trainer) -> None:
@@ -107,8 +147,3 @@ def _log_last(trainer: L.Trainer) -> None:
         epoch_loop._batches_that_stepped += 1
     else:
         connector.update_train_step_metrics()
-
-
-def _num_batches(trainer: L.Trainer) -> int:
-    """Return the number of training batches begun in the whole run, the same on every rank."""
-    return trainer.fit_loop.total_batch_idx + 1

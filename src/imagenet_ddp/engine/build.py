@@ -21,7 +21,6 @@ from imagenet_ddp.callbacks.defaults import make_callbacks
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.callbacks.stop_agreement import StopAgreement
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.bad_images import BadImages
@@ -63,7 +62,6 @@ class Run:
     data: ImageDataModule
     train_log: TrainLog
     checkpoint_callback: ResumeCheckpoint | None
-    agreement: StopAgreement
 
 
 def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_train: bool = True) -> ImageDataModule:
@@ -195,7 +193,7 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
     """Make all parts of a training run. Raises ConfigError if they cannot be made or combined."""
-    config, info = plan.config, world.info
+    config = plan.config
     data = make_data(plan, world, log.say)
     source = data.source
     counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
@@ -217,12 +215,11 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         "images_digest": source.digest,
         "eval_transform": data.eval_transform.as_dict(),
     }
-    agreement = StopAgreement(signals, info.rank, info.world_size, world.store_client)
     callbacks = make_callbacks(
         config,
         job.run_dir,
         log=log,
-        agreement=agreement,
+        signals=signals,
         learning_rate=LearningRate(
             spanning=functools.partial(schedule_spanning, config.schedule, plan.warmup_epochs.value),
             say=log.say,
@@ -234,4 +231,4 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     )
     first_step = int(read(job.checkpoint)["global_step"]) if job.checkpoint is not None else 0
     trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir, first_step)
-    return Run(trainer, module, data, find_log(trainer), find_callback(trainer, ResumeCheckpoint), agreement)
+    return Run(trainer, module, data, find_log(trainer), find_callback(trainer, ResumeCheckpoint))

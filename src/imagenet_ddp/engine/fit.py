@@ -110,7 +110,6 @@ def _train(job: Job, plan: Plan, parts: build.Run, log: Log) -> None:
             log.say(f"Continue with: {job.program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
-        parts.agreement.end()
         parts.data.close()
 
 
