@@ -23,7 +23,6 @@ from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.engine.build import NoProfiler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.teacher import Teacher
@@ -155,7 +154,7 @@ def make(tmp_path: Path, device: str, loss: dict[str, Any], more: list[L.Callbac
     if device == "meta":
         where = {"strategy": MetaStrategy(torch.device("meta"), AnyDevice())}
     trainer = L.Trainer(
-        **where, max_epochs=1, log_every_n_steps=1000, callbacks=callbacks, profiler=NoProfiler(), logger=False,
+        **where, max_epochs=1, log_every_n_steps=1000, callbacks=callbacks, logger=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path, num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )  # fmt: skip

@@ -8,7 +8,6 @@ import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint, require_other_files
-from imagenet_ddp.callbacks.empty_hooks import skip_empty_hooks
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
@@ -61,7 +60,6 @@ def make_callbacks(
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]
-    skip_empty_hooks(callbacks)
     return callbacks
 
 

@@ -47,8 +47,6 @@ class NonFiniteLoss(L.Callback):
         self._recent: list[tuple[int, int, Tensor, Tensor]] = []  # unchecked steps
         self._buffers: list[Tensor] = []  # copy made after the last update, for on_nan=skip
         self._num_skipped = 0  # updates skipped in a row
-        if on_nan == "raise":
-            self.on_before_optimizer_step = None  # type: ignore[assignment]  # Lightning then skips it
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -106,6 +104,8 @@ class NonFiniteLoss(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
+        if self.on_nan == "raise":
+            return
         gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         # the gradients are already summed over all ranks, so all ranks get the same answer
         if bool(get_total_norm(gradients).isfinite()):

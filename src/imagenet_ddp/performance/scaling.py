@@ -9,8 +9,6 @@ is still running (Li et al. 2020, arXiv:2006.15704). The first bucket is full on
     exposed    = max(0, T(n) - 0.9 × T_backward)
     efficiency = T_compute / (T_compute + exposed)
 
-Post-local SGD sends the weights instead of the gradients, between two steps, so exposed = T(n) / steps per average.
-
 The ranks of a node are neighbours in the ring, which crosses each node's link once in each direction. Therefore n is
 the number of ranks even with several ranks per node. Times are in seconds, sizes in bytes.
 """
