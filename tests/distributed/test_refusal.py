@@ -180,7 +180,7 @@ def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
     port = free_port()
 
     def come() -> Meeting:
-        found = store.client("127.0.0.1", (port,), 10, "rank 1 of 2")
+        found = store.client("127.0.0.1", port, 10, "rank 1 of 2")
         roster = Roster(2, "rank", str, "x.")
         return meet(store.of_attempt(found, None), "commands", roster, 1, 5.0, leader=False)
 

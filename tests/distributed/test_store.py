@@ -54,7 +54,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
     port = free_port()
     begin = time.monotonic()
-    text = sentence(lambda: client("127.0.0.1", (port,), 0.6, "rank 1 of 2"))
+    text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
     assert time.monotonic() - begin < 2
     assert text.startswith(
         f"rank 1 of 2 waited 1 s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing:"
@@ -66,7 +66,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])
 def test_a_name_that_does_not_resolve(host: str):
     begin = time.monotonic()
-    for what in (lambda: client(host, (29500,), 60, "rank 1 of 2"), lambda: serve(host, 29500)):
+    for what in (lambda: client(host, 29500, 60, "rank 1 of 2"), lambda: serve(host, 29500)):
         text = sentence(what)
         assert text.startswith(f"the name {host} cannot be resolved on this machine: ")
         assert "Hint: set the numeric address of node 0, or add the name to /etc/hosts." in text
@@ -112,7 +112,7 @@ def test_another_program_at_the_port(
     monkeypatch.setattr(module, "NAME_LOOKUP_S", 3.0 if answer is None else 20.0)  # torch itself gives up after 7 s
     begin = time.monotonic()
     with program(answer) as port:
-        text = sentence(lambda: client("127.0.0.1", (port,), 60, "rank 1 of 2"))
+        text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
     assert time.monotonic() - begin < 15
     assert text.startswith(f"rank 1 of 2 needs the rendezvous store at 127.0.0.1:{port}, but another program answers")
     assert text.endswith("Hint: set another port on every node.")
@@ -126,9 +126,9 @@ def test_another_program_at_the_port(
 def test_another_store_at_the_port(monkeypatch: pytest.MonkeyPatch):
     """torch's own, of another framework; but a launcher's is what is asked for."""
     other = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    client("127.0.0.1", (other.port,), 10, "rank 1 of 2", ours=False)
+    client("127.0.0.1", other.port, 10, "rank 1 of 2", ours=False)
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
-    text = sentence(lambda: client("127.0.0.1", (other.port,), 10, "rank 1 of 2"))
+    text = sentence(lambda: client("127.0.0.1", other.port, 10, "rank 1 of 2"))
     assert "but another program answers there" in text
 
 
@@ -147,7 +147,7 @@ def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPat
             return super().get(key)
 
     monkeypatch.setattr(module, "TCPStore", Slow)
-    assert client("127.0.0.1", (server.port,), 10, "rank 1 of 2").port == server.port
+    assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
     launch_info = LaunchInfo("cluster.address", Address(file=str(tmp_path / "job")), None, 2, None)
     found = find_store.find(launch_info, 10, "one of 2 nodes")
     assert (found.port, found.is_server, len(tries)) == (server.port, False, 4)
@@ -173,9 +173,9 @@ def said(name, what):
     except ConfigError as error:
         out[name] = [str(error), time.monotonic() - begin]
 
-said("no route", lambda: store.client("192.0.2.1", (29500,), 60, "rank 1 of 2"))
+said("no route", lambda: store.client("192.0.2.1", 29500, 60, "rank 1 of 2"))
 store.ANSWER_S = 0.5
-said("silent", lambda: store.client("10.9.9.9", (29500,), 60, "rank 1 of 2"))
+said("silent", lambda: store.client("10.9.9.9", 29500, 60, "rank 1 of 2"))
 store.ANSWER_S = 1.0
 begin = time.monotonic()
 pipe = os.pipe()
@@ -185,7 +185,7 @@ if not server:
     time.sleep(60)
 port = int(os.read(pipe[0], 100))
 out["server"] = time.monotonic() - begin
-out["client"] = store.client("10.9.9.1", (port,), 60, "rank 1 of 2").get(store.OWNER_KEY).decode()
+out["client"] = store.client("10.9.9.1", port, 60, "rank 1 of 2").get(store.OWNER_KEY).decode()
 out["both"] = time.monotonic() - begin
 os.kill(server, 9)
 """
@@ -207,21 +207,3 @@ def test_in_a_network_of_its_own():
     assert seconds < 4
     assert found["client"] == ""
     assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"
-
-
-def test_the_first_free_port_of_several(monkeypatch: pytest.MonkeyPatch):
-    """The others look at each, and pass by another program and another job."""
-    monkeypatch.setattr(module, "ANSWER_S", 0.5)  # of torch's attempts at another program
-    with program(b"220 not a store\r\n") as taken:
-        another, free = free_port(), free_port()
-        serve("127.0.0.1", another).set(module.OWNER_KEY, "SLURM job 7.0")
-        ours = find_store._serve_one_of("127.0.0.1", (taken, free), "SLURM job 7.1")
-        assert ours.port == free
-        found = client("127.0.0.1", (taken, another, free), 20, "rank 1 of 2", owner="SLURM job 7.1")
-        assert found.port == free
-        text = sentence(lambda: client("127.0.0.1", (taken, another), 0.5, "rank 1 of 2", owner="SLURM job 7.1"))
-        assert f"rank 0 at 127.0.0.1:{taken}, {another}, but only other jobs answer there. Missing: rank 0" in text
-        text = sentence(lambda: find_store._serve_one_of("127.0.0.1", (taken,), "SLURM job 7.1"))
-        assert text.startswith(
-            f"ports {taken} of 127.0.0.1 are all in use by other programs. Hint: export MASTER_PORT="
-        )

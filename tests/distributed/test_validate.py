@@ -7,7 +7,7 @@ import pytest
 from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed import validate as validate_module
-from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.launchers.world_info import num_devices
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"} | {
     "MASTER_ADDR": "node-a",

@@ -23,7 +23,7 @@ from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.cli.validate import refused_targets, validate
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.data.sources.registry import implied, options_for
-from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
@@ -146,7 +146,7 @@ def _validate_job(
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
         found.append(f"sweep.job={only} selects jobs of -m, but -m is not set. Hint: add -m.")
-    one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm_env.array_task(environ) is not None))
+    one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm.array_task(environ) is not None))
     is_whole = verb in ("train", "doctor") or ("checkpoint" in bare and _value(bare, "checkpoint") is None)
     partial = not is_whole or _value(bare, "resume") not in (None, "auto")
     launch_info = None

@@ -24,6 +24,7 @@ MAY_DIFFER = re.compile(
     r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
 MAX_KEYS = 8
+OF_VARIABLES = ("RANK", "LOCAL_RANK")
 HINTS = {
     "the accelerator": "set trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU",
     "the precision": "set trainer.precision=32-true, which every device supports",
@@ -142,51 +143,31 @@ def infer_nodes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> 
 
 def layout_mistakes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return errors in the assignment of ranks to machines. world_info: ranks of any one process."""
-    if world_info.local_world_size:
-        return _split_nodes(world_info.local_world_size, members)
     machines = [str(each["machine"]) for each in members]
     counts = {str(each["host"]): machines.count(str(each["machine"])) for each in members}
-    if len(set(counts.values())) > 1:
+    local = world_info.local_world_size or max(counts.values())
+    if not world_info.local_world_size and len(set(counts.values())) > 1:
         whose = ", ".join(f"{count} on {host}" for host, count in counts.items())
         return [
             f"every node must have the same number of processes, got {whose}. "
             "Hint: start the same number of commands on every node."
         ]
-    local = len(machines) // len(set(machines))
-    return _split_nodes(local, members) or _misnumbered(world_info.source, local, members)
-
-
-def _split_nodes(local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return an error if ranks of one node are on different machines.
-
-    In that case, the given numbers count machines instead of processes.
-    """
-    for first in range(0, len(members), local):
-        for other in range(first, first + local):
-            if members[other]["machine"] != members[first]["machine"]:
-                return [
-                    f"ranks {first} and {other} must be on one machine ({local} processes per node), got "
-                    f"{members[first]['host']} and {members[other]['host']}. Hint: set trainer.devices=1 if each "
-                    f"machine has one process, or set cluster.node_rank and trainer.num_nodes={len(members)} if RANK "
-                    "or cluster.rank counts machines."
-                ]
-    return []
-
-
-def _misnumbered(source: str, local: int, members: Sequence[Mapping[str, Any]]) -> list[str]:
-    given = [int(each["local_rank"]) for each in members]
-    wrong = [rank for rank, local_rank in enumerate(given) if local_rank != rank % local]
-    if not wrong:
+    for rank, machine in enumerate(machines):
+        first = rank - rank % local
+        if machine != machines[first]:
+            return [
+                f"ranks {first} and {rank} must be on one machine ({local} processes per node), got "
+                f"{members[first]['host']} and {members[rank]['host']}. Hint: set trainer.devices=1 if each "
+                f"machine has one process, or set cluster.node_rank and trainer.num_nodes={len(members)} if RANK "
+                "or cluster.rank counts machines."
+            ]
+    wrong = [rank for rank, each in enumerate(members) if int(each["local_rank"]) != rank % local]
+    if not wrong or world_info.local_world_size:
         return []
-    first = wrong[0] // local * local
-    host = members[first]["host"]
-    key, name = ("cluster.rank", "cluster.local_rank") if source == "cluster.rank" else ("RANK", "LOCAL_RANK")
+    key, name = ("cluster.rank", "cluster.local_rank") if world_info.source == "cluster.rank" else OF_VARIABLES
     hint = ", ".join(f"{name}={rank % local} for {key}={rank}" for rank in wrong[:8]) + (", ..." if wrong[8:] else "")
-    per_node = next((n for n in range(1, local) if given == [rank % n for rank in range(len(given))]), None)
-    if per_node is not None and local % per_node == 0:
-        num_nodes = len(given) // per_node
-        hint += f"; or set trainer.num_nodes={num_nodes} everywhere if several nodes share {host}"
     return [
-        f"{name} must count from 0 on each machine, {', '.join(map(str, range(local)))} for ranks {first} to "
-        f"{first + local - 1} on {host}, got {', '.join(map(str, given[first : first + local]))}. Hint: set {hint}."
+        f"{name} must count from 0 on each machine, got {members[wrong[0]]['local_rank']} for rank {wrong[0]} on "
+        f"{members[wrong[0]]['host']}. Hint: set {hint}; or set trainer.num_nodes everywhere if several nodes share "
+        "a machine."
     ]

@@ -3,7 +3,6 @@
 import contextlib
 import secrets
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -37,39 +36,20 @@ def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
     if address.file is not None:
         return _find_by_file(address.file, launch_info, timeout_s, who)
     assert address.host
-    host, ports = address.host, (address.port, *address.more_ports)
+    host, port = address.host, address.port
     if world_info is not None and world_info.store_is_served:
-        return FoundStore(store.client(host, ports, timeout_s, who, ours=False), host, address.port)
-    if address.more_ports:
-        owner = launch_info.job_id or ""
-        served = (
-            _serve_one_of(host, ports, owner) if number == 0 else store.client(host, ports, timeout_s, who, owner=owner)
-        )
-        return FoundStore(served, host, served.port, number == 0)
+        return FoundStore(store.client(host, port, timeout_s, who, ours=False), host, port)
     if number == 0 or (number is None and interfaces.is_local(store.resolve(host))):
         try:
-            return FoundStore(store.serve(host, address.port), host, address.port, is_server=True)
+            return FoundStore(store.serve(host, port), host, port, is_server=True)
         except store.PortInUseError:
             if number == 0:
                 raise
             # with two nodes on one machine, the other node was first; or another program uses the port
             with contextlib.suppress(ConfigError):
-                return FoundStore(store.client(host, ports, BUSY_S, who), host, address.port)
+                return FoundStore(store.client(host, port, BUSY_S, who), host, port)
             raise
-    return FoundStore(store.client(host, ports, timeout_s, who), host, address.port)
-
-
-def _serve_one_of(host: str, ports: Sequence[int], owner: str) -> TCPStore:
-    """Serve a store at the first free port, and mark the store with its owner."""
-    for port in ports:
-        with contextlib.suppress(store.PortInUseError):
-            served = store.serve(host, port)
-            served.set(store.OWNER_KEY, owner)
-            return served
-    raise ConfigError(
-        f"ports {', '.join(map(str, ports))} of {host} are all in use by other programs. "
-        "Hint: export MASTER_PORT=PORT in the batch script, with a free port."
-    )
+    return FoundStore(store.client(host, port, timeout_s, who), host, port)
 
 
 def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:

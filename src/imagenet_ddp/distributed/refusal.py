@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import ranks
-from imagenet_ddp.distributed.launchers.detect import with_known_host
-from imagenet_ddp.distributed.launchers.request import requested_address
+from imagenet_ddp.distributed.launchers.address import requested_address
+from imagenet_ddp.distributed.launchers.detect import launcher_name, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
@@ -45,7 +44,7 @@ def _from_options(config: Mapping[str, Any], environ: Mapping[str, str]) -> Laun
     A command without a rank is one of several nodes.
     """
     cluster, num_nodes = config["cluster"], config["trainer"].get("num_nodes")
-    if ranks.launcher_name(environ, by_tasks=True) is not None:
+    if launcher_name(cluster, environ) is not None:
         return None
     with contextlib.suppress(ConfigError, TypeError, ValueError):
         address = requested_address(cluster, environ)

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def connect(world_info: WorldInfo, timeout_s: float) -> Store:
     needs its own connection."""
     assert world_info.address and world_info.port
     who = f"rank {world_info.rank} of {world_info.world_size}"
-    found = client(world_info.address, (world_info.port,), timeout_s, who, ours=not world_info.store_is_served)
+    found = client(world_info.address, world_info.port, timeout_s, who, ours=not world_info.store_is_served)
     return of_attempt(found, world_info)
 
 
@@ -76,45 +76,40 @@ def serve(host: str, port: int) -> TCPStore:
     return store
 
 
-def client(
-    host: str, ports: Sequence[int], timeout_s: float, who: str, *, ours: bool = True, owner: str | None = None
-) -> TCPStore:
-    """Connect to the store at one of the ports, and wait up to timeout_s seconds for its server to start.
+def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = True) -> TCPStore:
+    """Connect to the store, and wait up to timeout_s seconds for its server to start.
 
-    who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. owner: the
-    mark of the store's owner; stores of other owners are skipped. Raises ConfigError for an unknown host name, if there
-    is no route or no answer, or if another program answers.
+    who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. Raises
+    ConfigError for an unknown host name, if there is no route or no answer, or if another program answers.
     """
-    deadline, num_timeouts, reason = Deadline(timeout_s), 0, ""
-    where = f"{host}:{', '.join(map(str, ports))}"
+    deadline, num_timeouts = Deadline(timeout_s), 0
     while True:
-        for port in ports:
-            try:
-                if store := try_client(host, port, who, ours=ours, owner=owner):
-                    store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
-                    return store
-                reason = "only other jobs answer there"
-            except ConnectionRefusedError:
-                reason = "nothing listens there yet"
-            except TimeoutError as error:
-                num_timeouts, reason = num_timeouts + 1, "no answer"
-                if num_timeouts == 2:
-                    raise ConfigError(
-                        f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
-                        "Hint: check that the address is correct and that the machine is running, and open the port to "
-                        "this machine in the firewall and in the cloud's security group."
-                    ) from error
-            except OSError as error:
-                reason = str(error.strerror or error)
-                if error.errno in NO_ROUTE:
-                    raise ConfigError(
-                        f"{who} cannot reach {host}:{port}: {reason}. "
-                        "Hint: check that the address is correct, and that this machine is in the same network."
-                    ) from error
-        line = f"{who}: waiting for rank 0 at {where}: {reason}"
+        try:
+            store = try_client(host, port, who, ours=ours)
+            assert store is not None  # every owner is accepted
+            store.set_timeout(timedelta(seconds=max(timeout_s, ANSWER_S)))
+            return store
+        except ConnectionRefusedError:
+            reason = "nothing listens there yet"
+        except TimeoutError as error:
+            num_timeouts, reason = num_timeouts + 1, "no answer"
+            if num_timeouts == 2:
+                raise ConfigError(
+                    f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
+                    "Hint: check that the address is correct and that the machine is running, and open the port to "
+                    "this machine in the firewall and in the cloud's security group."
+                ) from error
+        except OSError as error:
+            reason = str(error.strerror or error)
+            if error.errno in NO_ROUTE:
+                raise ConfigError(
+                    f"{who} cannot reach {host}:{port}: {reason}. "
+                    "Hint: check that the address is correct, and that this machine is in the same network."
+                ) from error
+        line = f"{who}: waiting for rank 0 at {host}:{port}: {reason}"
         if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", POLL_S):
             raise ConfigError(
-                f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {where}, but {reason}. "
+                f"{who} waited {deadline.elapsed_s:.0f} s for rank 0 at {host}:{port}, but {reason}. "
                 "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address, or read its "
                 "own message. To wait longer, set cluster.timeout_s."
             )

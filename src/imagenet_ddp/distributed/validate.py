@@ -8,10 +8,9 @@ from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema.trainer import DEVICES
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed import address_file
-from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.request import num_devices
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason, query_gpus
 from imagenet_ddp.distributed.strategies import batch_split
@@ -40,7 +39,7 @@ def validate(
     """
     local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
     if elsewhere:
-        environ = slurm_env.first_task(environ, config["trainer"].get("num_nodes"), local)
+        environ = slurm.first_task(environ, config["trainer"].get("num_nodes"), local)
     errors = validate_options(config)
     strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
     unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
@@ -178,7 +177,7 @@ def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) 
     """
     num_own = environ.get("SLURM_GPUS_ON_NODE", "")
     if (
-        not slurm_env.in_step(environ)
+        not slurm.in_step(environ)
         or not num_own.isdecimal()
         or "CUDA_VISIBLE_DEVICES" in environ
         or no_gpu_reason(trainer)
@@ -210,7 +209,7 @@ def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
         count, origin = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
     cores = num_cores()
-    if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm_env.read_step(environ):
+    if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm.read_step(environ):
         cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task may use only some cores of the node
     if count is not None and count > PROCESSES_PER_CORE * cores:
         return [

@@ -5,7 +5,7 @@ from typing import Any
 import psutil
 
 from imagenet_ddp.distributed import validate as distributed_check
-from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.system.text import count_noun
@@ -59,7 +59,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
     found = machine.launch_info
     assert found is not None  # otherwise, validate() has reported why
     # In SLURM's list of nodes, a loopback address is right: it appears only if all nodes are on this machine.
-    is_listed = found.source.startswith(slurm_env.SOURCE)
+    is_listed = found.source.startswith(slurm.SOURCE)
     if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):
         what = (
             f"{machine.host}, where all nodes meet, is the loopback address, with which each node reaches only itself"

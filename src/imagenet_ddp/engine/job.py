@@ -17,8 +17,7 @@ from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.detect import restarted
-from imagenet_ddp.distributed.launchers.request import num_devices
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoints, folder, summary
 from imagenet_ddp.system.text import count_noun

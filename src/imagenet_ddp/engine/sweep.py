@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import command, hydra_flags, mistakes, overrides, parse
-from imagenet_ddp.distributed.launchers import slurm_env
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
@@ -85,7 +85,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
         for number, names in enumerate(request.names):
             print(number, names or "no options")
         sys.exit(0)
-    task = slurm_env.array_task(environ)
+    task = slurm.array_task(environ)
     if chosen == "all" or (chosen == "auto" and task is None):
         return None
     source, text, hint = "sweep.job", str(chosen), f"set sweep.job={count - 1}"
@@ -104,7 +104,7 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
 def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) -> parse.Request:
     """Return the job with this number as a separate request, with a folder in the sweep's folder. Raises ConfigError if
     the sweep's folder is not known."""
-    wanted, key = Path(request.hydra.sweep.dir), slurm_env.sweep_key(environ)
+    wanted, key = Path(request.hydra.sweep.dir), slurm.sweep_key(environ)
     if overrides.typed_value(request, "hydra.sweep.dir") is None:
         if key is None:
             raise ConfigError(
@@ -242,6 +242,6 @@ def _sweep_dir(request: parse.Request) -> Path:
         return wanted
     if overrides.typed_value(request, "hydra.sweep.dir"):
         return wanted if restarted(os.environ) else folder.make_given(wanted, key="hydra.sweep.dir")
-    if key := slurm_env.sweep_key(os.environ):
+    if key := slurm.sweep_key(os.environ):
         return folder.make_new(wanted.with_name(key), again=restarted(os.environ), options=request.typed)
     return folder.make_new(wanted)

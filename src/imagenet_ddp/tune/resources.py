@@ -13,8 +13,8 @@ from typing import Any
 
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed.launchers import slurm_env
-from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.launchers import slurm
+from imagenet_ddp.distributed.launchers.world_info import num_devices
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -35,7 +35,7 @@ def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
     a step only has its own devices."""
     if launcher != "auto":
         return launcher == "srun"
-    return "SLURM_JOB_ID" in environ and not slurm_env.in_step(environ) and shutil.which("srun") is not None
+    return "SLURM_JOB_ID" in environ and not slurm.in_step(environ) and shutil.which("srun") is not None
 
 
 def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: Mapping[str, str]) -> list[Slot]:
@@ -94,7 +94,7 @@ def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> 
             "tune.launcher=srun starts steps in an allocation, but there is none. Hint: start tune inside sbatch or "
             "salloc, or set tune.launcher=local."
         )
-    job, job_nodes = environ["SLURM_JOB_ID"], slurm_env.num_job_nodes(environ)
+    job, job_nodes = environ["SLURM_JOB_ID"], slurm.num_job_nodes(environ)
     nodes = trainer["num_nodes"] if trainer["num_nodes"] != "auto" else 1
     if nodes > job_nodes:
         raise ConfigError(
@@ -102,7 +102,7 @@ def _steps(trainer: Mapping[str, Any], num: int, environ: Mapping[str, str]) -> 
             f"Hint: set #SBATCH --nodes={nodes} in the batch script."
         )
     per_node = -(-num * nodes // job_nodes)  # trials that share a node
-    cpus = min(slurm_env.expand_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")), default=1)
+    cpus = min(slurm.expand_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")), default=1)
     gpus = 0 if trainer["accelerator"] == "cpu" else _gpus_per_node(environ)
     devices = num_devices(trainer["devices"]) or max(1, gpus // per_node)
     for what, available in (("GPUs", gpus), ("CPUs", cpus)):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagenet_ddp.distributed.launchers.address import Address, from_environment, parse
+from imagenet_ddp.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_parse(text: str, address: Address):
     ],
 )  # fmt: skip
 def test_refused(text: str, said: str):
-    with pytest.raises(ValueError, match=r"Hint: ") as caught:
+    with pytest.raises(ConfigError, match=r"Hint: ") as caught:
         parse(text, "k")
     assert said in str(caught.value)
 
@@ -81,9 +82,9 @@ def test_from_environment(environ: dict[str, str], address: Address | None):
 @pytest.mark.parametrize("port", ["0", "x", "-1", "65536", "1.5"])
 def test_a_wrong_master_port(port: str):
     for host in ("a", "10.0.0.1", "::1"):
-        with pytest.raises(ValueError, match=rf"MASTER_PORT must be .* got {port}\. Hint: set MASTER_PORT=29500"):
+        with pytest.raises(ConfigError, match=rf"MASTER_PORT must be .* got {port}\. Hint: set MASTER_PORT=29500"):
             from_environment({"MASTER_ADDR": host, "MASTER_PORT": port})
-    with pytest.raises(ValueError, match="MASTER_PORT"):
+    with pytest.raises(ConfigError, match="MASTER_PORT"):
         parse("a", "cluster.address", port)
     assert parse("a:5", "cluster.address", port).port == 5
 
@@ -111,7 +112,7 @@ def test_a_file_is_read_as_it_is_written(path: str):
 def test_any_text_is_an_address_or_refused_with_a_hint_that_is_one(text: str):
     try:
         address = parse(text, "k")
-    except ValueError as error:
+    except ConfigError as error:
         hint = re.search(r"Hint: .*k=(\S+?)\.?$", str(error))
         address = parse(hint[1] if hint else "", "k")
     assert parse(str(address), "k") == address

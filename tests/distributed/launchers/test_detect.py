@@ -88,19 +88,14 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
         ({}, ""),
         ({}, "num_nodes=1 devices=8"),
         ({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}, ""),
-        ({"LOCAL_RANK": "-1"}, "devices=2"),  # "not distributed" in some programs
         ({"LOCAL_RANK": "1"}, "devices=2"),  # left over from a job before: says nothing by itself
         ({"NODE_RANK": "0"}, ""),
         ({"NODE_RANK": "3"}, "num_nodes=1"),  # left over too
-        ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, ""),
         ({}, "num_nodes=1 cluster.node_rank=0"),
         ({}, "strategy=dp devices=4"),
         (BATCH_1, ""),
-        (BATCH_1, "devices=4"),
         (BATCH, "num_nodes=1"),
         (ONE_TASK, "devices=8"),  # of several such steps in one job of two nodes
-        (ONE_TASK, "strategy=dp devices=4"),
-        (BATCH_1 | {"MASTER_ADDR": "node03"}, ""),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "bash", "SLURM_NTASKS": "1"}, ""),
         (mpi(0, 1, 0, 1), ""),
         ({"WORLD_SIZE": "1", "RANK": "0"}, "num_nodes=1 devices=8 cluster.node_rank=0"),
@@ -128,7 +123,6 @@ def test_alone(environ: dict[str, str], line: str):
          WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
         (TORCHRUN_2 | {"MASTER_ADDR": "fd00::20"}, "",
          WorldInfo(3, 1, 1, 4, 2, 2, "fd00::20", 29511, True, "torchrun")),
-        (TORCHRUN_2 | {"NODE_RANK": "0"}, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
         (TORCHRUN_2, "cluster=env", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
         (STANDALONE, "", WorldInfo(1, 1, 0, 2, 2, 1, "localhost", 43211, True, "torchrun")),
         (TORCHRUN_1 | {"TORCHELASTIC_RESTART_COUNT": "2"}, "",
@@ -136,13 +130,10 @@ def test_alone(environ: dict[str, str], line: str):
         # a store of rank 0's own: each attempt has a new one, and agents that came later count other attempts
         (TORCHRUN_1 | {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "2"}, "",
          WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "torchrun")),
-        (TORCHRUN_1 | {"TORCHELASTIC_USE_AGENT_STORE": "False"}, "",
-         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "torchrun")),
         (TORCHRUN_1 | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, "",
          WorldInfo(source="a launcher's single process")),
         # in a step: torchrun's world is meant. A step inside of torchrun looks the same, and its ranks come twice
         (PER_NODE | TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
-        (STEP | TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
         # set by hand, or by a platform
         (BY_HAND, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
         (BY_HAND, "num_nodes=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
@@ -150,27 +141,19 @@ def test_alone(environ: dict[str, str], line: str):
                                                         "environment variables")),
         (BY_HAND | {"NODE_RANK": "1"}, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False,
                                                           "environment variables")),
-        (BY_HAND | {"GROUP_RANK": "1"}, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False,
-                                                           "environment variables")),
         # how many there are per node is counted when all have come
         (BY_HAND, "", WorldInfo(3, 1, 0, 4, 0, 1, "10.0.0.1", 29501, False, "environment variables")),
-        (BY_HAND | {"RANK": "2", "LOCAL_RANK": "0"}, "",
-         WorldInfo(2, 0, 0, 4, 0, 1, "10.0.0.1", 29501, False, "environment variables")),
         # without LOCAL_RANK where it follows
         ({k: v for k, v in BY_HAND.items() if k != "LOCAL_RANK"}, "num_nodes=2",
          WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
         (KUBEFLOW, "devices=2 num_nodes=2",
          WorldInfo(1, 1, 0, 4, 2, 2, "job-master-0", 23456, False, "environment variables")),
         (KUBEFLOW, "devices=1", WorldInfo(1, 0, 1, 4, 1, 4, "job-master-0", 23456, False, "environment variables")),
-        (KUBEFLOW, "devices=1 num_nodes=4",
-         WorldInfo(1, 0, 1, 4, 1, 4, "job-master-0", 23456, False, "environment variables")),
         (KUBEFLOW | {"LOCAL_WORLD_SIZE": "2"}, "",
          WorldInfo(1, 1, 0, 4, 2, 2, "job-master-0", 23456, False, "environment variables")),
         ({k: v for k, v in BY_HAND.items() if k != "MASTER_PORT"}, "devices=2",
          WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29500, False, "environment variables")),
         ({k: v for k, v in BY_HAND.items() if k != "MASTER_ADDR"}, "devices=2 cluster.address=tcp://b:77",
-         WorldInfo(3, 1, 1, 4, 2, 2, "b", 77, False, "environment variables")),
-        (BY_HAND, "devices=2 cluster.address=tcp://b:77",
          WorldInfo(3, 1, 1, 4, 2, 2, "b", 77, False, "environment variables")),
         (BY_HAND, "devices=2 cluster=env",
          WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
@@ -179,8 +162,6 @@ def test_alone(environ: dict[str, str], line: str):
          WorldInfo(3, 1, 0, 4, 0, 1, "10.1.1.20", 23456, False, "cluster.rank")),
         ({}, "cluster.rank=3 cluster.world_size=4 devices=2 cluster.address=tcp://10.1.1.20:23456",
          WorldInfo(3, 1, 1, 4, 2, 2, "10.1.1.20", 23456, False, "cluster.rank")),
-        ({}, "cluster=tcp cluster.rank=3 cluster.world_size=4 num_nodes=2 cluster.address=10.1.1.20",
-         WorldInfo(3, 1, 1, 4, 2, 2, "10.1.1.20", 29500, False, "cluster.rank")),
         (BY_HAND, "cluster.rank=0 cluster.local_rank=0 cluster.world_size=2 devices=2",
          WorldInfo(0, 0, 0, 2, 2, 1, "10.0.0.1", 29501, False, "cluster.rank")),
         (BY_HAND, "cluster.rank=2 cluster.local_rank=0 devices=2",  # the rest from the variables
@@ -192,15 +173,10 @@ def test_alone(environ: dict[str, str], line: str):
          WorldInfo(1, 1, 0, 2, 2, 1, "a", 29500, False, "cluster.rank")),
         # a step of nodes × devices tasks
         (STEP, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 29500 + 711, False, "SLURM job 4711")),
-        (STEP, "num_nodes=2 devices=4", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (STEP | {"SLURM_JOB_NAME": "bash"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
-        (STEP | {"SLURM_JOB_NAME": "interactive"}, "",
-         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (STEP | {"MASTER_ADDR": "10.0.0.3", "MASTER_PORT": "1234"}, "",
          WorldInfo(5, 1, 1, 8, 4, 2, "10.0.0.3", 1234, False, "SLURM job 4711")),
         (STEP | {"MASTER_PORT": "1234"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 1234, False, "SLURM job 4711")),
-        (STEP | {"MASTER_ADDR": "x"}, "cluster.address=y:5",
-         WorldInfo(5, 1, 1, 8, 4, 2, "y", 5, False, "SLURM job 4711")),
         (STEP | {"WORLD_SIZE": "8"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (STEP | {"SLURM_STEP_ID": "2"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30411, False, "SLURM job 4711")),
         # srun --distribution=cyclic: SLURM's own rank 1 is on the second node
@@ -209,12 +185,9 @@ def test_alone(environ: dict[str, str], line: str):
         (STEP, "cluster.rank=5 cluster.local_rank=1 cluster.world_size=8 cluster.node_rank=1",
          WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         (ON_ONE, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "SLURM job 4711")),
-        (ON_ONE, "devices=4", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "SLURM job 4711")),
         (ON_ONE | {"SLURM_GPUS_ON_NODE": "8"}, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False,
                                                         "SLURM job 4711")),
         (PER_NODE, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False, "SLURM job 4711")),
-        (PER_NODE | {"SLURM_GPUS_ON_NODE": "1"}, "", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
-                                                          "SLURM job 4711")),
         (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "devices=1", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
                                                                    "SLURM job 4711")),
         # OpenMPI
@@ -222,9 +195,7 @@ def test_alone(environ: dict[str, str], line: str):
         (mpi(1, 2, 1, 2, MASTER_PORT="77"), "devices=2",
          WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 77, False, "OpenMPI")),
         (mpi(3, 4, 1, 2, MASTER_ADDR="a"), "", WorldInfo(3, 1, 1, 4, 2, 2, "a", 29500, False, "OpenMPI")),
-        (mpi(3, 4, 1, 2), "cluster.address=a", WorldInfo(3, 1, 1, 4, 2, 2, "a", 29500, False, "OpenMPI")),
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "", WorldInfo(1, 0, 1, 2, 1, 2, "a", 29500, False, "OpenMPI")),
-        (mpi(1, 2, 1, 2, WORLD_SIZE="2"), "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
     ],
 )  # fmt: skip
 def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
@@ -248,11 +219,8 @@ def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
         ({"MASTER_ADDR": "a"}, "num_nodes=2 devices=8", ("MASTER_ADDR", "a:29500", 2, None)),
         ({"MASTER_ADDR": "a", "MASTER_PORT": "77"}, "num_nodes=2", ("MASTER_ADDR", "a:77", 2, None)),
         ({"MASTER_ADDR": "a", "NODE_RANK": "1"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 1)),
-        ({"MASTER_ADDR": "a", "GROUP_RANK": "1"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 1)),
-        ({"MASTER_ADDR": "a", "NODE_RANK": "0", "GROUP_RANK": "1"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 0)),
         ({"MASTER_ADDR": "a", "NODE_RANK": "1"}, "num_nodes=2 cluster.node_rank=0", ("MASTER_ADDR", "a:29500", 2, 0)),
         ({"MASTER_ADDR": "::1"}, "num_nodes=2", ("MASTER_ADDR", "[::1]:29500", 2, None)),
-        ({"MASTER_ADDR": "a"}, "num_nodes=2 cluster=env", ("MASTER_ADDR", "a:29500", 2, None)),
         ({"MASTER_ADDR": "a", "NODE_RANK": "1"}, "num_nodes=2 cluster=env", ("MASTER_ADDR", "a:29500", 2, 1)),
         ({"MASTER_ADDR": "a", "NODE_RANK": "1", "WORLD_SIZE": "4"}, "num_nodes=2 devices=2",
          ("MASTER_ADDR", "a:29500", 2, 1)),
@@ -260,13 +228,9 @@ def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
         ({"MASTER_PORT": "77"}, "num_nodes=2 cluster.address=b", ("cluster.address", "b:77", 2, None)),
         ({"MASTER_ADDR": "a"}, "num_nodes=3 cluster.address=b:5 cluster.node_rank=2",
          ("cluster.address", "b:5", 3, 2)),
-        ({}, "num_nodes=2 cluster=tcp cluster.address=b", ("cluster.address", "b:29500", 2, None)),
-        ({}, "num_nodes=2 cluster=file cluster.address=file:///mnt/nfs/job42",
-         ("cluster.address", "file:///mnt/nfs/job42", 2, None)),
         ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/job42 cluster.node_rank=1",
          ("cluster.address", "file:///mnt/nfs/job42", 2, 1)),
         # Kubeflow, told that RANK counts machines
-        (KUBEFLOW, "cluster.node_rank=1 num_nodes=4", ("MASTER_ADDR", "job-master-0:23456", 4, 1)),
         (KUBEFLOW, "cluster.node_rank=1 num_nodes=4 devices=8", ("MASTER_ADDR", "job-master-0:23456", 4, 1)),
         # one task per node
         (PER_NODE, "devices=8", ("SLURM job 4711", "node03:30211", 2, 1)),
@@ -277,7 +241,6 @@ def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "devices=8", ("OpenMPI", "a:29500", 2, 1)),
         # in a batch shell, where it is plain that the other nodes are started in another way
         (BATCH, "num_nodes=2 cluster.address=node03", ("cluster.address", "node03:29500", 2, None)),
-        (BATCH | {"MASTER_ADDR": "a", "NODE_RANK": "0"}, "num_nodes=2", ("MASTER_ADDR", "a:29500", 2, 0)),
         (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2 cluster.node_rank=0", ("MASTER_ADDR", "a:29500", 2, 0)),
     ],
 )  # fmt: skip
@@ -306,15 +269,12 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "MASTER_ADDR are not set"
          "...Hint: on every node, type `MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train num_nodes=2 "
          "devices=8`"),
-        ({"MASTER_ADDR": ""}, "num_nodes=2", "needs a rendezvous address"),
         # row 4: the mix-up
         ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "cluster.rank=1, cluster.world_size=2 "
          "mean one command per process, but these values are not set: cluster.local_rank. Hint: start the command "
          "with torchrun; or if each "
          "machine runs one command, set trainer.num_nodes=2 cluster.node_rank=1, without cluster.rank and "
          "cluster.world_size."),
-        ({}, "cluster.rank=1 cluster.world_size=8 devices=8 num_nodes=8 cluster.address=a",
-         "not set: cluster.local_rank. Hint: ...if each machine runs one command, set trainer.num_nodes=8"),
         ({}, "cluster.world_size=3 devices=2", "runs one command, set trainer.num_nodes=3 cluster.node_rank=N "
          "cluster.address=tcp://HOST:29500, without cluster.world_size."),
         ({}, "cluster.rank=1", "cluster.rank=1 means one command per process, but these values are not set: "
@@ -322,11 +282,6 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.local_rank, MASTER_ADDR. Hint: start the command with torchrun; or set "
          "cluster.world_size=<number of processes> "
          "cluster.local_rank=N cluster.address=tcp://HOST:29500 for this process; "),
-        ({}, "cluster.local_rank=1", "not set: cluster.rank, cluster.world_size, MASTER_ADDR."),
-        ({}, "cluster.rank=0 cluster.world_size=2 cluster.address=a",
-         "not set: cluster.local_rank. Hint: ...or set cluster.local_rank=N for this process; or "
-         "set trainer.devices=1 if each machine has one process; ..."
-         "trainer.num_nodes=2 cluster.node_rank=0, without cluster.rank and cluster.world_size."),
         ({}, "cluster.rank=2 cluster.world_size=2 cluster.local_rank=0 cluster.address=a",
          "cluster.rank must be below cluster.world_size (2), got 2. Hint: number the ranks from 0."),
         ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=2 devices=2 cluster.address=a",
@@ -335,12 +290,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.rank must be cluster.node_rank × 2 (processes per node) + cluster.local_rank = 1 × 2 + "
          "0 = 2, "
          "got 3. Hint: number the ranks node by node, with 0, 1 on node 0."),
-        ({}, "cluster.rank=0 cluster.world_size=4 cluster.local_rank=0 cluster.node_rank=1 devices=2 cluster.address=a",
-         "= 1 × 2 + 0 = 2, got 0"),
         ({}, "cluster.rank=3 cluster.world_size=4 num_nodes=3 devices=2 cluster.address=a",
          "must equal cluster.world_size (4), got 2 × 3 = 6. Hint: set trainer.num_nodes=2."),
-        ({}, "cluster.rank=3 cluster.world_size=4 cluster.local_rank=0 num_nodes=3 cluster.address=a",
-         "must equal cluster.world_size (4), got 1 × 3 = 3. Hint: leave trainer.devices and trainer.num_nodes out"),
         ({}, "cluster.rank=1 cluster.world_size=2 cluster.local_rank=1",
          "but these values are not set: MASTER_ADDR. Hint: ...or set cluster.address=tcp://HOST:29500 for this "
          "process."),
@@ -350,8 +301,6 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "cluster.rank, cluster.world_size out."),
         (TORCHRUN_2, "cluster.node_rank=0", "cluster.node_rank=0 (torchrun assigns 1). Hint: leave cluster.node_rank "
          "out."),
-        (STEP, "cluster.rank=0 cluster.world_size=8", "SLURM job 4711 assigns the ranks, but these options differ: "
-         "cluster.rank=0"),
         (STEP, "cluster.node_rank=0", "SLURM job 4711 assigns the ranks, but these options differ: "
          "cluster.node_rank=0 (SLURM job 4711 assigns 1)"),
         (PER_NODE, "devices=8 cluster.rank=1 cluster.world_size=2", "cluster.rank=1 (each task starts its own "
@@ -361,18 +310,14 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (TORCHRUN_2, "cluster.address=b:29511",
          "torchrun determines the rendezvous address, node-a:29511, but cluster.address is b:29511. "
          "Hint: leave cluster.address out."),
-        (TORCHRUN_2, "cluster.address=file:///x", "torchrun determines the rendezvous address, node-a:29511"),
-        (TORCHRUN_2, "cluster=tcp", "cluster=tcp needs an address. Hint: set cluster.address=tcp://HOST:29500."),
         (TORCHRUN_2, "devices=4", "must equal WORLD_SIZE (4), got 4 × 2 = 8 (LOCAL_WORLD_SIZE is 2). Hint: leave "
          "trainer.devices and trainer.num_nodes out"),
-        (TORCHRUN_2, "devices=4 num_nodes=1", "got 4 × 1 = 4 (LOCAL_WORLD_SIZE is 2). Hint: leave"),
         (TORCHRUN_2, "num_nodes=3", "must equal WORLD_SIZE (4), got 2 × 3 = 6. Hint: set trainer.num_nodes=2."),
         (TORCHRUN_2 | {"WORLD_SIZE": "5"}, "", "must equal WORLD_SIZE (5), got 2 × 2 = 4 (LOCAL_WORLD_SIZE is 2). "
          "Hint: use the same --nproc_per_node on every node."),
         (BY_HAND | {"RANK": "4"}, "", "RANK must be below WORLD_SIZE (4), got 4. Hint:"),
         (BY_HAND | {"RANK": "x"}, "", "RANK must be an integer, got x (environment). Hint:"),
         (BY_HAND | {"WORLD_SIZE": "0", "RANK": "0"}, "", "WORLD_SIZE must be 1 or more...Hint:"),
-        (BY_HAND | {"LOCAL_WORLD_SIZE": "0"}, "", "LOCAL_WORLD_SIZE must be 1 or more...Hint:"),
         (BY_HAND | {"MASTER_PORT": "0"}, "devices=2", "MASTER_PORT must be from 1 to 65535, got 0. Hint:"),
         (BY_HAND | {"MASTER_ADDR": ""}, "devices=2", "not set: MASTER_ADDR. Hint:"),
         (BY_HAND | {"NODE_RANK": "0"}, "devices=2", "RANK must be NODE_RANK × 2 (processes per node) + "
@@ -380,11 +325,9 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (BY_HAND | {"LOCAL_RANK": "3"}, "devices=2", "LOCAL_RANK must be below the number of processes per node "
          "(2)"),
         (BY_HAND, "devices=3", "must equal WORLD_SIZE (4), got 3 × 1 = 3. Hint: leave"),
-        (BY_HAND, "num_nodes=3", "must equal WORLD_SIZE (4), got 1 × 3 = 3. Hint: leave"),
         (without(BY_HAND, "RANK"), "", "WORLD_SIZE=4, LOCAL_RANK=1 mean one command per process, but these values "
          "are not set: RANK. "
          "Hint: start the command with torchrun; or set RANK=N for this process."),
-        (without(BY_HAND, "WORLD_SIZE"), "", "RANK=3...not set: WORLD_SIZE. Hint:"),
         (without(BY_HAND, "MASTER_ADDR", "LOCAL_RANK"), "", "not set: LOCAL_RANK, MASTER_ADDR. Hint:"),
         # Kubeflow: WORLD_SIZE may count machines
         (KUBEFLOW, "devices=8", "RANK=1, WORLD_SIZE=4 mean one command per process, but these values are not set: "
@@ -394,28 +337,18 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (KUBEFLOW, "devices=4", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set "
          "LOCAL_RANK=N for "
          "this process; or if each machine runs one command, set trainer.num_nodes=4 cluster.node_rank=$RANK."),
-        (KUBEFLOW, "devices=2", "not set: LOCAL_RANK."),
-        (KUBEFLOW, "devices=2 num_nodes=4", "if each machine runs one command, set trainer.num_nodes=4"),
         (KUBEFLOW | {"WORLD_SIZE": "1", "RANK": "0"}, "devices=8", "trainer.num_nodes=1 cluster.node_rank=$RANK."),
-        (KUBEFLOW, "", "not set: LOCAL_RANK. Hint: start the command with torchrun; or set LOCAL_RANK=N for "
-         "this "
-         "process; or set trainer.devices=1 if each machine has one process; or if each machine runs one command, set "
-         "trainer.num_nodes=4 cluster.node_rank=$RANK."),
-        (KUBEFLOW, "cluster.node_rank=1", "not set: LOCAL_RANK...trainer.num_nodes=4 cluster.node_rank=$RANK."),
         # SLURM
         (STEP, "devices=2", "SLURM job 4711 started 8 tasks (SLURM_STEP_NUM_TASKS), 4 on each of 2 nodes, but "
          "trainer.devices=2 needs 4 tasks (one per device) or 2 (one per node). Hint: "
          "use #SBATCH --ntasks-per-node=2, or set trainer.devices=4."),
-        (ON_ONE, "devices=2", "trainer.devices=2 needs 2 tasks (one per device) or 1 (one per node)"),
         (STEP, "num_nodes=1", "trainer.num_nodes must equal the number of nodes of SLURM job 4711 (2), got 1. "
          "Hint: use #SBATCH --nodes=1, or leave trainer.num_nodes out."),
         (STEP | {"SLURM_STEP_TASKS_PER_NODE": "5,3"}, "devices=4", "different numbers per node. Hint: "
          "use #SBATCH --ntasks-per-node=4."),
-        (without(STEP, "SLURM_STEP_TASKS_PER_NODE") | {"SLURM_STEP_NUM_TASKS": "3"}, "", "different numbers per node"),
         (STEP | {"WORLD_SIZE": "2"}, "", "WORLD_SIZE must be 8, because SLURM job 4711 started 8 tasks"
          "...got 2 (environment). Hint: run `unset WORLD_SIZE`."),
-        (STEP | {"MASTER_PORT": "x"}, "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
-        (without(STEP, "SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST"), "",
+        (without(STEP, "SLURM_STEP_NODELIST"), "",
          "has 2 nodes, but none of SLURM_STEP_NODELIST, cluster.address and MASTER_ADDR contains an address. Hint:"),
         (STEP, "strategy=dp devices=4", "strategy=dp runs in one process, but SLURM job 4711 requests several. Hint:"),
         (BATCH, "", "SLURM job 4711 has 2 nodes, but this command was not started by srun and would run on only "
@@ -425,33 +358,24 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "by srun and "
          "would run on only one node. Hint: type `srun --ntasks-per-node=4 python -m imagenet_ddp.train num_nodes=2 "
          "devices=4`."),
-        (BATCH | {"MASTER_ADDR": "node03"}, "", "was not started by srun"),
-        (BATCH | {"MASTER_ADDR": "node03"}, "num_nodes=2", "was not started by srun"),
         (BATCH, "cluster.address=node03", "was not started by srun"),
         (BATCH_1, "num_nodes=2", "has 1 node and trainer.num_nodes is 2...Hint: use `sbatch --nodes=2`, and in its "
          "script `srun "),
         (ONE_TASK, "num_nodes=2", "is the only task of its step and would run on only one node. Hint: type `srun "
          "--nodes=2"),
-        (ONE_TASK | {"MASTER_ADDR": "a"}, "num_nodes=2", "is the only task of its step"),
         # OpenMPI
         (mpi(3, 4, 1, 2), "", "not set: MASTER_ADDR. Hint: ...cluster.address=tcp://HOST:29500"),
         (mpi(1, 4, 0, 2, MASTER_ADDR="a"), "", "RANK must be NODE_RANK × 2 (processes per node) + LOCAL_RANK = "
          "0 × 2 + 0 = 0, got 1. Hint: number the ranks node by node"),
-        (mpi(1, 2, 1, 2), "devices=3", "must equal WORLD_SIZE (2), got 3 × 1 = 3 (LOCAL_WORLD_SIZE is 2). Hint:"),
         (mpi(1, 2, 0, 1, MASTER_ADDR="a"), "devices=2 num_nodes=4", "must equal WORLD_SIZE (2), got 1 × 4 = 4. Hint:"),
         (mpi(0, 4, 0, 3, MASTER_ADDR="a"), "", "must equal WORLD_SIZE (4), got 3 × 1 = 3 (LOCAL_WORLD_SIZE is 3)."),
-        (mpi(1, 2, 1, 2, MASTER_PORT="x"), "", "MASTER_PORT must be from 1 to 65535, got x. Hint:"),
         (mpi(1, 2, 1, 2), "strategy=balanced_dp devices=2", "strategy=balanced_dp runs in one process, but OpenMPI "
          "requests"),
-        (TORCHRUN_1, "strategy=dp devices=4", "strategy=dp runs in one process, but torchrun requests several. Hint:"),
         # cluster=tcp, file, env, and what they need
         ({}, "cluster=tcp", "cluster=tcp needs an address. Hint: set cluster.address=tcp://HOST:29500."),
         ({}, "cluster=file num_nodes=2", "cluster=file needs an address. Hint: set cluster.address=file:///PATH."),
-        ({"MASTER_ADDR": "a"}, "cluster=tcp num_nodes=2", "cluster=tcp needs an address."),
         ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp does not match "
          "cluster.address=file:///x. Hint:"),
-        ({}, "cluster=file num_nodes=2 cluster.address=tcp://a", "cluster=file does not match "
-         "cluster.address=tcp://a."),
         ({"MASTER_ADDR": "a"}, "cluster=env num_nodes=2 cluster.address=b cluster.node_rank=0",
          "cluster=env reads the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
         ({}, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
@@ -459,19 +383,12 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
          "MASTER_ADDR. Hint: start the command with torchrun; or set RANK=N WORLD_SIZE=<number of processes> "
          "LOCAL_RANK=N "
          "MASTER_ADDR=HOST for this process"),
-        (STEP, "cluster=env", "cluster=env means one command per process, but these values are not set: RANK, "
-         "WORLD_SIZE,"),
         ({"NODE_RANK": "0", "MASTER_ADDR": "a"}, "cluster=env",
          "NODE_RANK=0 means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
          "trainer.num_nodes="),
-        ({}, "num_nodes=2 cluster.address=file://nfs/job42", "Hint: set cluster.address=file:///PATH."),
-        ({}, "num_nodes=2 cluster.address=file:///mnt/nfs/", "Hint: set cluster.address=file:///PATH."),
         ({}, "num_nodes=2 cluster.address=a:b", "the port of cluster.address must be from 1 to 65535, "
          "got b."),
-        ({}, "num_nodes=2 cluster.address=http://a", "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in "
-         "brackets) or file:///PATH, got"),
         ({}, "cluster.address=a", "is for runs on several nodes, but trainer.num_nodes is not set. Hint:"),
-        ({}, "num_nodes=1 cluster.address=a", "is for runs on several nodes, but trainer.num_nodes is 1. Hint:"),
         # node ranks
         ({"NODE_RANK": "1"}, "", "NODE_RANK=1 means that there are several nodes, but trainer.num_nodes is not set. "
          "Hint: "
@@ -489,8 +406,6 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         # what Lightning reads when it is imported
         ({"SLURM_PROCID": ""}, "", "SLURM_PROCID must be an integer, got an empty value (environment). Hint: run "
          "`unset SLURM_PROCID`."),
-        ({"LOCAL_RANK": "abc"}, "", "LOCAL_RANK must be an integer, got abc (environment). Hint:"),
-        (STEP | {"JSM_NAMESPACE_RANK": "x"}, "", "JSM_NAMESPACE_RANK must be an integer, got x (environment). Hint:"),
         (BY_HAND | {"RANK": "x"}, "cluster.rank=1", "RANK must be an integer, got x (environment). Hint: run `unset"),
     ],
 )  # fmt: skip

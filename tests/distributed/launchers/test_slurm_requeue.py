@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.distributed.launchers import scontrol, slurm_requeue
+from imagenet_ddp.distributed.launchers import slurm_requeue
 
 JOB = "JobId=7 JobState=RUNNING Reason=None BatchFlag=1 Requeue=1 Restarts=0 Name=a=b"
 TASK = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
@@ -75,18 +75,18 @@ def test_what_slurm_says_is_passed_on(answers: Any):
 def test_a_node_without_scontrol(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     assert slurm_requeue.requeue("7") == "there is no scontrol on this node"
-    assert scontrol.node_address("n1") is None
+    assert slurm_requeue.node_address("n1") is None
 
 
 def test_no_command_is_waited_for_without_a_bound(answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     answers(JOB)
     (tmp_path / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(scontrol, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_requeue, "TIMEOUT_S", 0.2)
     assert slurm_requeue.requeue("7") == "scontrol does not answer within 0 s"
 
 
 def test_the_address_of_a_node(answers: Any):
     answers("NodeName=n1 Arch=x86_64\n   NodeAddr=10.0.0.3 NodeHostName=vm Port=1 Version=22.05")
-    assert scontrol.node_address("n1") == "10.0.0.3"
+    assert slurm_requeue.node_address("n1") == "10.0.0.3"
     answers("NodeName=n1 NodeAddr=n1 NodeHostName=n1")
-    assert scontrol.node_address("n1") is None
+    assert slurm_requeue.node_address("n1") is None

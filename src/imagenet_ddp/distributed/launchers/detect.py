@@ -15,7 +15,7 @@
     none of these                                     a single node: it starts its local workers
 
 The first row that matches applies. However, torchrun, mpirun and a SLURM step assign the ranks themselves: options
-that contradict them are refused, including those of the first row. known_launchers.py lists the variables,
+that contradict them are refused, including those of the first row. table.py lists the variables of the launchers,
 docs/launching.md explains each row, and tests/distributed/launchers/ tests it. This module does not import torch.
 """
 
@@ -25,9 +25,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import manual, platforms, ranks, scontrol, slurm, slurm_env
-from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.launchers import ranks, slurm, table
+from imagenet_ddp.distributed.launchers.address import requested_address
+from imagenet_ddp.distributed.launchers.slurm_requeue import node_address
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, num_devices
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
@@ -50,25 +51,15 @@ def detect(
     cluster, trainer = config["cluster"], config["trainer"]
     one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
     num_nodes = trainer.get("num_nodes")
-    line = f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}"
     request = LaunchRequest(
-        num_nodes if isinstance(num_nodes, int) else None,
-        None if one_process else num_devices(trainer.get("devices")),
-        cluster,
-        line,
-        no_gpu_reason(trainer) is not None,
+        num_nodes=num_nodes if isinstance(num_nodes, int) else None,
+        devices=None if one_process else num_devices(trainer.get("devices")),
+        cluster=cluster,
+        line=f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}",
+        cpu=no_gpu_reason(trainer) is not None,
     )
-    by_tasks = cluster["name"] != "env"
-    launcher = ranks.launcher_name(environ, by_tasks=by_tasks)
-    detectors = [ranks.from_options] if launcher is None else []
-    detectors += [platforms.one_per_machine] if by_tasks else []
-    detectors += [ranks.from_env_vars]
-    if by_tasks:
-        detectors += [ranks.from_process_launcher, slurm.from_step, slurm.refuse_batch_shell]
-    detectors += [manual.one_per_node]
-    if by_tasks:
-        detectors += [ranks.refuse_unknown_size]
-    found = next((found for detector in detectors if (found := detector(request, environ)) is not None), LaunchInfo())
+    launcher = launcher_name(cluster, environ)
+    found = _first_row(request, environ, launcher)
     ranks.refuse_unreadable(environ)
     if one_process and not found.standalone:
         raise ConfigError(
@@ -80,24 +71,208 @@ def detect(
     return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
 
 
-def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
-    """Replace a host name that does not resolve with the address that SLURM has for that node."""
-    if found.address is None or found.host is None or "SLURM_JOB_ID" not in environ:
+def launcher_name(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+    """Return the name of the launcher that assigns the ranks; None if a person or a platform has set the variables."""
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return "torchrun"
+    if cluster["name"] == "env" or "RANK" in environ:
+        return None
+    tasks = table.process_launcher(environ) or slurm.read_step(environ)
+    return tasks.name if tasks else None
+
+
+def _first_row(request: LaunchRequest, environ: Mapping[str, str], launcher: str | None) -> LaunchInfo:
+    if request.cluster["name"] == "env":  # without all launchers but torchrun
+        found = None if launcher else _typed_rank(request, environ)
+        return found or _rank_in_variables(request, environ) or _typed_node(request, environ) or LaunchInfo()
+    row, step = table.process_launcher(environ), slurm.read_step(environ)
+    if launcher is None and (found := _typed_rank(request, environ)):
         return found
-    try:
-        interfaces.resolve(found.host)
-    except OSError:
-        if host := scontrol.node_address(found.host):
-            world_info = replace(found.world_info, address=host) if found.world_info else None
-            return replace(found, address=replace(found.address, host=host), world_info=world_info)
+    is_rank = "TORCHELASTIC_RUN_ID" in environ or {"RANK", "LOCAL_RANK"} <= environ.keys()
+    if not (is_rank or row or step or request.num_nodes == 1) and (found := _machine(request, environ)):
+        return found
+    # WORLD_SIZE alone may be exported in a batch script; slurm.py compares it with the step
+    is_exported = "RANK" not in environ and (row or step)
+    if not is_exported and (found := _rank_in_variables(request, environ)):
+        return found
+    if row:
+        return _process(row, request, environ)
+    if step:
+        return slurm.from_step(step, request, environ)
+    slurm.refuse_batch_shell(request, environ)
+    if found := _typed_node(request, environ):
+        return found
+    _refuse_unknown_size(request, environ)
+    return LaunchInfo()
+
+
+def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Read cluster.rank, cluster.local_rank and cluster.world_size. Return None if none of them is set.
+
+    An option that is not set defaults to RANK, LOCAL_RANK or WORLD_SIZE. The options correspond to --rank and
+    --world-size in older tutorials.
+    """
+    values = {name: request.cluster[option.partition(".")[2]] for name, option in ranks.OPTIONS.items()}
+    typed = {name: str(value) for name, value in values.items() if value is not None}
+    if not typed:
+        return None
+    names = {name: option for name, option in ranks.OPTIONS.items() if name in typed or name not in environ}
+    return ranks.read_ranks(request, {**environ, **typed}, "cluster.rank", {**names, "NODE_RANK": "cluster.node_rank"})
+
+
+def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return the launch info of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
+    cluster, is_typed = request.cluster, request.cluster["node_rank"] is not None
+    by_node = is_typed or "NODE_RANK" in environ
+    if not {"RANK", "WORLD_SIZE"} & environ.keys():
+        per_node = by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR"))
+        if cluster["name"] != "env" or per_node:
+            return None
+    in_torchrun = "TORCHELASTIC_RUN_ID" in environ
+    if request.num_nodes is not None and not in_torchrun and "LOCAL_RANK" not in environ:
+        # WORLD_SIZE counts machines if cluster.node_rank=$RANK is typed, and may if NODE_RANK is set and RANK is not
+        size, processes = environ.get("WORLD_SIZE"), str(request.num_nodes * (request.devices or 0))
+        counts_machines = size == str(request.num_nodes)
+        if (is_typed and counts_machines) or (
+            "RANK" not in environ and by_node and (counts_machines or size == processes)
+        ):
+            return None
+    found = ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
+    master = (environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"))
+    if in_torchrun and found.address and cluster["address"] and (found.host, str(found.address.port)) != master:
+        raise ConfigError(
+            f"torchrun determines the rendezvous address, {master[0]}:{master[1]}, but cluster.address is "
+            f"{cluster['address']}. Hint: leave cluster.address out."
+        )
     return found
+
+
+def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
+    """Read the variables of mpirun and its like. With one process per node and several devices, each command starts the
+    workers of its node."""
+    number = table.process_numbers(row, environ)
+    local_size = number.get("LOCAL_WORLD_SIZE")
+    here = {"MASTER_ADDR": "127.0.0.1"} if local_size == number["WORLD_SIZE"] else {}
+    by_node = local_size == "1" and (request.devices or 1) > 1
+    try:
+        own = replace(request, devices=None) if by_node else request
+        found = ranks.read_ranks(own, {**here, **environ, **number}, row.name)
+    except ConfigError as error:
+        counted = f"{row.name} started {environ[row.size]} processes ({row.size}={environ[row.size]}), but "
+        raise ConfigError([counted + mistake for mistake in error.mistakes]) from error
+    return replace(found, world_info=None) if by_node else found
+
+
+def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return the launch info of this machine if it is one of several that a platform has started, otherwise None.
+
+    Raises ConfigError if the options contradict the platform, or if the other machines do not run the command.
+    """
+    found = table.machines(environ)
+    if found is None:
+        return None
+    row, num, given = found
+    counted = f"{row.num}={num}" if environ[row.num].isdecimal() else f"{row.num} lists {num} machines"
+    if request.num_nodes not in (None, num):
+        raise ConfigError(
+            f"trainer.num_nodes must equal {row.name}'s number of machines, {num} ({row.num}), got "
+            f"{request.num_nodes}. Hint: leave trainer.num_nodes out, or set trainer.num_nodes=1 to train on this "
+            "machine only."
+        )
+    if not row.is_started and request.num_nodes is None:
+        each = f"trainer.num_nodes={num} cluster.address=tcp://{given['MASTER_ADDR']}:29500"
+        raise ConfigError(
+            f"{counted}, but {row.name} starts a batch script only on the first of them. Hint: start the command with "
+            f"mpiexec, or on each machine with {each}, or set trainer.num_nodes=1 to use only this machine."
+        )
+    if not row.is_started:
+        return None
+    environ = {**environ, **given}
+    place = given.get("NODE_RANK", "0")
+    if request.cluster["node_rank"] is None and not (place.isdecimal() and int(place) < num):
+        raise ConfigError(
+            f"{row.node_rank} must identify one of {row.name}'s {num} machines ({row.num}), got {place}. Hint: set "
+            f"cluster.node_rank=<0 to {num - 1}>, because nodes are numbered from 0."
+        )
+    if requested_address(request.cluster, environ) is None:
+        raise ConfigError(
+            f"{row.name} has {num} machines ({counted}), but none of {row.address}, MASTER_ADDR and "
+            "cluster.address contains the address of the first one. Hint: set cluster.address=tcp://HOST:29500, or "
+            "trainer.num_nodes=1 to train on this machine only."
+        )
+    launch_info = _typed_node(replace(request, num_nodes=num), environ)
+    assert launch_info is not None
+    return replace(launch_info, source=row.name)
+
+
+def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+    """Return the launch info of this node if trainer.num_nodes > 1, with one command typed per node; otherwise None.
+
+    Raises ConfigError if the node rank, the address and trainer.num_nodes do not match.
+    """
+    cluster, num_nodes = request.cluster, request.num_nodes
+    sources = {"cluster.node_rank": cluster["node_rank"]}
+    sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}
+    source = next((key for key, value in sources.items() if value is not None), None)
+    node_rank = str(sources[source]) if source else None
+    # an option is deliberate, but a variable may be left over from another program
+    deliberate = source == "cluster.node_rank" or (source is not None and cluster["name"] == "env")
+    if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
+        missing = "" if requested_address(cluster, environ) else " and cluster.address=tcp://HOST:29500"
+        unset = f", or run `unset {source}` if the variable is left over" if source != "cluster.node_rank" else ""
+        raise ConfigError(
+            f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. "
+            f"Hint: set trainer.num_nodes=<number of nodes>{missing} on every node{unset}."
+        )
+    if node_rank is not None and num_nodes is not None and (num_nodes > 1 or deliberate):
+        last = num_nodes - 1
+        if not node_rank.isdecimal() or int(node_rank) > last:
+            raise ConfigError(
+                f"{source} must be {f'an integer from 0 to {last}' if last else '0'} "
+                f"(trainer.num_nodes={num_nodes}), got {node_rank or 'an empty value'}. "
+                f"Hint: set cluster.node_rank={f'<0 to {last}>' if last else '0'}, because nodes are numbered from 0."
+            )
+    address = requested_address(cluster, environ)
+    if num_nodes is None or num_nodes <= 1:
+        if cluster["address"] is not None:
+            raise ConfigError(
+                f"cluster.address={cluster['address']} is for runs on several nodes, but trainer.num_nodes is "
+                f"{num_nodes or 'not set'}. Hint: set trainer.num_nodes=2, or leave cluster.address out."
+            )
+        return None
+    if address is None:
+        raise ConfigError(
+            f"trainer.num_nodes={num_nodes} needs a rendezvous address, but cluster.address and MASTER_ADDR are not "
+            "set, and no launcher has set RANK and WORLD_SIZE. Hint: on every node, type "
+            f"`MASTER_ADDR=<address of node 0> {request.line}`."
+        )
+    source = "MASTER_ADDR" if cluster["address"] is None else "cluster.address"
+    return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)
+
+
+def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if a launcher or platform has numbered this process or machine above 0, but no variable says
+    how many there are."""
+    if slurm.in_step(environ):
+        return
+    options = dict.fromkeys(table.RANKS, "trainer.num_nodes=NODES cluster.world_size=N cluster.rank")
+    if request.num_nodes != 1:
+        options |= dict.fromkeys(table.NODE_RANKS, "trainer.num_nodes=NODES cluster.node_rank")
+    for name, number in options.items():
+        if environ.get(name, "").isdecimal() and int(environ[name]) > 0:
+            raise ConfigError(
+                f"{name}={environ[name]} means that this is one of several commands, but no variable contains their "
+                f"number. Hint: start the command with torchrun; or set {number}=${name} "
+                f"cluster.address=tcp://HOST:29500; or run `unset {name}` if the variable is left over."
+            )
 
 
 def _refuse_contradictions(cluster: Mapping[str, Any], launcher: str, found: LaunchInfo) -> None:
     launched: dict[str, int | None] = {"node_rank": found.node_rank}
+    keys = ("rank", "local_rank", "world_size", "node_rank")
     if found.world_info is not None:
-        launched |= {key: getattr(found.world_info, key) for key in ("rank", "local_rank", "world_size", "node_rank")}
-    given = {key: cluster[key] for key in ("rank", "local_rank", "world_size", "node_rank") if cluster[key] is not None}
+        launched |= {key: getattr(found.world_info, key) for key in keys}
+    given = {key: cluster[key] for key in keys if cluster[key] is not None}
     differing = [
         f"cluster.{key}={value} "
         f"({f'{launcher} assigns {launched[key]}' if key in launched else 'each task starts its own workers'})"
@@ -116,8 +291,21 @@ def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:
     # torch generates a new ID at each start if none is set
     made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)
     if run_id != "none" and not made_up and found.world_info is not None:
-        return "torchrun_" + "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in run_id)
-    return slurm_env.run_key(environ)
+        return "torchrun_" + re.sub(r"[^\w.-]", "_", run_id)
+    return slurm.run_key(environ)
+
+
+def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
+    """Replace a host name that does not resolve with the address that SLURM has for that node."""
+    if found.address is None or found.host is None or "SLURM_JOB_ID" not in environ:
+        return found
+    try:
+        interfaces.resolve(found.host)
+    except OSError:
+        if host := node_address(found.host):
+            world_info = replace(found.world_info, address=host) if found.world_info else None
+            return replace(found, address=replace(found.address, host=host), world_info=world_info)
+    return found
 
 
 def restarted(environ: Mapping[str, str]) -> bool:

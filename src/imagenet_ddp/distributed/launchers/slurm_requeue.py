@@ -1,13 +1,16 @@
-"""Requeue a SLURM job that has saved its checkpoint. Does not import torch."""
+"""Ask SLURM's scontrol to requeue a job that has saved its checkpoint, and for the address of a node. Does not import
+torch."""
 
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from imagenet_ddp.distributed.launchers import scontrol
-from imagenet_ddp.distributed.launchers.slurm_env import array_name
+from imagenet_ddp.distributed.launchers.slurm import array_name
+
+TIMEOUT_S = 20.0  # a controller that is busy with thousands of jobs takes seconds to answer
 
 
 def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
@@ -32,7 +35,7 @@ def requeue(job: str) -> str | None:
     Call this in the process that has saved the checkpoint. Only a job that is running or has reached its time limit is
     requeued. A job that has been cancelled in the meantime stays cancelled.
     """
-    shown = scontrol.run("show", "job", job, "--oneliner")
+    shown = _scontrol("show", "job", job, "--oneliner")
     if shown.returncode:
         return shown.stderr.strip() or "scontrol does not answer"
     field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
@@ -42,8 +45,26 @@ def requeue(job: str) -> str | None:
         return "only jobs submitted with sbatch can be requeued, and this job was started by srun or salloc"
     if field.get("Requeue") == "0":
         return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
-    done = scontrol.run("requeue", job)
+    done = _scontrol("requeue", job)
     # below 0, a signal ended scontrol, because SLURM has accepted the request and is ending this job's processes
     if done.returncode <= 0:
         return None
     return done.stderr.strip() or f"scontrol requeue ended with exit code {done.returncode}"
+
+
+def node_address(name: str) -> str | None:
+    """Return the address (NodeAddr) that SLURM has for a node whose name does not resolve; None if there is none."""
+    done = _scontrol("show", "node", name)
+    found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+    return found[1] if done.returncode == 0 and found and found[1] != name else None
+
+
+def _scontrol(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run scontrol for up to TIMEOUT_S seconds. If it is missing or does not answer, stderr has the reason."""
+    command = ["scontrol", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", "there is no scontrol on this node")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"scontrol does not answer within {TIMEOUT_S:.0f} s")

@@ -1,7 +1,9 @@
-"""Define the ranks of a process, and the role of a command in a run. Does not import torch."""
+"""Define the ranks of a process, the role of a command in a run, and what the options request of a launcher. Does not
+import torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from imagenet_ddp.distributed.launchers.address import Address
 
@@ -98,3 +100,23 @@ class LaunchInfo:
     def size(self) -> int:
         """Return the number of ranks or nodes that join the rendezvous."""
         return self.num_nodes if self.world_info is None else self.world_info.world_size
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """Requested number of nodes and devices, and requested address. A value that is not set is None."""
+
+    num_nodes: int | None
+    devices: int | None  # processes per node
+    cluster: Mapping[str, Any]
+    line: str  # the command as typed, for hints
+    cpu: bool  # whether there is no GPU, or none is requested
+
+
+def num_devices(devices: Any) -> int | None:
+    """Return the number of devices per node; None if trainer.devices does not determine the number."""
+    if isinstance(devices, str) and devices not in ("auto", "-1"):
+        return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        return devices if devices >= 1 else None
+    return len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else None

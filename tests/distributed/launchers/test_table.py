@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.distributed.launchers import known_launchers
+from imagenet_ddp.distributed.launchers import table
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.known_launchers import PLATFORMS, PROCESS_LAUNCHERS
+from imagenet_ddp.distributed.launchers.table import PLATFORMS, PROCESS_LAUNCHERS
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
@@ -164,7 +164,7 @@ def test_the_hint_for_missing_variables_works_when_typed(name: str):
         assert info and (info.rank, info.local_rank, info.num_nodes) == (3, local_rank, num_nodes)
 
 
-@pytest.mark.parametrize("name", [*known_launchers.RANKS, *known_launchers.NODE_RANKS])
+@pytest.mark.parametrize("name", [*table.RANKS, *table.NODE_RANKS])
 @pytest.mark.parametrize("size", [{}, {"PMI_SIZE": "x", "SKYPILOT_NUM_NODES": ""}])
 def test_a_rank_above_0_without_their_number_is_refused(name: str, size: dict[str, str]):
     with pytest.raises(ConfigError) as caught:
@@ -199,6 +199,6 @@ def test_one_command_on_one_machine_is_not_held_up():
     """As in a notebook's container, or a shell inside a job."""
     assert find(ONE).standalone
     assert find(ONE, "devices=8").standalone
-    assert known_launchers.machines({"TF_CONFIG": "broken"} | {"CLUSTER_SPEC": ""}) is None
+    assert table.machines({"TF_CONFIG": "broken"} | {"CLUSTER_SPEC": ""}) is None
     for machine in MACHINE_1.values():
         assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone
