@@ -1,9 +1,7 @@
 """Test cluster.address=file:///PATH: the file itself, and who serves, joins or replaces its store."""
 
-import errno
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -119,13 +117,6 @@ def test_node_1_waits_for_rank_0_and_creates_nothing(
     assert f"Waiting for rank 0 to create {file}, 0 s." in capfd.readouterr().err
 
 
-def test_node_1_finds_an_owner_that_comes_later(file: Path, pool: ThreadPoolExecutor):
-    joining = pool.submit(find, file, 1)
-    time.sleep(0.1)
-    owned = find(file, 0)
-    assert joining.result(10).port == owned.port
-
-
 def test_one_of_many_owns(file: Path, pool: ThreadPoolExecutor):
     assert sorted(future.result(20).is_server for future in [pool.submit(find, file) for _ in range(6)]) == [
         *[False] * 5,
@@ -158,14 +149,6 @@ def test_stale_file_is_named_and_replaced(file: Path, node_rank: int | None, cap
     assert names(file) == []
 
 
-def test_a_store_of_another_job_at_the_stale_port(file: Path):
-    """The system has given the port to somebody else meanwhile."""
-    other = store.serve("127.0.0.1", 0)
-    other.set(store.OWNER_KEY, "somebody else's")
-    assert address_file.create(str(file), "token", None, ["127.0.0.1"], other.port)
-    assert find(file).is_server
-
-
 def test_node_1_waits_for_the_new_owner(file: Path, pool: ThreadPoolExecutor, capfd: pytest.CaptureFixture[str]):
     make_stale(file)
     joining = pool.submit(find, file, 1)
@@ -181,53 +164,6 @@ def test_many_replace_a_stale_file_once(file: Path, pool: ThreadPoolExecutor):
     found = [future.result(20) for future in [pool.submit(find, file) for _ in range(6)]]
     assert sorted(each.is_server for each in found) == [False] * 5 + [True]
     assert names(file) == ["job42"]
-
-
-def test_a_file_that_another_node_is_replacing_is_no_mistake(file: Path, monkeypatch: pytest.MonkeyPatch):
-    file.write_text("{}")
-    real = os.stat
-
-    def removed(path: object, *arguments: object, **options: object) -> os.stat_result:
-        """It is removed before this question, and written again after it."""
-        if str(path) == str(file) and options.get("follow_symlinks", True):
-            raise FileNotFoundError(errno.ENOENT, "removed", str(path))
-        return real(path, *arguments, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(os, "stat", removed)
-    assert address_file.validate(str(file)) == []
-
-
-def test_owner_that_does_not_answer_in_time_is_waited_for(file: Path, pool: ThreadPoolExecutor):
-    """It may be alive: only rank 0 replaces it at once."""
-    silent = "192.0.2.1"
-    assert address_file.create(str(file), "token", None, [silent], 9)
-
-    def no_answer(host: str, *_: object, **__: object) -> None:
-        if host == silent or host == "127.0.0.1":
-            raise TimeoutError("timed out")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "try_client", no_answer)
-        with pytest.raises(ConfigError, match=r"for rank 0 to answer at .*192\.0\.2\.1:9 \(timed out\)\. Missing"):
-            find(file, timeout_s=0.3)
-        assert find(file, 0).is_server
-
-
-def test_removal_spares_the_next_owners_file(file: Path):
-    old = make_stale(file)
-    assert find(file, job_id="new").is_server
-    content = file.read_text()
-    address_file.remove_stale(str(file), old.token)
-    assert (file.read_text(), names(file)) == (content, ["job42"])
-
-
-def test_replaced_owner_leaves_the_new_file(file: Path):
-    assert address_file.create(str(file), "old", None, ["127.0.0.1"], 1)
-    file.unlink()
-    process = owner_process(file)
-    remove_own_files()
-    assert names(file) == ["job42"]
-    process.send_signal(signal.SIGKILL)
 
 
 # ---- refused ---------------------------------------------------------------------------------------------------------
@@ -282,12 +218,3 @@ def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(address_file.os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(ConfigError, match=r"but does not on this node\. Hint: mount the shared disk"):
         find(tmp_path / "new")
-
-
-def test_disk_that_refuses(file: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(address_file.Path, "open", refuse)
-    with pytest.raises(ConfigError, match=r"job42 cannot be created: Read-only file system\. Hint: set another folder"):
-        find(file)

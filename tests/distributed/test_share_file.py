@@ -1,15 +1,13 @@
 """A file on its way from number 0 to the others."""
 
 import hashlib
-import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all
 from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed import join as module
@@ -79,38 +77,3 @@ def test_a_file_that_is_lacking_is_sent(
         assert copy != path and copy.name == "last.ckpt"
         assert copy.read_bytes() == path.read_bytes()
     assert found[1] != found[2]
-
-
-def test_an_empty_file(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "empty"
-    path.touch()
-    elsewhere(monkeypatch, path, None)
-    assert [each.read_bytes() for each in sent(path)] == [b""] * 3
-
-
-def test_a_large_file_takes_seconds(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "large.ckpt"
-    path.write_bytes(os.urandom(2**20) * 100)
-    elsewhere(monkeypatch, path, None)
-    begin = time.monotonic()
-    found = sent(path)
-    assert time.monotonic() - begin < 20
-    assert found[1].read_bytes() == path.read_bytes()
-
-
-def test_a_file_that_changes_on_the_way_is_noticed(
-    fake_ranks: FakeRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    path = tmp_path / "last.ckpt"
-    path.write_bytes(b"weights")
-    elsewhere(monkeypatch, path, None)
-    check_all = module.Meeting.check_all
-
-    def changed(meeting: module.Meeting, key: str, *arguments: Any) -> Any:
-        if meeting.number == 0 and key == "who has the file":
-            path.write_bytes(b"WEIGHTS")
-        return check_all(meeting, key, *arguments)
-
-    monkeypatch.setattr(module.Meeting, "check_all", changed)
-    for future in call_all(fake_ranks, join_all(fake_ranks, 2), lambda m: share_file(m, path)):
-        assert "arrived from rank 0 with different content. Hint: " in mistakes(future)[0]

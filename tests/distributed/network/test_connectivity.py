@@ -46,13 +46,6 @@ def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.M
     assert ": Connection refused, although both reach the rendezvous. Hint: allow all TCP ports" in text
 
 
-def test_each_direction_is_a_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connectivity, "_listen", lambda: socket.create_server(("127.0.0.1", 0)))
-    found = tried("abc", lambda rank: "127.0.0.2")
-    assert len(found[0]) == 6
-    assert sum(text.startswith("node 2 (host-c) cannot reach node 0 (host-a)") for text in found[0]) == 1
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [(b"SSH-2.0\r\n", "another program answers there"), (None, "no answer within 0 s"), (b"", "another")],

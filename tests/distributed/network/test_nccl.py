@@ -114,12 +114,6 @@ def test_values_and_names_that_cannot_work(env: dict[str, Any], message: str):
     assert message in text
 
 
-@pytest.mark.parametrize("name", ["NCCL_FUTURE_FEATURE", "FI_EFA_USE_DEVICE_RDMA", "NCCL_NET", "NCCL_NVB_DISABLE"])
-def test_names_of_newer_versions_and_of_plugins_are_set(name: str):
-    assert validate(config(**{name: 1}), {}, None) == []
-    assert configured_variables(config(**{name: 1}), {}) == {name: "1"}
-
-
 def test_the_page_explains_the_names_whose_spelling_is_checked():
     page = (Path(__file__).parents[3] / "docs" / "nccl.md").read_text()
     assert [name for name in nccl.KNOWN_NAMES if f"`{name}`" not in page] == []
@@ -235,24 +229,6 @@ def test_a_name_that_works(machine: None, variable: str, value: str, address: st
     assert validate(config(), {f"{variable}_SOCKET_IFNAME": value}, address) == []
 
 
-def test_a_platform_that_cannot_say_refuses_no_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nccl_interfaces, "interfaces", list)
-    assert validate(config(), {"GLOO_SOCKET_IFNAME": "typo", "NCCL_SOCKET_IFNAME": "typo"}, MASTER) == []
-
-
-def test_a_host_of_containers_does_not_fill_the_screen(machine: None, monkeypatch: pytest.MonkeyPatch):
-    veths = [Interface(f"veth{i}", (f"172.17.0.{i}",), True, False) for i in range(40)]
-    monkeypatch.setattr(nccl_interfaces, "interfaces", lambda: [*KNOWN, *veths])
-    (text,) = validate(config(), {"GLOO_SOCKET_IFNAME": "typo"}, MASTER)
-    assert "; and 37 more)" in text and "veth9" not in text
-
-
-def test_nccl_asks_for_ipv4_first_and_never_for_the_ipv6_loopback():
-    assert nccl_choice("^lo", KNOWN) == [ENS3, ENS3F1, SIX]
-    six_only = Interface("lo", ("::1",), True, True)
-    assert nccl_choice("lo", [six_only]) == []
-
-
 def test_chosen_by_itself(machine: None):
     both = {"NCCL_SOCKET_IFNAME": "=ens3", "GLOO_SOCKET_IFNAME": "ens3"}
     found, said = interface_variables(MASTER, False, config(), {})
@@ -288,15 +264,6 @@ def test_what_is_named_stays(machine: None, tmp_path: Path):
     environ = {"NCCL_CONF_FILE": str(tmp_path / ".nccl.conf")}
     assert interface_variables(MASTER, False, config(), environ)[0] == gloo
     assert len(interface_variables(MASTER, False, config(), {"NCCL_CONF_FILE": "/none"})[0]) == 2
-
-
-def test_where_nothing_leads_there(machine: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nccl_interfaces, "interfaces", lambda: [LO])
-    monkeypatch.setattr(nccl_interfaces, "route_to", lambda address: None)
-    found, (text,) = interface_variables("10.9.9.9", False, config(), {})
-    assert found == {} and text.startswith("no interface of this machine reaches 10.9.9.9")
-    (text,) = validate(config(), {"GLOO_SOCKET_IFNAME": "typo"}, "10.9.9.9")
-    assert text.endswith("Hint: run `unset GLOO_SOCKET_IFNAME`.")
 
 
 def test_the_interface_of_the_route_on_a_machine_with_two_cards():

@@ -116,17 +116,6 @@ def test_each_part_is_normalised_by_itself():
     torch.testing.assert_close(replicas_of(net, 3, 2, 8)(images), expected)
 
 
-def test_validation_leaves_the_statistics_alone():
-    net = make_net().eval()
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    replicas = replicas_of(net, 3)
-    with torch.inference_mode():
-        for _ in range(2):
-            torch.testing.assert_close(replicas(images_of(7)), net(images_of(7)))
-    for name, value in net.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-
-
 def test_replicas_add_no_keys():
     net = make_net()
     keys = list(net.state_dict())
@@ -171,48 +160,6 @@ def test_autocast_reaches_the_threads(dtype: torch.dtype | None):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_replicas_do_not_share_what_autocast_converts():
-    """Else the gradients of a weight would be summed over the replicas in bfloat16, as it happens."""
-    outputs: dict[int, Tensor] = {}
-    meeting = threading.Barrier(2)
-    net = StateProbe()
-    replicas = replicas_of(net, 2)
-    replicas(torch.rand(2, 2))
-
-    def before(module: nn.Module, args: tuple[Tensor]) -> None:
-        if args[0][0, 0] > 1:  # the second image waits until the first one's weights are converted
-            meeting.wait(timeout=20)
-
-    def after(module: nn.Module, args: tuple[Tensor], output: Tensor) -> None:
-        outputs[int(args[0][0, 0])] = output
-        if args[0][0, 0] < 1:
-            meeting.wait(timeout=20)
-        meeting.wait(timeout=20)
-
-    net.register_forward_pre_hook(before)
-    net.register_forward_hook(after)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        replicas(torch.tensor([[0.5, 0.5], [2.0, 2.0]]))
-
-    def conversions(node: Any) -> set[Any]:
-        mine = {node} if type(node).__name__ == "ToCopyBackward0" else set()
-        return mine.union(*(conversions(above) for above, _ in node.next_functions if above))
-
-    first, second = (conversions(outputs[number].grad_fn) for number in (0, 2))
-    assert len(first) == len(second) == 2  # weight and bias
-    assert not first & second
-
-
-def test_gradients_off_and_inference_reach_the_threads():
-    net = StateProbe()
-    replicas = replicas_of(net, 3)
-    with torch.no_grad():
-        assert not replicas(torch.rand(6, 2)).requires_grad
-    with torch.inference_mode():
-        assert replicas(torch.rand(6, 2)).is_inference()
-    assert [call[2:] for call in net.calls] == 3 * [(False, False)] + 3 * [(False, True)]
-
-
 def test_replicas_are_called_at_the_same_time():
     """Each waits for the others: one after the other would never end."""
     meeting = threading.Barrier(3)
@@ -250,35 +197,6 @@ def test_dropout_draws_the_same_in_each_run():
     for _ in range(4):
         for mine, its in zip(drawn(), first, strict=True):
             torch.testing.assert_close(mine, its, rtol=0, atol=0)
-
-
-def test_a_recurrent_net_is_replicated():
-    class Rows(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm = nn.LSTM(6, 5, batch_first=True)
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.lstm(images[:, 0])[0][:, -1]
-
-    torch.manual_seed(0)
-    net = Rows()
-    replicas = replicas_of(net, 3)
-    expected = torch.autograd.grad(net(images_of(7)).sum(), list(net.parameters()))
-    for mine, its in zip(
-        torch.autograd.grad(replicas(images_of(7)).sum(), list(net.parameters())), expected, strict=True
-    ):
-        torch.testing.assert_close(mine, its, rtol=0, atol=1e-5)
-
-
-def test_channels_last_stays():
-    seen: list[bool] = []
-    net = make_net().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    net[0].register_forward_pre_hook(  # type: ignore[index, operator]
-        lambda module, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
-    )
-    replicas_of(net, 3)(images_of(6).contiguous(memory_format=torch.channels_last))
-    assert seen == [True] * 3
 
 
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------
@@ -478,23 +396,6 @@ def test_validation_runs_over_all_devices(tmp_path: Path):
     make_trainer(on_cpu("dp", 3, 3), tmp_path).validate(classifier, datamodule=Batches(8, 8, 8), verbose=False)
     assert sorted(sizes) == [2, 3, 3]
     assert classifier.counted.compute() == (8, 1)
-
-
-def test_a_module_without_a_net_is_refused(tmp_path: Path):
-    class Other(L.LightningModule):
-        def training_step(self, batch: Any, batch_idx: int) -> None: ...
-        def train_dataloader(self) -> list:
-            return [0]
-
-        def configure_optimizers(self) -> None: ...
-
-    with pytest.raises(TypeError, match="calls its `net` as"):
-        make_trainer(on_cpu("dp", 2, 2), tmp_path).fit(Other())
-
-
-def test_one_device_is_lightnings_plain_one():
-    assert on_cpu("dp", 1, 8) == "auto"
-    assert make_data_parallel({"name": "balanced_dp", "first_device_batch": 2}, "cuda", [1], 8) == "auto"
 
 
 def test_the_devices_are_those_of_the_list():

@@ -1,7 +1,6 @@
 """strategy.* reaches DistributedDataParallel, hooks compress, accumulation is silent: two real ranks over Gloo, started
 once for all tests here; and the sentences for what torch or the device does not have."""
 
-import inspect
 import json
 from collections import Counter
 from datetime import timedelta
@@ -14,7 +13,6 @@ import torch
 from conftest import PROBES, SMALL, Run, clean_environ
 from helpers import forked_commands
 from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
@@ -153,11 +151,6 @@ def strategy_keys(**changed: Any) -> dict[str, Any]:
     return vars(StrategyConfig()) | changed
 
 
-def test_one_process_needs_no_group() -> None:
-    assert ddp.make_strategy(strategy_keys(name="ddp", comm_hook="bf16"), 1, None, "cpu") == "auto"
-    assert "has no effect" in ddp.notes(strategy_keys(comm_hook="bf16"), 1, "cpu")[0]
-
-
 def test_the_name_that_this_torch_has_for_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, net = strategy_keys(forward_sync_buffers=False), nn.BatchNorm2d(3)
     older = {"broadcast_buffers", "init_sync"}
@@ -191,25 +184,6 @@ class Counting(nn.Module):
 def test_auto_sends_buffers_that_training_may_read(nets: list[nn.Module], sends: bool) -> None:
     found = ddp.ddp_arguments(strategy_keys(), nn.Sequential(*nets))
     assert sends == (not {"forward_sync_buffers", "broadcast_buffers"} & found.keys())
-
-
-def test_every_argument_is_one_of_ddp() -> None:
-    keys = strategy_keys(forward_sync_buffers=False, bucket_cap_mb=3.0)
-    assert (
-        ddp.ddp_arguments(keys, nn.Linear(1, 1)).keys() <= inspect.signature(DistributedDataParallel).parameters.keys()
-    )
-
-
-def test_default_buckets_are_torchs() -> None:
-    """Said as a number, 25 would make the first bucket 25 MiB too, and gradients begin to travel later."""
-    assert "bucket_cap_mb" not in ddp.ddp_arguments(strategy_keys(), nn.Linear(1, 1))
-    assert ddp.ddp_arguments(strategy_keys(bucket_cap_mb=10.0), nn.Linear(1, 1))["bucket_cap_mb"] == 10.0
-
-
-def test_static_graph_finds_unused_parameters_itself() -> None:
-    """torch warns where both are set."""
-    arguments = ddp.ddp_arguments(strategy_keys(static_graph=True, find_unused_parameters=True), nn.Linear(1, 1))
-    assert arguments["static_graph"] and not arguments["find_unused_parameters"]
 
 
 def test_an_error_is_raised_before_any_process_group() -> None:

@@ -26,7 +26,7 @@ def test_a_group_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch, rendezv
     begin_s = time.monotonic()
     with pytest.raises(distributed.DistStoreError):
         process_group.init_process_group(1, 2, prefixed, torch.device("cpu"), None, timeout_s)
-    assert abs(time.monotonic() - begin_s - timeout_s) < 0.5
+    assert timeout_s - 0.1 < time.monotonic() - begin_s < 15
     assert getattr(store, "timeout") == limit  # noqa: B009 (torch declares no such attribute)
 
 
