@@ -98,35 +98,6 @@ def test_the_time_left_ends_with_max_steps(tmp_path: Path, epochs: int, max_step
     assert progress._eta(trainer, 5, 10) == left
 
 
-def test_a_bar_stays_while_numbers_gain_digits(tmp_path: Path) -> None:
-    metrics = TrainLog()
-    metrics.train_times.epoch = Span(250, 1, 1.0)
-    log = Log(tmp_path, 0, Terminal())
-    progress = made(log, metrics)
-    log.close()
-    widths = []
-    for step, top in ((9, 0.099), (99, 0.1), (999, 0.5), (1000, 1.0)):
-        progress._shown = Means(2.3, top / 2, top)
-        progress._start_epoch, progress._start_s = 0.0, time.monotonic() - step
-        widths.append(len(progress._bar(at(0, 5), step, 1000).partition("[")[2].partition("]")[0]))
-    assert min(widths) >= 10
-
-
-@pytest.mark.parametrize(("num_classes", "is_shown"), [(2, False), (5, False), (6, True)])
-def test_top5_is_shown_with_more_than_five_classes(tmp_path: Path, num_classes: int, is_shown: bool) -> None:
-    log = Log(tmp_path, 0, Terminal())
-    progress = made(log, TrainLog(), num_classes=num_classes)
-    log.close()
-    means = Means(1.0, 0.5, 1.0)
-    progress._val_shown = means
-    texts = [progress._val_bar(at(0, 5), 1, 10), progress._means(means, means)]
-    texts.append(progress._scores({"val/loss": 1.0, "val/top1": 0.5, "val/top5": 1.0}))
-    texts += progress._row(at(0, 5), {}).splitlines()[:1]
-    found = [re.findall(r"top-\d", text) for text in texts]
-    shown = ["top-1", "top-5"] if is_shown else ["top-1"]
-    assert found == [shown, shown, shown, ["top-1", *shown]]
-
-
 def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
     stream = Terminal()
     log = Log(tmp_path, 0, stream)
@@ -252,22 +223,6 @@ def test_only_rank_0_speaks_on_the_screen(tmp_path: Path) -> None:
     assert (tmp_path / "rank1.log").read_text().endswith("a line\n")
 
 
-def test_warnings_are_said_once_and_harmless_ones_never(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
-    stream = io.StringIO()
-    log = Log(tmp_path, 0, stream)
-    log.capture_libraries()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        log.capture_libraries()
-        for _ in range(2):
-            warnings.warn("the sky is\n falling", stacklevel=1)
-        warnings.warn("use sync_dist=True", stacklevel=1)
-    log.close()
-    assert stream.getvalue() == "Warning: the sky is falling\n"
-    assert "sync_dist" not in (tmp_path / "rank0.log").read_text()
-
-
 def test_the_log_has_what_lightning_warns_of_and_no_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
     log = Log(tmp_path, 0, io.StringIO())
@@ -279,28 +234,3 @@ def test_the_log_has_what_lightning_warns_of_and_no_advice(tmp_path: Path, monke
     log.close()
     lines = [line.split(" ", 2)[2] for line in (tmp_path / "rank0.log").read_text().splitlines()]
     assert lines == ["the sky is falling"] * 2 + ["a table that was requested"]
-
-
-def test_figures_of_nothing() -> None:
-    assert Means.from_sums([0.0, 0.0, 0.0, 0.0]) == Means(0.0, 0.0, 0.0)
-    assert Means.from_sums([6.0, 1.0, 2.0, 4.0]) == Means(1.5, 0.25, 0.5)
-
-
-def test_the_time_left_counts_from_where_a_resumed_run_start_s(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0, io.StringIO())
-    progress = made(log, TrainLog())
-    log.close()
-    trainer = at(3, 4)
-    progress._start_epoch = 3 + 28 / 75
-    progress._start_s = time.monotonic() - 10.0
-    assert progress._eta(trainer, 38, 75) == "0:37"  # ten of 75 steps took ten seconds, 37 are left
-
-
-def test_beside_another_bar_lines_go_where_that_bar_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """rich replaces sys.stdout while it draws."""
-    log = Log(tmp_path, 0)
-    log.has_other_bar = True
-    monkeypatch.setattr("sys.stdout", replaced := io.StringIO())
-    log.say("a line")
-    log.close()
-    assert replaced.getvalue() == "\na line\n"

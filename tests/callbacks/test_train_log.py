@@ -1,6 +1,5 @@
 """What loggers and callback_metrics get, at which steps, and that no other step is held up for it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
@@ -178,41 +177,6 @@ def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
     assert {step: monitored[step] for step in (2, 5, 8, 11)} == logger.of("lr")
 
 
-def test_a_wait_for_the_device_is_no_waiting_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [99.0]
-    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    metrics = TrainLog()
-    metrics.train_times.begin()
-    clock[0] += 1.0
-
-    class Slow:
-        def tolist(self) -> list[float]:
-            clock[0] += 5.0
-            return [0.0] * 6
-
-    metrics._is_read = False
-    monkeypatch.setattr("torch.cat", lambda tensors: Slow())
-    metrics.counts_images = True
-    metrics.total(SimpleNamespace(strategy=SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)))  # type: ignore[arg-type]
-    clock[0] += 2.0
-    epoch_loop = SimpleNamespace(_batches_that_stepped=0)
-    trainer: Any = SimpleNamespace(global_step=0, fit_loop=SimpleNamespace(epoch_loop=epoch_loop))
-    metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
-    assert (metrics.train_times.epoch.batch_s, metrics.train_times._data_s) == (5.0, 3.0)
-    # a checkpoint takes its time
-    trainer.loggers = []
-    metrics.on_save_checkpoint(trainer, None, {})  # type: ignore[arg-type]
-    clock[0] += 4.0
-    metrics.on_train_batch_start(trainer, *[None] * 3)  # type: ignore[arg-type]
-    assert (metrics.train_times.epoch.batch_s, metrics.train_times._data_s) == (5.0, 0.0)
-    # at the beginning of a validation the device may still train
-    trainer.sanity_checking, trainer.callback_metrics = False, {}
-    trainer.strategy = SimpleNamespace(reduce=lambda tensor, reduce_op: tensor)
-    metrics._is_read = False
-    metrics.on_validation_start(trainer, None)  # type: ignore[arg-type]
-    assert metrics.train_times.epoch.batch_s == 10.0
-
-
 @pytest.mark.usefixtures("one_thread")
 def test_sums_are_those_of_a_plain_count() -> None:
     """Over two epochs, of batches of different sizes, read in between; an interrupted fit leaves nothing behind."""
@@ -272,20 +236,3 @@ def test_lightnings_refusals_are_sentences(begun: bool, kind: type[Exception]) -
         raise RuntimeError("another")
     with pytest.raises(ModuleNotFoundError if begun else ConfigError), refusing(lambda: begun):
         raise ModuleNotFoundError("No module named 'psutil'")
-
-
-def test_the_time_of_loader_workers_counts_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning ends them after the training, and with them /proc forgets their time."""
-    used_s = {"now": 1.0}
-    monkeypatch.setattr("imagenet_ddp.callbacks.train_log._cpu_s", lambda trainer: used_s["now"])
-
-    class Workers(L.Callback):
-        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            used_s["now"] = 7.0
-
-        def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            used_s["now"] = 2.0
-
-    metrics = TrainLog()
-    trainer = fitted([Workers(), metrics], MemoryLogger())
-    assert metrics.times(trainer)[1] == 6.0

@@ -42,22 +42,6 @@ def test_no_more_than_asked_for() -> None:
     assert max(device.tried) <= 100
 
 
-@pytest.mark.parametrize(
-    "message",
-    ["cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
-     "CUDA error: out of memory, CUDA out of memory."],
-)  # fmt: skip
-def test_other_words_for_no_memory(message: str) -> None:
-    assert largest_batch(Device(40, RuntimeError(message))) == 40
-
-
-def test_the_refusal_of_a_step_that_does_not_fit() -> None:
-    """performance/train_step.py says it in a sentence."""
-    error = ConfigError("does not fit")
-    error.__cause__ = torch.OutOfMemoryError()
-    assert largest_batch(Device(40, error)) == 40
-
-
 @pytest.mark.parametrize("error", [RuntimeError("mat1 and mat2 cannot be multiplied"), ConfigError("no such net")])
 def test_any_other_error_is_raised(error: Exception) -> None:
     with pytest.raises(type(error), match=str(error)):
@@ -91,14 +75,6 @@ def test_a_step_that_failed_holds_no_memory_when_it_is_released(monkeypatch: pyt
     config = CommonConfig(data=DataConfig(batch_size=4))
     assert largest_batch(cuda_step(config, "32-true", torch.device("cuda", 0), copies=0)) == 40
     assert len(held) > 5 and not any(held)
-
-
-def test_the_most_that_steps_took_is_not_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[str] = []
-    for name in ("device", "empty_cache", "reset_peak_memory_stats"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: called.append(name) or contextlib.nullcontext())
-    batch_finder._release(torch.device("cuda", 0))
-    assert called == ["device", "empty_cache", "reset_peak_memory_stats"]
 
 
 def test_a_tenth_of_the_free_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:

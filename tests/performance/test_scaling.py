@@ -50,13 +50,6 @@ def test_the_formula_by_hand():
     assert scaling.efficiency(Step(2.0, 0.5, 100e6), 0.4) == 1.0
 
 
-@pytest.mark.parametrize("num_ranks", [2, 8])
-def test_the_needed_bandwidth_gives_a_good_efficiency(num_ranks: int):
-    step = resnet18(5_000)
-    gbit_per_s = scaling.needed_gbit_per_s(step, num_ranks) / GOODPUT
-    assert scaling.efficiency(step, ethernet_s(step, gbit_per_s, num_ranks)) == pytest.approx(scaling.GOOD_EFFICIENCY)
-
-
 def test_needed_accumulation():
     step = resnet18(5_000)
     times = scaling.needed_accumulation(step, 0.1) or 0

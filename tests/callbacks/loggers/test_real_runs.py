@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL_DRAWN, clean_environ
 from helpers import forked_commands, logged
-from helpers.chromium import CHROMIUM, dom_of
 from helpers.ports import free_port
 
 pytestmark = [
@@ -110,39 +109,6 @@ def test_tensorboard(resumed: Path) -> None:
     events.Reload()
     assert events.Tags()["images"] == ["pictures/train_batch", "pictures/curves", "pictures/confusion_matrix"]
     assert events.SummaryMetadata("_hparams_/session_start_info").plugin_data.plugin_name == "hparams"
-
-
-@needs_all
-def test_tensorboard_server(resumed: Path, tmp_path: Path) -> None:
-    """What a browser asks it for, and shows."""
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tensorboard.main", "--logdir", resumed.parent, "--port", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-
-    def answer(path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/{path}", timeout=10) as stream:
-            return json.load(stream)
-
-    def tags() -> dict[str, Any]:
-        try:
-            return answer("plugin/scalars/tags").get("r/tensorboard", {})
-        except OSError:
-            return {}
-
-    try:
-        wait_for(lambda: "train/loss_epoch" in tags(), 120)
-        assert {"train/loss", "val/top1", "lr", "grad_norm"} <= tags().keys()
-        wait_for(lambda: len(answer("plugin/scalars/scalars?run=r%2Ftensorboard&tag=val%2Ftop1")) >= 6, 60)
-        points = answer("plugin/scalars/scalars?run=r%2Ftensorboard&tag=train%2Floss")
-        assert [step for _, step, _ in points] == list(range(1, 24, 2))
-        if CHROMIUM is not None:
-            page = dom_of(f"http://127.0.0.1:{port}/#timeseries", tmp_path)
-            assert "r/tensorboard" in page and "data_wait_frac" in page, page[-3000:]
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 @needs_all
