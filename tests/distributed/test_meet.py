@@ -1,6 +1,7 @@
 """All who take part, at a real store: threads with a connection of their own each, and processes where one must die."""
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -62,18 +63,17 @@ def test_numbers_are_assigned(fake_ranks: FakeRanks):
 
 def test_missing_ranks_are_named_in_time_on_all(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
     monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
-    fake_ranks.timeout_s = 0.7
+    fake_ranks.timeout_s = 2.0
     begin = time.monotonic()
     futures = [fake_ranks.join(number, 12) for number in range(12) if number not in (5, 9)]
     for future in futures:
         (text,) = mistakes(future)
-        assert text == (
-            "10 of 12 ranks joined after 1 s. Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1). "
-            "Hint: start the command there too."
+        assert text.startswith("10 of 12 ranks joined after ") and text.endswith(
+            "Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1). Hint: start the command there too."
         )
     assert time.monotonic() - begin < 60
     said = capfd.readouterr().err
-    assert "10 of 12 ranks joined after 0 s, waiting. Missing: rank 5 (node 1, local rank 1), rank 9" in said
+    assert " s, waiting. Missing: rank 5 (node 1, local rank 1), rank 9" in said
 
 
 def test_missing_nodes_are_counted_where_numbers_are_assigned(fake_ranks: FakeRanks):
@@ -81,14 +81,15 @@ def test_missing_nodes_are_counted_where_numbers_are_assigned(fake_ranks: FakeRa
     leader = fake_ranks.join(None, 4, leader=True, noun="node")
     other = fake_ranks.join(None, 4, leader=False, noun="node")
     for future in (leader, other):
-        assert f"2 of 4 nodes joined after 0 s. Joined: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
+        assert f" s. Joined: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
 
 
 def test_a_missing_chief_is_named(fake_ranks: FakeRanks):
     """The store is there (a launcher's), but rank 0 is not."""
     fake_ranks.timeout_s = 0.3
     (text,) = mistakes(fake_ranks.join(1, 3), ConfigError)
-    assert text.startswith("1 of 3 ranks joined after 1 s. Missing: rank 0 (node 0, local rank 0), rank 2 (")
+    assert text.startswith("1 of 3 ranks joined after ")
+    assert "Missing: rank 0 (node 0, local rank 0), rank 2 (" in text
 
 
 def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
@@ -195,7 +196,7 @@ def test_every_wait_is_bounded_and_names_who(fake_ranks: FakeRanks):
         (lambda: first.check_equal("d", {}, 0.3), SharedError),
     ):
         (text,) = mistakes(fake_ranks.pool.submit(act), kind)
-        assert text.startswith(("timed out after 0 s waiting for rank ", "timed out after 1 s waiting for rank "))
+        assert re.match(r"timed out after \d+ s waiting for rank ", text)
         assert "Hint: read their own messages" in text
     assert time.monotonic() - begin < 60
 

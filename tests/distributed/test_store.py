@@ -52,9 +52,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     begin = time.monotonic()
     text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
     assert time.monotonic() - begin < 60
-    assert text.startswith(
-        f"rank 1 of 2 waited 1 s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing:"
-    )
+    assert f" s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing:" in text
     assert "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address" in text
     assert f"rank 1 of 2: waiting for rank 0 at 127.0.0.1:{port}: nothing listens there yet" in capfd.readouterr().err
 

@@ -1,8 +1,8 @@
 """Let the processes of a run meet at one key-value store: first its commands, one per node or per rank, then its ranks.
 
 Each posts who it is and what must be equal. The leader (number 0, or the node that serves the store) waits for
-cluster.timeout_s and posts one verdict for all. A process that fails posts the reason, which ends all waits of the
-others. Keys: `commands/` and `ranks/`, each with arrival/N and verdict; `failed`.
+cluster.timeout_s and posts one verdict for all. Whoever finds a mistake or fails posts the reason, which ends all waits
+of the others. Keys: `commands/` and `ranks/`, each with arrival/N and verdict; `failed`, `failed_read`.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.distributed import DistError, PrefixStore, Store
 
 from imagenet_ddp.distributed import facts
-from imagenet_ddp.distributed.roster import Roster, hosts, refusal_mistakes
+from imagenet_ddp.distributed.roster import Roster, hosts
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline
 from imagenet_ddp.system.text import first_line, shorten_list
@@ -62,6 +62,32 @@ def read_failure(root: Store) -> tuple[int, list[str]] | None:
     return code, mistakes
 
 
+def _raise_failure(root: Store) -> None:
+    """Raise SharedError if a member has failed or has found a mistake."""
+    if failure := read_failure(root):
+        root.add("failed_read", 1)
+        raise SharedError(failure[1], failure[0])
+
+
+def _wait_for_readers(root: Store, count: int, timeout_s: float | None = None) -> int:
+    """Wait until `count` other members have read the failure, because this process may serve the store. Return how many
+    have."""
+    end = time.monotonic() + (GRACE_S if timeout_s is None else timeout_s)
+    while (num_read := int(root.add("failed_read", 0))) < count and time.monotonic() < end:
+        time.sleep(POLL_S)
+    return num_read
+
+
+def refuse(root: Store, who: str, mistakes: list[str], timeout_s: float, num_others: int | None) -> bool:
+    """Tell the commands that wait here that another one was refused. Return whether any has read it. Commands that have
+    already met without it are not told. num_others: how many to wait for if this process serves the store; None if
+    another process does."""
+    if root.check(["commands/verdict"]):
+        return False
+    post_failure(root, 2, [f"{who} was refused: {mistake}" for mistake in mistakes])
+    return _wait_for_readers(root, num_others or 1, GRACE_S if num_others is None else timeout_s) > 0
+
+
 @dataclass(frozen=True)
 class Meeting:
     """Members that have met. root: the store of the run, `store` the part of these members. number: number of this
@@ -96,7 +122,7 @@ class Meeting:
         waits until they have read it."""
         post_failure(self.root, 2, [f"{self.name(self.number)} refused: {text}" for text in error.mistakes])
         if self.number == 0:
-            _wait_for_readers(self.store, self.size - 1)
+            _wait_for_readers(self.root, self.size - 1)
 
     def wait(self, done: Callable[[], bool], timeout_s: float, missing: Callable[[], Sequence[int]], what: str) -> None:
         """Wait until done() is true. missing: returns the numbers of the members that this member waits for. what:
@@ -107,9 +133,7 @@ class Meeting:
 
         deadline = Deadline(timeout_s)
         while not done():
-            if failure := read_failure(self.root):
-                self.store.add("num_read", 1)
-                raise SharedError(failure[1], failure[0])
+            _raise_failure(self.root)
             if not deadline.pause(lambda seconds: f"Waiting for {names()} ({what}), {seconds:.0f} s.", POLL_S):
                 raise ConfigError(
                     f"timed out after {deadline.elapsed_s:.0f} s waiting for {names()} ({what}). "
@@ -126,31 +150,34 @@ class Meeting:
     ) -> list[Any]:
         """Let number 0 check the values of all members. Return the values by number on number 0, and [] on the others.
         Raises SharedError on every member if number 0 finds mistakes."""
-        timeout_s, values = timeout_s or self.timeout_s, list[Any]()
+        timeout_s = timeout_s or self.timeout_s
         keys = [f"{key}/{number}" for number in range(self.size)]
         self.store.set(keys[self.number], json.dumps(value))
         self.store.add(f"{key}/count", 1)
-        if self.number == 0:
-            missing = lambda: [n for n in range(self.size) if not self.store.check([keys[n]])]  # noqa: E731
-            try:
-                self.wait(lambda: self.store.add(f"{key}/count", 0) >= self.size, timeout_s, missing, key)
-                values = [json.loads(each) for each in _get_all(self.store, keys)]
-                mistakes = find_mistakes(values)
-            except SharedError:
-                raise
-            except ConfigError as error:
-                mistakes = error.mistakes
-            self.store.set(f"{key}/verdict", json.dumps(mistakes))
-            if mistakes:
-                _wait_for_readers(self.store, self.size - 1)
-        else:
+        if self.number > 0:
             self.wait(lambda: self.store.check([f"{key}/verdict"]), timeout_s + GRACE_S, lambda: [0], key)
-            mistakes = json.loads(self.store.get(f"{key}/verdict"))
-            if mistakes:
-                self.store.add("num_read", 1)
+            return []
+        missing = lambda: [n for n in range(self.size) if not self.store.check([keys[n]])]  # noqa: E731
+        try:
+            self.wait(lambda: self.store.add(f"{key}/count", 0) >= self.size, timeout_s, missing, key)
+            values = [json.loads(each) for each in _get_all(self.store, keys)]
+            mistakes = find_mistakes(values)
+        except SharedError:
+            raise
+        except ConfigError as error:
+            mistakes = error.mistakes
         if mistakes:
-            raise SharedError(mistakes)
+            _fail_for_all(self.root, mistakes, self.size - 1)
+        self.store.set(f"{key}/verdict", "")
         return values
+
+
+def _fail_for_all(root: Store, mistakes: list[str], num_others: int) -> NoReturn:
+    """Raise SharedError on all members."""
+    code, mistakes = post_failure(root, 2, mistakes)
+    root.add("failed_read", 1)
+    _wait_for_readers(root, num_others + 1)
+    raise SharedError(mistakes, code)
 
 
 def _get_all(store: Store, keys: list[str]) -> list[bytes]:
@@ -158,15 +185,6 @@ def _get_all(store: Store, keys: list[str]) -> list[bytes]:
     for begin in range(0, len(keys), 256):
         values += store.multi_get(keys[begin : begin + 256])
     return values
-
-
-def _wait_for_readers(store: Store, count: int, timeout_s: float | None = None) -> int:
-    """Wait until `count` other members have read the reason for the end, because this process may serve the store.
-    Return how many have."""
-    end = time.monotonic() + (GRACE_S if timeout_s is None else timeout_s)
-    while (num_read := int(store.add("num_read", 0))) < count and time.monotonic() < end:
-        time.sleep(POLL_S)
-    return num_read
 
 
 @explain_lost_store()
@@ -190,7 +208,9 @@ def meet(
     """
     store = PrefixStore(prefix, root)
     who = {"number": number, "noun": roster.noun, "size": roster.size, "job_id": roster.job_id}
-    arrival = _arrive(store, **who, equal=dict(equal or {}), details=dict(details or {}))
+    arrival = int(store.add("arrivals", 1)) - 1
+    content = {**facts.this_process(), **who, "equal": dict(equal or {}), "details": dict(details or {})}
+    store.set(f"arrival/{arrival}", json.dumps(content))
     deadline = Deadline(timeout_s if leader else timeout_s + GRACE_S)
 
     def pause() -> bool:
@@ -207,27 +227,26 @@ def meet(
         while True:
             _update(roster, store)
             failure = read_failure(root)
-            mistakes = roster.conflicts() or roster.refusals() or (failure[1] if failure else [])
+            mistakes = failure[1] if failure else roster.conflicts()
             if mistakes or roster.is_complete:
                 break
             if not pause():
                 mistakes = [time_out()]
                 break
-        verdict: dict[str, Any] = {"mistakes": mistakes} if mistakes else _decide(roster, arrival, find_mistakes)
-        store.set("verdict", json.dumps(verdict))
-        if verdict["mistakes"]:
-            _wait_for_readers(store, int(store.add("arrivals", 0)) - 1)
+        numbers, members = ({}, []) if mistakes else _assign(roster, arrival)
+        equal_of_all = [each.pop("equal") for each in members]
+        mistakes = mistakes or facts.differences(equal_of_all, roster.noun) or find_mistakes(members)
+        if mistakes:
+            _fail_for_all(root, mistakes, int(store.add("arrivals", 0)) - 1)
+        store.set("verdict", json.dumps([list(numbers.items()), members]))
     else:
         while not store.check(["verdict"]):
+            _raise_failure(root)
             if not pause():
                 _update(roster, store)
                 raise ConfigError(time_out())
-        verdict = json.loads(store.get("verdict"))
-        if verdict["mistakes"]:
-            store.add("num_read", 1)
-    if verdict["mistakes"]:
-        raise SharedError(verdict["mistakes"])
-    numbers, members = {int(key): value for key, value in verdict["numbers"].items()}, verdict["members"]
+    of_all: Any = json.loads(store.get("verdict"))
+    numbers, members = dict(of_all[0]), of_all[1]
     if arrival not in numbers:
         whose = f"{roster.noun} {number}" if number is not None else f"one more {roster.noun}"
         raise ConfigError(
@@ -239,51 +258,18 @@ def meet(
 
 def _update(roster: Roster, store: Store) -> None:
     """Read the new arrivals."""
-    known = roster.arrived.keys() | roster.refused.keys()
-    new = [n for n in range(int(store.add("arrivals", 0))) if n not in known and store.check([f"arrival/{n}"])]
+    num_arrivals = int(store.add("arrivals", 0))
+    new = [n for n in range(num_arrivals) if n not in roster.arrived and store.check([f"arrival/{n}"])]
     for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
-        roster.add(number, json.loads(text))
+        roster.arrived[number] = json.loads(text)
 
 
-def _arrive(store: Store, *, refused: Sequence[str] = (), **content: Any) -> int:
-    arrival = int(store.add("arrivals", 1)) - 1
-    store.set(f"arrival/{arrival}", json.dumps({**facts.this_process(), "refused": list(refused), **content}))
-    return arrival
-
-
-def _decide(
-    roster: Roster, own_arrival: int, find_mistakes: Callable[[list[dict[str, Any]]], list[str]]
-) -> dict[str, Any]:
-    """Assign the free numbers, first to the leader, and check all members."""
+def _assign(roster: Roster, own_arrival: int) -> tuple[dict[int, int], list[dict[str, Any]]]:
+    """Assign the free numbers, first to the leader. Return arrival -> number, and the members by number."""
     free = [n for n in range(roster.size) if n not in {each["number"] for each in roster.arrived.values()}]
     numbers: dict[int, int] = {}
     for arrival, each in sorted(roster.arrived.items(), key=lambda item: item[0] != own_arrival):
         numbers[arrival] = each["number"] if each["number"] is not None else free.pop(0)
     ordered = [roster.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
-    keys = facts.this_process().keys()
-    members = [{**{key: each[key] for key in keys}, **each["details"]} for each in ordered]
-    mistakes = facts.differences([each["equal"] for each in ordered], roster.noun) or find_mistakes(members)
-    return {"mistakes": mistakes, "numbers": numbers, "members": members}
-
-
-def refuse(
-    root: Store, prefix: str, roster: Roster, number: int | None, mistakes: list[str], timeout_s: float, *, leader: bool
-) -> bool:
-    """Tell the members that meet here that this command was refused. Return whether any has been told. Members that
-    have already met without this command are not."""
-    store = PrefixStore(prefix, root)
-    own = {"number": number, "noun": roster.noun, "job_id": roster.job_id}
-    if leader:
-        told = refusal_mistakes({**facts.this_process(), **own, "refused": mistakes})
-        store.set("verdict", json.dumps({"mistakes": told}))
-        return _wait_for_readers(store, roster.size - 1, timeout_s) > 0
-    if store.check(["verdict"]):
-        return False
-    _arrive(store, **own, refused=mistakes)
-    end = time.monotonic() + GRACE_S
-    while not store.check(["verdict"]):
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_S)
-    store.add("num_read", 1)
-    return bool(json.loads(store.get("verdict"))["mistakes"])
+    keys = ("equal", *facts.this_process())
+    return numbers, [{**{key: each[key] for key in keys}, **each["details"]} for each in ordered]

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,20 +72,19 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
     BACKGROUND_S seconds, plus the import of torch.
     """
     timeout_s = FOREGROUND_S if _in_foreground() else BACKGROUND_S
-    first_mistakes, number, noun = list(mistakes)[:MAX_MISTAKES], refused.number, refused.noun
+    number, noun = refused.number, refused.noun
     name = f"this {noun}" if number is None else f"{noun} {number}"
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     def inform() -> bool:
-        from imagenet_ddp.distributed import store
+        from imagenet_ddp.distributed import meet, store
         from imagenet_ddp.distributed.find_store import find
-        from imagenet_ddp.distributed.meet import refuse
-        from imagenet_ddp.distributed.roster import Roster
 
         found = find(refused, timeout_s, name)
-        root, leader = store.of_attempt(found.store, refused.world_info), number == 0 or found.is_server
-        roster = Roster(refused.size, noun, str, "", refused.job_id)
-        return refuse(root, "commands", roster, number, first_mistakes, timeout_s, leader=leader)
+        root = store.of_attempt(found.store, refused.world_info)
+        who = f"{name.replace('this', 'one')} ({socket.gethostname()})"
+        num_others = refused.size - 1 if number == 0 or found.is_server else None
+        return meet.refuse(root, who, list(mistakes)[:MAX_MISTAKES], timeout_s, num_others)
 
     if run_bounded(inform, SEND_S):  # the time is limited, because any program may use the port
         console.print_message(f"The other commands at {refused.address} have been informed that {name} was refused.")

@@ -1,5 +1,5 @@
-"""Keep the list of the members that have arrived, and find who is missing, who was refused and who does not fit. Does
-not import torch."""
+"""Keep the list of the members that have arrived, and find who is missing and who does not fit. Does not import
+torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +19,10 @@ class Roster:
     hint: str
     job_id: str | None = None
     arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by order of arrival
-    refused: dict[int, dict[str, Any]] = field(default_factory=dict)  # commands that will not take part
 
     @property
     def is_complete(self) -> bool:
         return len(self.arrived) >= self.size
-
-    def add(self, order: int, arrival: dict[str, Any]) -> None:
-        (self.refused if arrival["refused"] else self.arrived)[order] = arrival
 
     def progress(self, seconds: float) -> str:
         return f"{len(self.arrived)} of {self.size} {self.noun}s joined after {seconds:.0f} s"
@@ -70,24 +66,6 @@ class Roster:
                 f"Hint: start one command for each {noun}, or set cluster.job_id if two jobs share an address."
             )
         return found
-
-    def refusals(self) -> list[str]:
-        """Return the mistakes of refused commands that the others wait for. One whose number has also arrived was
-        started by mistake, or belongs to another job."""
-        numbers = {each["number"] for each in self.arrived.values()}
-        return [
-            text
-            for each in self.refused.values()
-            if not self.is_complete and each["job_id"] == self.job_id
-            if each["number"] is None or each["noun"] != self.noun or each["number"] not in numbers
-            for text in refusal_mistakes(each)
-        ]
-
-
-def refusal_mistakes(refusal: Mapping[str, Any]) -> list[str]:
-    number, noun = refusal["number"], refusal["noun"]
-    who = f"one {noun}" if number is None else f"{noun} {number}"
-    return [f"{who} ({refusal['host']}) was refused: {mistake}" for mistake in refusal["refused"]]
 
 
 def hosts(members: Sequence[Mapping[str, Any]], *, pids: bool = False) -> str:
