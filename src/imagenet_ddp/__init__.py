@@ -3,9 +3,11 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 __version__ = "0.1.0"
+BEGIN_S = time.monotonic()  # when this process began
 
 
 def _is_command() -> bool:

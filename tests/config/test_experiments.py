@@ -10,6 +10,7 @@ from imagenet_ddp.cli.parse import command_line
 
 FILES = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SAME_BUT_LONGER = {f"ffcv_rn18_{num_epochs}" for num_epochs in (24, 32, 40, 56)}  # than ffcv_rn18_16
+UNTRAINED = ["model.weights=null", "model.batch_norm=train", "model.head=new"]  # nothing is downloaded here
 # So few and so small images that each step takes a second.
 TINY = (
     "trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2",
@@ -37,7 +38,8 @@ def test_its_head_says_what_to_expect_and_its_command_composes(path: Path):
 )
 def test_it_takes_two_steps(path: Path, run: Run, tree: Path):
     few = {
-        "finetune": ["model.weights=null", "model.batch_norm=train", "model.head=new"],  # nothing is downloaded here
+        "finetune": UNTRAINED,
+        "own_photos": [*UNTRAINED, "budget_min=null"],
         "torchvision_v2": ["averaging.start_epoch=0", "averaging.warmup=true"],  # its average needs many updates
     }.get(path.stem, [])
     size = ["data.image_size=64", "data.val_resize=64"]

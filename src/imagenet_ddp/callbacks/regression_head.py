@@ -24,10 +24,11 @@ class RegressionHead(L.Callback):
     worse than the regression. Leave this callback out on resume.
 
     head: name of the layer in `pl_module.net`. seed: chooses the held-out images. say: writes a line to the log.
+    until_s: the time.monotonic() after which no further image is read.
     """
 
-    def __init__(self, head: str, seed: int, say: Callable[[str], None]):
-        self.head, self._seed, self._say = head, seed, say
+    def __init__(self, head: str, seed: int, say: Callable[[str], None], until_s: float = math.inf):
+        self.head, self._seed, self._say, self._until_s = head, seed, say, until_s
 
     def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
@@ -40,7 +41,7 @@ class RegressionHead(L.Callback):
         self._say(f"Computing the features of {count_noun(num_images, 'training image')} for the last layer.")
         try:
             with raise_on_signal(), evaluating(pl_module.net):  # nothing is trained yet that could be saved
-                regression = self._fit(trainer, pl_module, data)
+                regression, num_read = self._fit(trainer, pl_module, data)
         except SignalExit as left:
             self._say(str(left))
             raise
@@ -48,14 +49,15 @@ class RegressionHead(L.Callback):
         with torch.no_grad():
             head.weight.copy_(regression.weight)
             head.bias.copy_(regression.bias)
+        these = "these features" if num_read >= num_images else f"the features of {num_read}, all that the time allows"
         self._say(
-            f"The last layer starts from logistic regression on these features, which is right for "
+            f"The last layer starts from logistic regression on {these}, which is right for "
             f"{percent(regression.accuracy)} of {count_noun(regression.num_held_out, 'held-out image')} "
             f"({duration(time.monotonic() - begin_s)})."
         )
 
-    def _fit(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> Regression:
-        """Return the regression, the same on all ranks."""
+    def _fit(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> tuple[Regression, int]:
+        """Return (the regression, the number of images that it is fitted to), the same on all ranks."""
         mine = self._compute(pl_module, data)
         ranks: list[Any] | None = [mine]
         if trainer.world_size > 1:
@@ -67,7 +69,7 @@ class RegressionHead(L.Callback):
             order = index.argsort()  # the same on any number of ranks
             features, targets = (each[order].to(pl_module.device) for each in (features, targets))
             classes = pl_module.net.get_submodule(self.head).out_features
-            found = fit_regression(features, targets, classes, self._seed)
+            found = fit_regression(features, targets, classes, self._seed), len(features)
         return trainer.strategy.broadcast(found)  # type: ignore[return-value]
 
     def _compute(self, pl_module: Any, data: ImageDataModule) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,7 +83,8 @@ class RegressionHead(L.Callback):
             rows = batch["index"], features.float(), batch["target"]
             columns.append(tuple(each[:counted].cpu() for each in rows))
             num_done += batch["step_images"]
-            if num_done >= MAX_IMAGES:  # at the same step on all ranks
+            is_over = num_done >= MAX_IMAGES or time.monotonic() > self._until_s
+            if pl_module.trainer.strategy.broadcast(is_over):  # at the same step on all ranks
                 break
         loader.close()
         index, features, targets = (torch.cat(column) for column in zip(*columns, strict=True))

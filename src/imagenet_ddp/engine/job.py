@@ -177,7 +177,7 @@ def _is_prolonged(trainer: Mapping[str, Any], epochs: int, changed: list[tuple[s
 
 def changes_end(changed: list[tuple[str, str]]) -> bool:
     """Return whether an option that can end a training run has changed."""
-    ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks")
+    ends = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks", "budget_min")
     return any(key.startswith(ends) for key, _ in changed)
 
 
@@ -189,6 +189,8 @@ def _finished(run_dir: Path, config: CommonConfig) -> Job:
         hint = f"set trainer.max_epochs={2 * epochs} to continue"
     elif 0 <= trainer["max_steps"] <= steps:
         hint = f"set trainer.max_steps={2 * steps} to continue"
+    elif config.get("budget_min"):
+        hint = "set budget_min=null to train up to trainer.max_epochs"
     elif trainer["max_time"] is not None:
         hint = "set trainer.max_time=null to continue"
     else:

@@ -1,11 +1,14 @@
 """Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training run."""
 
+import math
 from collections.abc import Callable
 
 import lightning.pytorch as L
 
+from imagenet_ddp import BEGIN_S
 from imagenet_ddp.callbacks.frozen_layers import FrozenLayers, has_statistics
 from imagenet_ddp.callbacks.regression_head import RegressionHead
+from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.transforms import Sizes
 from imagenet_ddp.distributed.strategies import batch_split
@@ -20,6 +23,7 @@ from imagenet_ddp.models.pretrained import load_weights_into
 from imagenet_ddp.models.teacher import make_teacher
 from imagenet_ddp.system.text import count_noun, percent
 
+MOST_ON_FEATURES = 0.4  # share of budget_min that may pass before the last layer has its start
 MOST_KEPT = 0.1  # share of the first weights in an exponential average at the end of training
 
 
@@ -33,9 +37,9 @@ def prepare_training(
     say: Callable[[str], None] = print,
 ) -> tuple[list[L.Callback], list[str]]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
-    Return the callbacks for model.head, model.freeze, model.batch_norm and averaging.*, and log messages on what was
-    done. say: writes a line to the log later. Raises ConfigError if model.freeze or model.head is set for a net without
-    a suitable last layer."""
+    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*, and log messages on
+    what was done. say: writes a line to the log later. Raises ConfigError if model.freeze or model.head is set for a
+    net without a suitable last layer."""
     config, model = plan.config, plan.config.model
     heads, messages = head_names(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
@@ -45,7 +49,11 @@ def prepare_training(
         messages += [sentence, *weights.facts.lines(config.data)]
         if model.head == "regression" and not head_fits:
             require_features(module.net, model.name, heads, config.data["image_size"])
-            callbacks.append(RegressionHead(heads[0], config["seed"], say))
+            minutes = math.inf if config["budget_min"] is None else config["budget_min"]
+            until_s = BEGIN_S + 60 * MOST_ON_FEATURES * minutes
+            callbacks.append(RegressionHead(heads[0], config["seed"], say, until_s))
+    if config["budget_min"] is not None:
+        callbacks.append(TimeBudget(config["budget_min"], say))
     module.teacher, sentence = make_teacher(
         config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
     )

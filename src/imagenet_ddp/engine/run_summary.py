@@ -105,7 +105,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if (counted := parts.module.num_counted)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
-    if not parts.trainer.global_step:
+    if not parts.trainer.global_step and best is None:
         lines.append(_untrained_sentence(job.config["trainer"]))
     elif is_generated:
         lines += _next_steps(job.program)

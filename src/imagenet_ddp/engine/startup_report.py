@@ -31,7 +31,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     return [
         info.sentence(),
         _data_line(data, config),
-        f"Recipe: {_epochs(trainer['max_epochs'])} at {options['image_size']} pixels, {_optimizer_words(optim)},"
+        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer['max_epochs'])}"
+        f" at {options['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(config.schedule, epochs)},"
         f" {_loss_words(config.loss)}.",
         *_class_weight_lines(config.loss.class_weights, data.source.classes),

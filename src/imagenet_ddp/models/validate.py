@@ -133,6 +133,11 @@ def _combinations(config: CommonConfig) -> list[str]:
                 f"model.{key}={value} needs pretrained layers, but model.weights is null. Hint: set "
                 f"model.weights=DEFAULT, or model.{key}={other}."
             )
+    if config.get("budget_min") and not model.weights:
+        found.append(
+            "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
+            "model.weights is null. Hint: set model.weights=DEFAULT, or leave budget_min out."
+        )
     if loss.class_weights == "balanced" and config.data.sampling == "balanced":
         found.append(
             "loss.class_weights=balanced and data.sampling=balanced both compensate for rare classes, so together they "

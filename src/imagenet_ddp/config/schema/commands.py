@@ -74,6 +74,13 @@ class RunConfig(CommonConfig):
         Example("auto"),
         "Run folder or checkpoint to resume; auto: the newest unfinished run of this name, if any.",
     ] = None
+    budget_min: Annotated[
+        float | None,
+        number(above=0),
+        Example("10"),
+        "Minutes that a run from model.weights may take. The number of epochs, at most trainer.max_epochs, and the "
+        "share of the images that each uses are chosen to fit.",
+    ] = None
 
 
 @dataclass

@@ -1,0 +1,69 @@
+"""The length of a fine-tuning that must end in time."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run
+
+from imagenet_ddp.callbacks.time_budget import LEAST_STEPS, choose_length
+
+
+@pytest.mark.parametrize("left_s", [-5.0, 0.0, 9.0, 30.0, 100.0, 101.0, 1234.0, 1e6])
+@pytest.mark.parametrize(("step_s", "num_steps", "val_s"), [(0.5, 60, 10.0), (2.0, 5, 0.1), (0.01, 100_000, 200.0)])
+def test_the_chosen_epochs_take_the_time_that_is_left(left_s: float, step_s: float, num_steps: int, val_s: float):
+    epochs, share = choose_length(left_s, step_s, num_steps, val_s)
+    steps = round(share * num_steps)
+    if epochs:
+        assert 0 < steps <= num_steps
+        assert epochs * (steps * step_s + val_s) <= left_s + 1e-6, "too late"
+    else:
+        assert left_s - val_s < min(LEAST_STEPS, num_steps) * step_s, "steps would have fitted"
+    for other in range(1, 60):  # no other number of epochs trains more
+        fitting = min(int((left_s / other - val_s) / step_s), num_steps)
+        assert other * fitting <= max(epochs * steps + max(epochs, other), LEAST_STEPS), (other, fitting)
+    assert choose_length(left_s, step_s, num_steps, val_s, most=1)[0] <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, devices: int
+):
+    """With an hour, epochs up to trainer.max_epochs; with a second, none."""
+    base = (*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
+            "model.batch_norm=frozen", "optim.lr=3", "trainer.max_epochs=5", f"trainer.devices={devices}")  # fmt: skip
+    short = run("train", *base, "budget_min=0.016", "hydra.run.dir=short")
+    assert short.returncode == 0, short.stdout + short.stderr
+    assert "budget_min=0.016 allows no epoch, so the start is the result: " in short.stdout
+    assert "all that the time allows, which is right for" in short.stdout
+    assert "(epoch 0: regression on frozen features)" in short.stdout and "Nothing was trained" not in short.stdout
+
+    long = run("train", *base, "budget_min=60", "hydra.run.dir=long")
+    assert long.returncode == 0, long.stdout + long.stderr
+    assert "Recipe: at most 5 epochs" in long.stdout and "budget_min=60 allows 5 epochs of all images: " in long.stdout
+    assert [row["epoch"] for row in rows(tmp_path / "long")] == list("012345")
+    first = torch.load(tmp_path / "long/checkpoints/best.ckpt", weights_only=True)  # of epoch 0: the rate is too high
+
+    shutil.copytree(tmp_path / "long", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
+    first["callbacks"]["TimeBudget"] = {"max_epochs": 2, "limit_train_batches": 0.5}
+    torch.save(first, tmp_path / "again/checkpoints/best.ckpt")
+    again = run("train", "resume=again/checkpoints/best.ckpt")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "budget_min=60 allows" not in again.stdout
+    steps = [[int(row["step"]) for row in rows(tmp_path / name)] for name in ("long", "again")]
+    assert steps[1] == [0, steps[0][1] // 2, steps[0][1] // 2 * 2]
+    assert all(row["val/top1"] for row in rows(tmp_path / "again"))
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+
+
+def test_training_from_scratch_is_refused(run: Run, tree: Path):
+    result = run("train", *SMALL, f"data.root={tree}", "budget_min=3")
+    assert result.returncode == 2 and "Hint: set model.weights=DEFAULT, or leave budget_min out." in " ".join(
+        result.stderr.split()
+    )
