@@ -65,6 +65,8 @@ def _make_plan(job: Job, world: "World") -> "Plan":
     plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
     require_equal_devices(plan, world)
     devices.set_num_threads(plan.num_threads.value)
+    if plan.accelerator.value == "cpu":
+        devices.keep_freed_memory()
     if plan.config["trainer"]["deterministic"]:
         # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
         # the batch finder.
