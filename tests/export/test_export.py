@@ -29,7 +29,8 @@ from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.export import _metadata, export
-from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.export.formats.graph import Classifier
+from imagenet_ddp.export.formats.torch_export import TorchExport
 from imagenet_ddp.models.views import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -98,8 +99,7 @@ def files(checkpoint: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def reference(checkpoint: Path) -> Predictor:
+def predictor_of(checkpoint: Path) -> Predictor:
     """predict's own predictor, of the checkpoint."""
     request = parse.command_line(
         "predict", [f"checkpoint={checkpoint}", f"images={checkpoint}", "trainer.accelerator=cpu"], {}
@@ -107,6 +107,11 @@ def reference(checkpoint: Path) -> Predictor:
     config = from_checkpoint(request, checkpoint, {})
     trained = load(config, checkpoint)
     return make_predictor(config, trained, load_net(config, trained))
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Path) -> Predictor:
+    return predictor_of(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -149,20 +154,6 @@ def test_other_programs_read_the_files(
         assert metadata["top1"] == pytest.approx(read(files.parent / "checkpoints/best.ckpt")[KEY]["best_top1"])
         assert metadata["comparison"]["float32"]["num_images"] == 11
         assert metadata["version"]
-
-
-def test_the_weights_are_those_of_the_library(files: Path, reference: Predictor, photos: list[torch.Tensor]) -> None:
-    import torchvision
-    from safetensors.torch import load_file
-
-    net = torchvision.models.get_model("resnet18", num_classes=3)
-    net.load_state_dict(load_file(files / "model.safetensors"))
-    transform: Any = reference.read.prepare
-    pixels = torch.stack([transform(photo) for photo in photos]) / 255
-    batch = (pixels - torch.tensor(transform.mean).view(3, 1, 1)) / torch.tensor(transform.std).view(3, 1, 1)
-    with torch.no_grad():
-        logits = (net.eval()(batch) + net(batch.flip(3))) / 2
-    assert torch.allclose(logits.softmax(1), torch.from_numpy(expected(reference, photos)), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
@@ -244,21 +235,39 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     run_card(files, photos[0], expected(reference, photos[:1])[0])
 
 
-@pytest.mark.parametrize("kind", ["torch_export", "safetensors"])
+@pytest.mark.parametrize(
+    ("kind", "data", "preprocessing"),
+    [
+        ("torch_export", {"exif_orientation": True}, "short side to 40, centre crop of 32"),
+        ("safetensors", {}, "short side to 40, centre crop of 32"),
+        ("safetensors", {"fit": "pad", "vflip": 0.5, "rot90": 1.0}, "long side to 32, padded to a square"),
+        ("safetensors", {"fit": "squash", "vflip": 0.5}, "resized to 32 x 32"),
+    ],
+)
 def test_the_card_of_the_other_formats(
-    kind: str, checkpoint: Path, reference: Predictor, photos: list[torch.Tensor], tree: Path, tmp_path: Path
-) -> None:
+    kind: str, data: dict[str, Any], preprocessing: str, checkpoint: Path, photos: list[torch.Tensor], tree: Path,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     suffix = "pt2" if kind == "torch_export" else kind
-    turned = kind == "torch_export"
     (tmp_path / "other").symlink_to(tree)
-    more = f"data.exif_orientation={str(turned).lower()}", f"data.root={tmp_path / 'other'}"
-    run_export(checkpoint, f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", "num_images=3", *more)
-    assert f"trained on {tree.name}\n" in (tmp_path / "README.md").read_text(), "not on the images of the comparison"
-    assert "license" not in (tmp_path / "README.md").read_text().partition("# ")[0], "only where the user gives one"
-    wanted = expected(reference, photos[:1])[0]
-    if kind == "safetensors":  # the file has the weights alone: the sample takes the mean with the mirror image
-        assert "batch[..., ::-1]" in (tmp_path / "README.md").read_text()
-    run_card(tmp_path, photos[0], wanted, turned=turned)
+    stored = torch.load(checkpoint, weights_only=True)
+    stored[KEY]["config"]["data"] |= data
+    stored[KEY]["eval_transform"] |= {key: value for key, value in data.items() if key != "exif_orientation"}
+    torch.save(stored, tmp_path / "trained.ckpt")
+    more = ["num_images=3", f"data.root={tmp_path / 'other'}"]
+    run_export(tmp_path / "trained.ckpt", f"out={tmp_path / f'm.{suffix}'}", f"format={kind}", *more)
+    card = (tmp_path / "README.md").read_text()
+    assert f"trained on {tree.name}\n" in card, "not on the images of the comparison"
+    assert f"| Preprocessing | {preprocessing}" in card
+    assert "license" not in card.partition("# ")[0], "only where the user gives one"
+    wanted = expected(predictor_of(tmp_path / "trained.ckpt"), photos[:1])[0]
+    run_card(tmp_path, photos[0], wanted, turned=data.get("exif_orientation", False))
+
+
+def test_a_full_disk_is_an_error_of_python(tmp_path: Path) -> None:
+    program = torch.export.export(torch.nn.Linear(2, 3), (torch.zeros(1, 2),))
+    with pytest.raises(OSError, match="No space left on device"):  # torch's own writer would end the process
+        TorchExport().save(program, Path("/dev/full"), "words")
 
 
 @pytest.mark.parametrize(("fit", "rot90"), [("pad", 0.0), ("squash", 0.0), ("pad", 1.0)])
@@ -330,7 +339,7 @@ def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
 
 
 def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from imagenet_ddp.export import graph
+    from imagenet_ddp.export.formats import graph
 
     monkeypatch.setattr(graph, "_resize_and_crop", lambda images, transform: images[:, :, :32, :32])
     with pytest.raises(RunError, match=r"must be within 0\.001 of the checkpoint's, but differ by"):

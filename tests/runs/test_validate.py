@@ -36,20 +36,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         {},
         {"resume": "auto"},
-        {"resume": "x.ckpt"},
         {"resume": "run"},
-        {"name": "a.b-c (1)"},
-        {"seed": 2**32 - 1},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
         {"callbacks": monitoring("val/top1")},
         {"callbacks": saving(monitor="val/top1"), "trainer": {"limit_val_batches": 0}},
-        {"callbacks": monitoring("train/loss_epoch"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("step", "ModelCheckpoint")},
-        {"callbacks": monitoring(None, "ModelCheckpoint")},
         {"callbacks": monitoring("mine"), "allow_targets": ["mypkg"]},
         {"callbacks": monitoring("lr-SGD") | RATES, "logger": CSV},
-        {"sweep": {"job": 3}},
-        {"sweep": {"job": "list"}},
     ],
 )
 def test_well(typed: dict[str, Any]):
@@ -59,31 +52,23 @@ def test_well(typed: dict[str, Any]):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"name": ""}, "got empty."),
         ({"name": "a/b"}, "name must be a folder name without / or \\, got a/b."),
-        ({"name": ".."}, "name must be "),
         ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1."),
-        ({"seed": 2**32}, "seed must be "),
         ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
-        ({"callbacks": saving(every_s=0)}, "callbacks.c.every_s must be null or a number > 0, got 0."),
         (
             {"callbacks": {"n": {"_target_": "imagenet_ddp.callbacks.NonFiniteLoss", "on_nan": "warn"}}},
             "callbacks.n.on_nan must be raise or skip, got warn.",
         ),
         ({"callbacks": saving(mode="most")}, "callbacks.c.mode must be max or min, got most."),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
-        ({"val_log_every_n_steps": 0}, "val_log_every_n_steps must be "),
         ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class in _target_"),
         ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
         ({"callbacks": monitoring("val/acc")}, "val/loss, got val/acc. Hint: set ++callbacks.m.monitor=val/top1."),
-        ({"callbacks": monitoring("train_loss")}, "Hint: set ++callbacks.m.monitor=train/loss."),
-        ({"callbacks": monitoring("step")}, "callbacks.m.monitor must be one of train/top1, "),
         ({"callbacks": monitoring("lr-SGD")}, "callbacks.m.monitor must be one of train/top1, "),
         (
             {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
             "data_wait_frac, got val/top1. Hint: set ++callbacks.m.monitor=train/top1.",
         ),
-        ({"sweep": {"job": -1}}, "sweep.job must be "),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
         ({"resume": "/dev/zero"}, "/dev/zero is not a regular file. Hint: set resume=runs/"),
         ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: set resume=runs/"),
@@ -102,11 +87,6 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
     (text,) = validate(NODES | typed, {"HOME": "/home/ann"})
     assert said in text.replace(f" ({tmp_path}/run)", "").replace(f" ({tmp_path}/gone.ckpt)", "")
     assert "Hint: " in text
-
-
-def test_a_relative_path_is_said_with_the_absolute_one(tmp_path: Path):
-    (text,) = validate(NODES | {"resume": "gone.ckpt"}, {})
-    assert f"gone.ckpt ({tmp_path}/gone.ckpt)" in text
 
 
 def test_evaluate_looks_at_the_checkpoint():
@@ -130,12 +110,6 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first(verb: str):
     assert hint("my run") == "set 'checkpoint=my run/checkpoints/best.ckpt'."
 
 
-def test_resume_prefers_the_last_checkpoint():
-    Path("run/checkpoints/best.ckpt").touch()
-    (text,) = validate(NODES | {"resume": "run/checkpoints"}, {})
-    assert text.endswith("Hint: set resume=run/checkpoints/last.ckpt.")
-
-
 def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
     keys = NODES | {"checkpoint": "x.ckpt", "predictions": "parquet"}
     assert validate(keys, {}, verb="evaluate") == []
@@ -144,31 +118,11 @@ def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
     assert " 'imagenet_ddp[parquet]'`, or set predictions=csv." in text
 
 
-def test_what_predict_writes_may_be_new():
-    assert validate(PREDICT | {"images": "x.ckpt", "out": "run/new.csv"}, {}, verb="predict") == []
-
-
 @pytest.mark.parametrize(
     ("name", "extra"),
     [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow"), ("Wandb", "wandb"), ("Comet", "comet")],
 )
-@pytest.mark.parametrize("package", ["lightning.pytorch.loggers", "imagenet_ddp.callbacks.loggers"])
-def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str, package: str):
+def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str):
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)
-    (text,) = validate(NODES | {"logger": {"m": {"_target_": f"{package}.{name}Logger"}}}, {})
+    (text,) = validate(NODES | {"logger": {"m": {"_target_": f"imagenet_ddp.callbacks.loggers.{name}Logger"}}}, {})
     assert f" 'imagenet_ddp[{extra}]'`, or set logger.m=null." in text
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ({"format": "xml"}, "format must be csv or jsonl, got xml."),
-        ({"top_k": 0}, "top_k must be "),
-        ({"out": "gone/x.csv"}, "the folder gone"),
-        ({"out": "run"}, "is a folder"),
-    ],
-)
-def test_one_mistake_of_predict(typed: dict[str, Any], said: str):
-    (text,) = validate(PREDICT | typed, {}, verb="predict")
-    assert said in text
-    assert "Hint: " in text

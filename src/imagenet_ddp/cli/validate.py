@@ -24,6 +24,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.export.formats import check as file_check
 from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.runs import validate as run_check
 
@@ -83,6 +84,7 @@ def validate(
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
     found += run_check.validate(values, environ, verb=verb, elsewhere=elsewhere)
+    found += file_check.validate(values, verb) if verb in commands.USE_MODEL else []
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         found.append(
             "checkpoint is required, but not set. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt, or "

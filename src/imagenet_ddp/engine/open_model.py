@@ -8,20 +8,19 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
+from imagenet_ddp.export.formats.registry import graph_format
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.heavy_imports import import_torch
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
-EXPORTED = (".onnx", ".pt2")  # suffixes of exported files
-
 
 def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
     """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
     config unchanged."""
     checkpoint = checkpoint_path(request.configs[0])
-    if checkpoint is not None and checkpoint.suffix in EXPORTED:
+    if graph_format(checkpoint):
         return typed_config(request.configs[0], COMMANDS[request.verb])
     return from_checkpoint(request, checkpoint, environ)
 
@@ -35,7 +34,7 @@ def open_predictor(config: CommonConfig) -> "Predictor":
         from imagenet_ddp.engine.trained_model import load
 
     path = checkpoint_path(config)
-    if path is not None and path.suffix in EXPORTED:
+    if path is not None and graph_format(path):
         return exported.make_predictor(path, config["data"]["decoder"])
     trained = load(config, path)
     for note in trained.notes:

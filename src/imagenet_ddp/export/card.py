@@ -8,13 +8,21 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
+from imagenet_ddp.export.formats.base import KEY, Format
+from imagenet_ddp.export.formats.registry import FORMATS
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
 _PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row identifies a file as a model card
-_IMPORTS = {"onnx": ["onnxruntime"], "torch_export": ["torch"], "safetensors": ["safetensors", "torch"]}
+_VIEWS = {
+    1: "no",
+    2: "the image and its mirror image",
+    4: "the image, mirrored, upside down, and both",
+    8: "the image in all eight orientations",
+}
 
 
 def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str, Any], file: str) -> str:
@@ -22,6 +30,7 @@ def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str
     metadata: the metadata of the exported file. file: name of that file."""
     evaluation, model, seen = _evaluation(config, metadata), config["model"], metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
+    kind, transform = FORMATS[config["format"]], EvalTransform.from_options(seen)
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
     contents, data, title = trained.contents, "unknown", trained.origin
     if contents:
@@ -32,8 +41,8 @@ def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str
         "normalise": f"uint8 (batch, 3, {size}, {size}), RGB; the model normalises it",
     }
     outside = f"float32 (batch, 3, {size}, {size}), RGB, normalised"
-    net, libraries = "", list(_IMPORTS[config["format"]])
-    if config["format"] == "safetensors" and not (model["_target_"] or model["blur_pool"] or model["args"]):
+    net, libraries = "", list(kind.card_imports)
+    if not kind.has_graph and not (model["_target_"] or model["blur_pool"] or model["args"]):
         maker = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}[model["library"]]
         net = f'{maker}("{model["name"]}", num_classes={num_classes})'
         libraries.append(model["library"])
@@ -42,13 +51,15 @@ def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str
         keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["percent"] = percent
+    code = environment.from_string(kind.card_code).render(file=file, key=KEY, net=net)
     return environment.get_template("card.md").render(
-        head=yaml.safe_dump(_head(config, metadata, accuracies, title, data), sort_keys=False, allow_unicode=True),
+        head=yaml.safe_dump(_head(kind, metadata, accuracies, title, data), sort_keys=False, allow_unicode=True),
         title=title, model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data, file=file,
         labels=escape(shorten_list(metadata["labels"], 10), quote=False).replace("|", "\\|"),
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
         optimizer=config["optim"]["name"], accuracies=accuracies, num_images=evaluation.get("num_val_images"),
-        program=_PROGRAM, format=config["format"], net=net, imports=sorted(["numpy as np", *libraries]),
+        program=_PROGRAM, has_graph=kind.has_graph, net=net, imports=sorted(["numpy as np", *libraries]), code=code,
+        views=_VIEWS[transform.views], fill=mean_colour(transform.mean),
     )  # fmt: skip
 
 
@@ -80,10 +91,10 @@ def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[
 
 
 def _head(
-    config: Mapping[str, Any], metadata: Mapping[str, Any], accuracies: Mapping[int, float], title: str, data: str
+    kind: Format, metadata: Mapping[str, Any], accuracies: Mapping[int, float], title: str, data: str
 ) -> dict[str, Any]:
     head: dict[str, Any] = {
-        "library_name": "onnx" if config["format"] == "onnx" else "pytorch",
+        "library_name": kind.library_name,
         "pipeline_tag": "image-classification",
         "tags": ["image-classification"],
         "datasets": [data],

@@ -4,7 +4,6 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,18 @@ from imagenet_ddp.engine.stored_config import checkpoint_path
 from imagenet_ddp.engine.trained_model import TrainedModel, load
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.export import card, compare
-from imagenet_ddp.export.graph import Classifier
+from imagenet_ddp.export.formats.base import Format
+from imagenet_ddp.export.formats.check import CARD, export_path
+from imagenet_ddp.export.formats.graph import Classifier
+from imagenet_ddp.export.formats.registry import FORMATS
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.runs.validate_files import CARD, export_path
 from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
 
 def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
-    kind, path = config["format"], export_path(config)
+    kind, path = FORMATS[config["format"]], export_path(config)
     trained = load(config, checkpoint_path(config))
     yield from trained.notes
     samples, why_random = compare.find_samples(config, trained, environ, is_data_typed)
@@ -40,16 +41,15 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
     net = load_net(config, trained)
     graph = Classifier(net, transform, metadata["preprocessing"] or "outside").eval()
     reference = make_predictor(config, trained, net, torch.device("cpu"))
-    writer = import_module(f"imagenet_ddp.export.{kind}_format")  # imports packages that only this format needs
     path.parent.mkdir(parents=True, exist_ok=True)
     # keeps the suffix, by which readers recognise the format
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
     with disk_errors_as_run_error(path), atomic_path(path, draft):
-        built = writer.build(graph, config["batch_size"])
-        writer.save(built, draft, json.dumps(metadata))
+        built = kind.build(graph, config["batch_size"])
+        kind.save(built, draft, json.dumps(metadata))
         same = _open(draft, kind, config, trained)
         comparison = compare.compare([reference, same], samples)
-        yield comparison.sentence(kind)
+        yield comparison.sentence(kind.name)
         if comparison.max_difference[1] > config["max_difference"]:
             raise RunError(
                 f"the probabilities of {path.name} must be within {config['max_difference']:g} of the checkpoint's, "
@@ -58,16 +58,14 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
             )
         metadata["comparison"] = {"float32": asdict(comparison)}
         if config["int8"]:
-            from imagenet_ddp.export import int8
-
             calibration = compare.for_calibration(config, trained, environ)
             yield f"Calibrating on {calibration.num_images} {calibration.what}."
-            built = int8.quantise(draft, _batches(calibration, same, config["batch_size"] or 1))
-            writer.save(built, draft, json.dumps(metadata))
+            built = kind.quantise(draft, _batches(calibration, same, config["batch_size"] or 1))
+            kind.save(built, draft, json.dumps(metadata))
             comparison = compare.compare([reference, _open(draft, kind, config, trained)], samples)
             yield comparison.sentence("int8")
             metadata["comparison"]["int8"] = asdict(comparison)
-        writer.save(built, draft, json.dumps(metadata))
+        kind.save(built, draft, json.dumps(metadata))
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
     if config["card"]:
         yield _write_card(path.with_name(CARD), card.text(config, trained, metadata, path.name), config["overwrite"])
@@ -89,13 +87,11 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     return f"Model card: {path}"
 
 
-def _open(draft: Path, kind: str, config: CommonConfig, trained: TrainedModel) -> Predictor:
+def _open(draft: Path, kind: Format, config: CommonConfig, trained: TrainedModel) -> Predictor:
     """Return a predictor that reads the written file in the same way as its users."""
-    if kind != "safetensors":
+    if kind.has_graph:
         return exported.make_predictor(draft, config["data"]["decoder"])
-    from safetensors.torch import load_file
-
-    written = replace(trained, weights=load_file(draft))
+    written = replace(trained, weights=kind.read_weights(draft))
     return make_predictor(config, written, load_net(config, written), torch.device("cpu"))
 
 
@@ -116,7 +112,7 @@ def _metadata(config: Mapping[str, Any], trained: TrainedModel, transform: EvalT
         "labels": trained.labels,
         "eval_transform": transform.as_dict(),
         "exif_orientation": config["data"]["exif_orientation"],
-        "preprocessing": None if config["format"] == "safetensors" else config["preprocessing"] or "inside",
+        "preprocessing": (config["preprocessing"] or "inside") if FORMATS[config["format"]].has_graph else None,
         "batch_size": config["batch_size"],
         "model": {key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")},
         "epochs": trained.epochs,

@@ -12,7 +12,6 @@ from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
 from imagenet_ddp.runs.checkpoints import has_checkpoint
 from imagenet_ddp.runs.folder import last_checkpoint
-from imagenet_ddp.runs.validate_files import validate_export, validate_predict
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import install
 
@@ -66,10 +65,6 @@ def validate(
             "predictions=parquet needs the package pyarrow, which is not installed. Hint: run "
             f"`{install('imagenet_ddp[parquet]')}`, or set predictions=csv."
         )
-    if verb in ("predict", "demo"):
-        found += validate_predict(config)
-    elif verb == "export":
-        found += validate_export(config)
     return found
 
 

@@ -153,7 +153,6 @@ class ExportConfig(CommonConfig):
     checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
     format: Annotated[
         str,
-        choice("onnx", "torch_export", "safetensors"),
         "Format of the file: onnx, torch_export (a .pt2 file), or safetensors (weights only).",
     ] = "onnx"
     out: Annotated[str | None, Example("model.onnx"), "File to write; null: export/model.* in the run folder."] = None

@@ -1,4 +1,4 @@
-"""Find mistakes in the options for the files that predict and export read and write. Does not import torch."""
+"""Find mistakes in the options for the files that predict, demo and export read and write. Does not import torch."""
 
 import os
 import shlex
@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.validators import choice, expect
+from imagenet_ddp.export.formats.registry import FORMATS, graph_format
 from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path, not_writable_reason
 from imagenet_ddp.system.text import install
 
-EXTENSIONS = {"onnx": ".onnx", "torch_export": ".pt2", "safetensors": ".safetensors"}
 CARD = "README.md"
 # Suffixes of model files, which predict reads and so must not write.
-MODELS = (*EXTENSIONS.values(), ".ckpt", ".pt", ".pth")
-_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+MODELS = (*(each.suffix for each in FORMATS.values()), ".ckpt", ".pt", ".pth")
 
 
 def export_path(config: Mapping[str, Any]) -> Path:
@@ -23,19 +23,25 @@ def export_path(config: Mapping[str, Any]) -> Path:
         return Path(config["out"])
     folder = Path(config["checkpoint"] or "model").parent
     run_dir = folder.parent if folder.name == "checkpoints" else folder
-    return run_dir / "export" / f"model{'_int8' if config['int8'] else ''}{EXTENSIONS[config['format']]}"
+    return run_dir / "export" / f"model{'_int8' if config['int8'] else ''}{FORMATS[config['format']].suffix}"
 
 
-def validate_predict(config: Mapping[str, Any]) -> list[str]:
+def validate(config: Mapping[str, Any], verb: str) -> list[str]:
+    """Return the mistakes. verb: predict, demo or export."""
+    return _export(config) if verb == "export" else _predict(config)
+
+
+def _predict(config: Mapping[str, Any]) -> list[str]:
     found = []
-    if str(config["checkpoint"]).endswith(EXTENSIONS["onnx"]):
-        found += _packages("checkpoint=*.onnx", "onnx", "onnxruntime")
+    kind = graph_format(config["checkpoint"])
+    if kind is not None:
+        found += _packages(f"checkpoint=*{kind.suffix}", kind.requirement, kind.reader_packages)
     if config.get("explain") is not None:
         if not str(config["out"]).lower().endswith(".png"):
             found.append(
                 f"explain={config['explain']} needs a contact sheet, got out={config['out']}. Hint: set out=sheet.png."
             )
-        if str(config["checkpoint"]).endswith((".onnx", ".pt2")):
+        if kind is not None:
             found.append("explain needs a checkpoint: exported files have no gradients. Hint: leave explain out.")
     return found + (_predictions(config) if config.get("out") is not None else [])
 
@@ -57,39 +63,30 @@ def _predictions(config: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def validate_export(config: Mapping[str, Any]) -> list[str]:
-    kind = config["format"]
-    if kind not in EXTENSIONS:  # reported with the other keys
-        return []
-    found = _packages(f"format={kind}", kind, *_PACKAGES.get(kind, ()))
-    if kind == "safetensors":
-        found += [
-            f"{key} needs a format with a graph, but format=safetensors stores weights only. Hint: leave {key} out."
-            for key in ("preprocessing", "batch_size")
-            if config[key] is not None
-        ]
-    if config["int8"] is True and kind != "onnx":
-        found.append(f"int8=true needs format=onnx, got format={kind}. Hint: set format=onnx, or int8=false.")
-    return found + _export_out(config)
-
-
-def _export_out(config: Mapping[str, Any]) -> list[str]:
-    path, suffix = export_path(config), EXTENSIONS[config["format"]]
-    if config["out"] is None and (reason := not_writable_reason(path.parent.absolute())):
-        return [f"the export folder must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]
-    found = _out(config["out"], f"model{suffix}") if config["out"] is not None else []
-    if path.suffix != suffix and not found:
+def _export(config: Mapping[str, Any]) -> list[str]:
+    if found := expect("format", config["format"], choice(*FORMATS), "format=onnx"):
+        return found
+    kind = FORMATS[config["format"]]
+    found = _packages(f"format={kind.name}", kind.requirement, kind.packages) + kind.check(config)
+    if config["int8"] is True and not kind.has_int8:
+        able = " or format=".join(each.name for each in FORMATS.values() if each.has_int8)
+        found.append(f"int8=true needs format={able}, got format={kind.name}. Hint: set format={able}, or int8=false.")
+    path, suffix, typed = export_path(config), kind.suffix, config["out"]
+    if typed is None and (reason := not_writable_reason(path.parent.absolute())):
+        return [*found, f"the export folder must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]
+    if typed is not None and (mistakes := _out(typed, f"model{suffix}")):
+        return found + mistakes
+    if path.suffix != suffix:
         found.append(f"out must end in {suffix}, got {path.name}. Hint: set out={path.with_suffix(suffix)}.")
-    if not found and path.exists() and not config["overwrite"]:
+    elif path.exists() and not config["overwrite"]:
         found.append(
             f"out must be a new file, but {describe_path(path)} exists. Hint: set overwrite=true, or out=FILE."
         )
     return found
 
 
-def _packages(what: str, extra: str, *names: str) -> list[str]:
+def _packages(what: str, requirement: str, names: tuple[str, ...]) -> list[str]:
     missing = [name for name in names if find_spec(name) is None]
-    requirement = f"imagenet_ddp[{extra}]" if extra == "onnx" else extra
     if not missing:
         return []
     return [f"{what} needs packages that are not installed: {', '.join(missing)}. Hint: run `{install(requirement)}`."]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.runs import validate_files
-from imagenet_ddp.runs.validate_files import export_path, validate_export, validate_predict
+from imagenet_ddp.export.formats import check
+from imagenet_ddp.export.formats.check import export_path, validate
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
@@ -36,9 +36,9 @@ def test_the_file_is_in_the_run_folder():
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("there.onnx").touch()
-    (text,) = validate_export(OPTIONS | typed)
+    (text,) = validate(OPTIONS | typed, "export")
     assert re.search(said, text), text
-    assert validate_export(OPTIONS | {"out": "there.onnx", "overwrite": True}) == []
+    assert validate(OPTIONS | {"out": "there.onnx", "overwrite": True}, "export") == []
 
 
 @pytest.mark.parametrize(("out", "folder"), [("gone/a.csv", "gone"), ("a b/c/d.csv", "'a b/c'")])
@@ -47,10 +47,10 @@ def test_a_folder_that_does_not_exist_can_be_made(
 ):
     monkeypatch.chdir(tmp_path)
     options = {"checkpoint": "b.ckpt", "format": "csv", "out": out}
-    (text,) = validate_predict(options)
+    (text,) = validate(options, "predict")
     assert text.endswith(f"does not exist. Hint: run `mkdir -p {folder}`, or set out=predictions.csv.")
     subprocess.run(text.split("`")[1], shell=True, check=True)
-    assert validate_predict(options) == []
+    assert validate(options, "predict") == []
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_a_folder_that_does_not_exist_can_be_made(
 def test_a_folder_that_cannot_be_made(out: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("there").touch()
-    (text,) = validate_predict({"checkpoint": "b.ckpt", "format": "csv", "out": out})
+    (text,) = validate({"checkpoint": "b.ckpt", "format": "csv", "out": out}, "predict")
     assert re.search(rf"{what}\. Hint: set out=predictions\.csv\.$", text), text
 
 
 @pytest.mark.parametrize("out", [None, "p.csv", "p.jsonl", "p.txt", "p", "s.png", "/dev/null", "/dev/stdout"])
 def test_what_predict_may_write(out: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    assert validate_predict({"checkpoint": "b.ckpt", "format": "csv", "out": out}) == []
+    assert validate({"checkpoint": "b.ckpt", "format": "csv", "out": out}, "predict") == []
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_what_predict_may_write(out: str | None, tmp_path: Path, monkeypatch: py
 def test_what_predict_must_not_write(out: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("weights").touch()
-    (text,) = validate_predict({"checkpoint": "weights", "format": "jsonl", "out": out})
+    (text,) = validate({"checkpoint": "weights", "format": "jsonl", "out": out}, "predict")
     assert said in text
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
     found = {"onnxruntime", "safetensors"}
-    monkeypatch.setattr(validate_files, "find_spec", lambda name: None if name in found else name)
-    assert "format=onnx needs packages that are not installed: onnxruntime. Hint:" in validate_export(OPTIONS)[0]
-    assert "imagenet_ddp[onnx]" in validate_export(OPTIONS)[0]
-    assert "safetensors" in validate_export(OPTIONS | {"format": "safetensors"})[0]
-    assert validate_export(OPTIONS | {"format": "torch_export"}) == []
-    assert "imagenet_ddp[onnx]" in validate_predict({"checkpoint": "m.onnx", "out": None})[0]
+    monkeypatch.setattr(check, "find_spec", lambda name: None if name in found else name)
+    assert "format=onnx needs packages that are not installed: onnxruntime. Hint:" in validate(OPTIONS, "export")[0]
+    assert "imagenet_ddp[onnx]" in validate(OPTIONS, "export")[0]
+    assert "safetensors" in validate(OPTIONS | {"format": "safetensors"}, "export")[0]
+    assert validate(OPTIONS | {"format": "torch_export"}, "export") == []
+    assert "imagenet_ddp[onnx]" in validate({"checkpoint": "m.onnx", "out": None}, "predict")[0]
