@@ -51,11 +51,8 @@ def figures(own: int, gives: float, takes: float | None) -> dict[str, Any]:
             "4 loader processes (as set), and the model consumes 2,000 images/s. The bottleneck is the training step",
         ),
         (4, 3200, 5000, 8, "The bottleneck is the loader. This would help: data.num_workers=7 (about 5,600 images/s)"),
-        (4, 3200, 9000, 8, "prepare=pack prepare.form=jpeg` and data.num_workers=5 (about 10,000 images/s)"),
         (4, 3200, 20_000, 8, "prepare=pack prepare.form=raw` and data.num_workers=4 (about 28,000 images/s)"),
-        (1, 800, 90_000, 2, "prepare=pack prepare.form=raw` and data.num_workers=1 (about 7,000 images/s)"),
         (8, 55_000, 90_000, 8, "is the loader. Nothing else that was measured is faster."),
-        (0, 900, 700, 8, "This would help: data.num_workers=1 (about 800 images/s, while the step computes)."),
         (1, 800, None, 2, "The model was not measured (benchmark.model=false)"),
     ],
 )

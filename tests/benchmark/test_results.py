@@ -1,7 +1,4 @@
-import io
 from typing import Any
-
-from PIL import Image
 
 from imagenet_ddp.benchmark import probe, results
 from imagenet_ddp.benchmark.results import ratio, row
@@ -26,7 +23,7 @@ def test_each_group_is_a_table():
     assert lines[2].split() == ["bare", "loop", "2", "1.9", "to", "2.2", "1.00"]
     assert lines[5].split() == ["Time", "ms", "per", "step", "share"]
     assert lines[7].split() == ["aten::mm", "1,234", "25.0", "%"]
-    assert lines[-2:] == ["The bottleneck is the host.", ""] or lines[-1] == "The bottleneck is the host."
+    assert lines[-2:] == ["The bottleneck is the host.", ""]
 
 
 def test_the_page_gets_the_same_with_machine_and_command():
@@ -37,15 +34,6 @@ def test_the_page_gets_the_same_with_machine_and_command():
         "Medians of 3; 2 cores of Some CPU, torch 2.15.0, lightning 2.6.6, 2026-11-23: "
         "`python -m imagenet_ddp.benchmark benchmark=step`"
     )
-
-
-def test_the_picture_grows_with_the_rows():
-    heights = []
-    for times in (1, 4):
-        one = content()
-        with Image.open(io.BytesIO(results.draw({**one, "rows": one["rows"][:2] * times}))) as image:
-            heights.append(image.height)
-    assert heights[1] > heights[0] + 200
 
 
 def test_a_ratio_is_the_median_of_the_turns():

@@ -37,12 +37,6 @@ def test_one_rank_is_told_which_link_two_nodes_need():
     assert check.numbers["measured"] is None
 
 
-def test_one_node_of_several_ranks_is_measured_and_not_predicted():
-    check = report(1, 4, 0.05, 0.5)
-    assert check.ok and check.what.startswith("measured: 1 node 50 % of independent ranks; two such nodes would")
-    assert check.numbers["nodes"] == []
-
-
 def test_two_nodes_are_measured_and_others_predicted():
     check = report(2, 1, 0.5, 0.25)
     assert check.ok and check.what.startswith(

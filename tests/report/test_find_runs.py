@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from imagenet_ddp.report.find_runs import find_runs, natural_order
+from imagenet_ddp.report.find_runs import find_runs
 
 
 def mark(folder: Path, name: str = "metrics.csv") -> Path:
@@ -29,8 +29,3 @@ def test_subfolders_of_a_run_and_links_are_not_entered(tmp_path: Path):
     (tmp_path / "config.yaml").mkdir()  # a folder of that name marks nothing
     assert find_runs(tmp_path) == [run]
     assert find_runs(tmp_path / "latest") == [run], "a link that is named is followed"
-
-
-def test_numbers_sort_by_value():
-    names = ["a10", "a9", "b", "10", "9", "a9/x", "2026-11-20_9", "2026-11-20_10"]
-    assert sorted(names, key=natural_order) == ["9", "10", "2026-11-20_9", "2026-11-20_10", "a9", "a9/x", "a10", "b"]

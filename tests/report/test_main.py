@@ -2,11 +2,8 @@
 
 import csv
 import io
-import os
-import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -68,23 +65,6 @@ def test_every_format_and_odd_names(run: Run, tmp_path: Path):
     assert "<i>" not in texts["markdown"].stdout
 
 
-def test_several_folders_go_to_report(run: Run, tmp_path: Path):
-    for name in ("a", "b"):
-        make_run(tmp_path / name / "0", {"seed": ord(name)}, top1=0.5)
-    done = run("report", "a", "b", "sort=seed")
-    assert done.returncode == 0
-    assert reports(tmp_path / "report") == sorted(FILES)
-    assert reports(tmp_path) == ["report"]
-
-
-def test_a_single_run_shows_no_options(run: Run, tmp_path: Path):
-    make_run(tmp_path / "mine", {"optim.lr": 7.5}, epochs=2, finished=False)
-    done = run("report", "mine", "format=markdown")
-    assert "1 run: 1 interrupted" in done.stdout
-    assert "7.5" not in done.stdout.replace("7.5 s", "")
-    assert "2/5" in done.stdout
-
-
 def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
     make_run(tmp_path / "mine", epochs=2, finished=False)
     done = run("report", "mine", PYTHONPROFILEIMPORTTIME="1")
@@ -139,13 +119,6 @@ def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     assert run("report").returncode == 2
 
 
-def test_help(run: Run):
-    done = run("report", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\n  python -m imagenet_ddp.report runs/" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-
-
 def test_a_folder_that_cannot_be_written_in(run: Run, tmp_path: Path):
     folder = sweep(tmp_path / "s")
     (folder / "report.csv").mkdir()  # in the way
@@ -155,27 +128,8 @@ def test_a_folder_that_cannot_be_written_in(run: Run, tmp_path: Path):
     foreign = "Not replaced, because this command did not write them: report.md, report.csv. Hint: set out=FOLDER."
     assert foreign in done.stdout
     assert (folder / "report.md").read_text() == "my notes"
-    if os.getuid() == 0:  # to whom modes are nothing, unless these rights are laid down
-        if shutil.which("setpriv") is None:
-            pytest.skip("root writes everywhere, and there is no setpriv")
-        folder.chmod(0o555)
-        command = [
-            "setpriv",
-            "--bounding-set=-all",
-            "--inh-caps=-all",
-            sys.executable,
-            "-m",
-            "imagenet_ddp.report",
-            "s",
-        ]
-        done = subprocess.run(command, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True)
-    else:
-        folder.chmod(0o555)
-        done = run("report", "s")
-    folder.chmod(0o755)
-    assert done.returncode == 0, done.stderr
-    assert "3 runs, all finished" in done.stdout
-    assert done.stderr == "s could not be written: Permission denied. Hint: set out=FOLDER.\n"
+    done = run("report", "s", "out=s/report.md")
+    assert done.returncode == 2 and "out must be a writable folder, but" in done.stderr
 
 
 def test_a_reader_that_closes_the_pipe(run: Run, tmp_path: Path):
@@ -185,7 +139,7 @@ def test_a_reader_that_closes_the_pipe(run: Run, tmp_path: Path):
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (0, "place,run,", False)
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["s"], ["nowhere"]])
+@pytest.mark.parametrize("argv", [["--help"], ["s"]])
 def test_torch_is_not_imported(argv: list[str], run: Run, tmp_path: Path):
     sweep(tmp_path / "s")
     done = run("report", *argv, PYTHONPROFILEIMPORTTIME="1")
@@ -194,14 +148,3 @@ def test_torch_is_not_imported(argv: list[str], run: Run, tmp_path: Path):
     assert "imagenet_ddp" in imported
     assert not imported & HEAVY
     assert ("matplotlib" in imported) == (argv == ["s"]), "only to draw"
-
-
-def test_the_table_comes_before_the_pictures(tmp_path: Path):
-    sweep(tmp_path / "s")
-    command = [sys.executable, "-m", "imagenet_ddp.report", "s"]
-    with subprocess.Popen(command, cwd=tmp_path, env=clean_environ(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "3 runs, all finished\n"
-        first = time.monotonic()
-        process.stdout.read()
-        assert time.monotonic() > first + 0.05

@@ -28,21 +28,6 @@ def test_what_breaks_off_leaves_the_file_before_and_no_draft(tmp_path: Path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def test_two_writers_have_two_drafts(tmp_path: Path):
-    path = tmp_path / "report.html"
-    with atomic_path(path) as one, atomic_path(path) as other:
-        assert one != other
-        one.write_text("one")
-        other.write_text("other")
-    assert path.read_text() == "one"  # the last one to end
-
-
-def test_a_named_draft_that_a_kill_left_is_overwritten(tmp_path: Path):
-    (tmp_path / "a.part").write_bytes(b"half of a longer one")
-    atomic_write(tmp_path / "a", b"whole", draft=tmp_path / "a.part")
-    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {"a": b"whole"}
-
-
 def test_rights(tmp_path: Path):
     before = os.umask(0o027)
     try:

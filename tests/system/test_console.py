@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import write_images
 
-from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system import console
 
@@ -28,10 +26,6 @@ DEVICE = (
     "Device: CPU, 2 threads per process (cluster.num_threads). Precision: bf16-mixed, this CPU computes in bf16 "
     "(AVX512-BF16 or AMX)."
 )
-EPOCH = (
-    "epoch 1/1: train loss 2.4402 top-1 17.19 % | val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % | "
-    "26.6 images/s, data wait 1.6 %"
-)
 
 
 def test_a_terminal_breaks_between_words_and_a_file_nowhere(capsys: pytest.CaptureFixture[str]):
@@ -42,14 +36,6 @@ def test_a_terminal_breaks_between_words_and_a_file_nowhere(capsys: pytest.Captu
     assert console.fit_to_terminal(DEVICE, io.StringIO()) == DEVICE
     console.print_message(DEVICE)
     assert capsys.readouterr().err == f"{DEVICE}\n"
-
-
-def test_a_row_of_figures_is_broken_at_its_bars():
-    assert console.wrap_text(EPOCH, 80) == [
-        "epoch 1/1: train loss 2.4402 top-1 17.19 % |",
-        "  val loss 2.3496 top-1 8.00 % top-5 41.00 % | best top-1 8.00 % |",
-        "  26.6 images/s, data wait 1.6 %",
-    ]
 
 
 def test_what_is_typed_or_laid_out_already_stays():
@@ -79,10 +65,6 @@ from imagenet_ddp.system import closed_pipe
 @closed_pipe.exit_on_closed_pipe()
 def main():
     print("seen", flush={flush})
-    if {elsewhere}:
-        read, write = os.pipe()
-        os.close(read)
-        os.write(write, b"x")
     print("unseen" * {times}, flush={flush})
     sys.exit(3)
 
@@ -90,48 +72,25 @@ main()
 """
 
 
-@pytest.mark.parametrize(("flush", "times"), [(True, 1), (False, 100_000), (False, 1)])
+@pytest.mark.parametrize(("flush", "times"), [(True, 1), (False, 1)])
 def test_a_reader_that_has_left(flush: bool, times: int) -> None:
-    script = CLOSED.format(flush=flush, times=times, elsewhere=False)
-    for unbuffered in ("", "1"):
-        read, write = os.pipe()
-        os.close(read)
-        environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-        command = [sys.executable, "-c", script]
-        done = subprocess.run(command, env=environ, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
-        os.close(write)
-        assert (done.returncode, done.stderr) == (141, "")
+    script = CLOSED.format(flush=flush, times=times)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize(("flush", "times"), [(True, 1), (False, 100_000), (False, 1)])
-def test_a_full_disk(flush: bool, times: int) -> None:
-    script = CLOSED.format(flush=flush, times=times, elsewhere=False)
+def test_a_full_disk() -> None:
+    script = CLOSED.format(flush=False, times=1)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
         )
     assert done.returncode == 1
     assert done.stderr.startswith("standard output cannot be written: no space left on device. Hint: make room")
-
-
-def test_another_file_on_a_full_disk() -> None:
-    script = CLOSED.format(flush=False, times=1, elsewhere=False)
-    script = script.replace("sys.exit(3)", "open('/dev/full', 'w', buffering=1).write('x\\n')")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "standard output" not in done.stderr and "No space left" in done.stderr
-
-
-def test_another_pipe_is_no_reader() -> None:
-    script = CLOSED.format(flush=False, times=1, elsewhere=True)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "BrokenPipeError" in done.stderr
-    assert done.stdout == "seen\n"
-
-
-def test_a_reader_that_stays() -> None:
-    script = CLOSED.format(flush=False, times=1, elsewhere=False)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "seen\nunseen\n", "")
 
 
 LOGS = """
@@ -145,35 +104,20 @@ for number in range(3):
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
-def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path, unbuffered: str) -> None:
-    """A log that nobody reads, what Hydra prints, and a packing."""
-    write_images(tmp_path / "s/train", {"cat": 2, "dog": 2})
-    write_images(tmp_path / "s/val", {"cat": 1, "dog": 1})
-    packs = [
-        "-m",
-        "imagenet_ddp.prepare",
-        "prepare=pack",
-        "data=imagefolder",
-        "data.root=s",
-        "out=p",
-        "prepare.num_workers=1",
-    ]
+def test_who_read_it_has_left_and_all_goes_on(tmp_path: Path) -> None:
+    """A log that nobody reads goes on in its file; what only prints ends."""
     cases = [
         (["-c", LOGS, "logs"], 0),
         (["-m", "imagenet_ddp.train", "--cfg", "job"], 141),
         (["-m", "imagenet_ddp.report", "--help"], 141),
         (["-m", "imagenet_ddp"], 141),
-        (packs, 141),
     ]
     for command, code in cases:
         read, write = os.pipe()
         os.close(read)
         done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, stdout=write,
-            stderr=subprocess.PIPE, text=True, timeout=120,
-        )  # fmt: skip
+            [sys.executable, *command], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120
+        )
         os.close(write)
         assert (done.returncode, done.stderr) == (code, ""), command
     assert len((tmp_path / "logs/rank0.log").read_text().splitlines()) == 3
-    assert manifest.read(tmp_path / "p").splits["train"].num_images == 4

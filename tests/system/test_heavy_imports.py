@@ -79,11 +79,6 @@ def test_a_folder_of_the_user_s_own_is_left_alone(site: Path, cache: Path, tmp_p
     assert not cache.exists()
 
 
-def test_without_a_cache_folder_all_goes_on(site: Path) -> None:
-    (site.parent / "file").touch()
-    assert start(site, PYTHONDONTWRITEBYTECODE="1", XDG_CACHE_HOME=str(site.parent / "file"))[1] == "True"
-
-
 @pytest.mark.parametrize("typed", [{}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}])
 def test_threads_spin_briefly_unless_the_user_set_how_they_wait(typed: dict[str, str]) -> None:
     environ = {"HOME": "/", **typed}

@@ -33,15 +33,6 @@ def test_a_wide_terminal_shows_every_column():
     assert {cell_len(line) for line in lines} == {35}
 
 
-@pytest.mark.parametrize(
-    ("width", "left_out"), [(35, []), (34, ["loss"]), (29, ["loss"]), (28, ["state", "loss"]), (9, ["state", "loss"])]
-)
-def test_a_narrow_terminal_leaves_out_the_least_important_columns(width: int, left_out: list[str]):
-    lines, missing = as_text(table(), width)
-    assert sorted(missing) == sorted(left_out)
-    assert all(cell_len(line) <= max(width, 19) for line in lines)
-
-
 def test_long_names_are_shortened_in_the_middle():
     lines, left_out = as_text(table(["begin" + "x" * 100 + "end", "short"]), 50)
     assert left_out == []

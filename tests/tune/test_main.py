@@ -111,7 +111,7 @@ def test_a_killed_study_is_resumed(start: Start, tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     pids = [int((tmp_path / f"s/trials/{number}/started").read_text().split()[0]) for number in (1, 2)]
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
     given = momenta(tmp_path / "s")
     (tmp_path / "s/trials/2/summary.json").write_text('{"finished": true, "best/val/top1": 0.99, "best_epoch": 1}')
     out, _ = done(start("tune.resume=s", folder=None))
@@ -126,14 +126,7 @@ def test_a_killed_study_is_resumed(start: Start, tmp_path: Path) -> None:
     assert [num_starts(tmp_path / "s", trial) for trial in range(5)] == [1, 2, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR2, marks=pytest.mark.slow)])
 def test_a_signal_stops_the_runs_and_the_study_is_resumed(start: Start, tmp_path: Path, number: int) -> None:
     process = start("tune.num_trials=2", "tune.num_at_once=2", epoch_s=2)
     reached(process, lambda: all((tmp_path / f"s/trials/{trial}/metrics.csv").exists() for trial in (0, 1)))
@@ -198,27 +191,6 @@ def test_a_study_keeps_its_options(start: Start, tmp_path: Path) -> None:
     assert "2 mistakes" in err and "data.batch_size=8 must be among the options of" in err
     _, err = done(start("tune.resume=nothing", folder=None), 2)
     assert "must be a study's folder" in err
-
-
-@pytest.mark.slow
-def test_a_custom_space(start: Start, tmp_path: Path) -> None:
-    space = tmp_path / "my conf" / "search" / "mine.yaml"
-    space.parent.mkdir(parents=True)
-    space.write_text("optim.momentum: {low: 0.2, high: 0.3}\noptim: {nesterov: {choices: [true, false]}}\n")
-    options = ["search.optim.momentum=null", "search.optim.nesterov=null", "--config-dir", "my conf"]
-    _, err = done(start(*options, "search=mine"), 2)
-    assert "the search space is empty" in err
-    out, _ = done(start("--config-dir", "my conf", "search=mine", "search.optim.momentum={low:0.25,high:0.3}",
-                        "tune.num_trials=1"))  # fmt: skip
-    assert 0.25 <= float(momenta(tmp_path / "s")[0]) <= 0.3
-    assert "optim.nesterov=" in out
-    done(start("tune.resume=s", "tune.num_trials=2", folder=None))
-    space.write_text("optim: {momentum: {low: 0.1, high: 0.3}, nesterov: {choices: [true]}}\n")
-    _, err = done(start("tune.resume=s", folder=None), 2)
-    assert "search.optim.nesterov.choices must be a list of two or more" in err
-    space.write_text("optim: {momentum: {low: 0.1, high: 0.4}, nesterov: {choices: [false, true]}}\n")
-    _, err = done(start("tune.resume=s", folder=None), 2)
-    assert "search.optim.nesterov must be {'choices': [True, False]} as in" in err
 
 
 def test_missing_optuna_is_reported(run: Run, tmp_path: Path) -> None:

@@ -32,10 +32,8 @@ def test_the_files_of_the_space_are_right():
     ("key", "entry", "distribution", "values"),
     [
         ("optim.lr", {"low": 1, "high": 2, "log": True}, Float(1, 2, log=True), (1.0, 2.0)),
-        ("optim.lr", {"low": 0.1, "high": 0.2}, Float(0.1, 0.2), (0.1, 0.2)),
         ("schedule.warmup_epochs", {"low": 0, "high": 2, "step": 0.3}, Float(0, 1.8, step=0.3), (0.0, 1.8)),
         ("data.batch_size", {"low": 8, "high": 64, "step": 8}, Int(8, 64, step=8), (8, 64)),
-        ("trainer.accumulate_grad_batches", {"low": 1, "high": 4}, Int(1, 4), (1, 4)),
         ("trainer.gradient_clip_val", {"low": 1, "high": 4, "step": 0.5}, Float(1, 4, step=0.5), (1.0, 4.0)),
         ("model.name", {"choices": ["resnet18", "resnet34"]}, Choices(["resnet18", "resnet34"]),
          ["resnet18", "resnet34"]),
@@ -65,28 +63,17 @@ def test_an_entry_is_one_of_optunas_distributions(key: str, entry: dict, distrib
     [
         ({"optim": {"lrr": {"low": 1, "high": 2}}}, "optim.lrr is not a known key. Hint: did you mean optim.lr?"),
         ({"optim": {"lr": 0.1}}, "search.optim.lr must be a range or a list, got 0.1"),
-        ({"optim": {"lr": {}}}, "search.optim.lr must be a range or a list, got {}"),
         ({"optim": {"lr": {"low": 1, "high": 1}}}, "got {low:1,high:1}: it contains only one value"),
-        ({"optim": {"lr": {"low": 1, "high": 2, "step": 3}}}, "got {low:1,high:2,step:3}: it contains only one value"),
         ({"optim": {"lr": {"low": 2, "high": 1}}}, "got {low:2,high:1}: `low <= high` must hold"),
-        ({"optim": {"lr": {"low": 0, "high": 1, "log": True}}}, "`low > 0` must hold for `log=True`"),
-        ({"optim": {"lr": {"low": 1, "high": 9, "log": True, "step": 2}}}, "not supported when `log` is true"),
-        ({"optim": {"lr": {"low": 1, "high": 9, "step": -2}}}, "`step > 0` must hold, but got step=-2"),
-        ({"data": {"batch_size": {"low": 0, "high": 9, "log": True}}}, "`low >= 1` must hold for `log=True`"),
         ({"optim": {"lr": {"low": 0.1}}}, "search.optim.lr must have low and high"),
-        ({"optim": {"lr": {"low": 1, "high": 2, "lo": 3}}}, "search.optim.lr must have low and high"),
         ({"optim": {"lr": {"low": 1, "high": 2, "choices": [1, 2]}}}, "search.optim.lr must have low and high"),
         ({"optim": {"lr": {"low": "a", "high": 1}}}, "search.optim.lr.low must be a number, got a"),
-        ({"optim": {"lr": {"low": 1, "high": float("inf")}}}, "search.optim.lr.high must be a number, got inf"),
         ({"optim": {"lr": {"low": 1, "high": 2, "log": 1}}}, "search.optim.lr.log must be true or false, got 1"),
         ({"data": {"batch_size": {"low": 1.5, "high": 9}}}, "data.batch_size.low must be an integer, got 1.5"),
         ({"optim": {"lr": {"choices": [0.1]}}}, "a list of two or more different values, got {choices:[0.1]}"),
-        ({"optim": {"lr": {"choices": [0.1, 0.2, 0.1]}}}, "a list of two or more different values"),
-        ({"optim": {"lr": {"choices": "ab"}}}, "a list of two or more different values, got {choices:ab}"),
         ({"optim": {"nesterov": {"low": 0, "high": 1}}}, "must be a list, because optim.nesterov is true or false"),
         ({"optim": {"low": 1, "high": 2}}, "got a group of keys. Hint: type `'search.optim.name=[A,B]'`"),
         ({"trainer": {"devices": {"choices": [1, 2]}}}, "trainer.devices must be the same for all trials"),
-        ({"cluster": {"num_threads": {"choices": [1, 2]}}}, "cluster.num_threads must be the same for all trials"),
         ({}, "the search space is empty"),
     ],
 )  # fmt: skip
@@ -94,11 +81,6 @@ def test_a_wrong_entry_is_refused(search: dict, message: str):
     parameters, found = read(search, ())
     assert parameters == [] and len(found) == 1
     assert message in found[0]
-
-
-def test_every_mistake_is_reported_at_once():
-    search = {"optim": {"lr": {"low": 2, "high": 1}, "lrr": {"low": 1, "high": 2}}, "name": {"choices": ["a", "b"]}}
-    assert len(read(search, ())[1]) == 3
 
 
 def test_a_key_is_typed_or_searched():
@@ -113,9 +95,7 @@ def test_a_key_is_typed_or_searched():
         ("search.optim.lr.high=1", "++search.optim.lr.high=1"),
         ("+search.optim.lr={low:1,high:2}", "++search.optim.lr={low:1,high:2}"),
         ("search.model.name=[a,b]", "++search.model.name.choices=[a,b]"),
-        ("search.model.name.choices=[a,b]", "++search.model.name.choices=[a,b]"),
         ("search=mine", "search=mine"),
-        ("~search.optim.lr", "~search.optim.lr"),
         ("optim.lr=1", "optim.lr=1"),
     ],
 )

@@ -69,17 +69,3 @@ def test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_no
     assert resumed.requeue() == 1
     assert resumed.next_trial() == begun
     assert resumed.counts() == "1 trial: 1 running."
-
-
-def test_a_trial_without_its_options_never_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Killed while its values were drawn."""
-    broken = study(tmp_path)
-    expected = run(broken)
-    with monkeypatch.context() as patch:
-        patch.setattr(optuna.Trial, "set_user_attr", lambda *_: pytest.fail("killed"))
-        with pytest.raises(pytest.fail.Exception):
-            broken.next_trial()
-    resumed = study(tmp_path)
-    assert resumed.requeue() == 0
-    number, options = resumed.next_trial()
-    assert number == 1 and options != expected[1]

@@ -6,7 +6,7 @@ import pytest
 from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.comparison.differences import find_differences
-from imagenet_ddp.report.comparison.leaderboard import leaderboard, number_cell, sort_runs
+from imagenet_ddp.report.comparison.leaderboard import leaderboard, sort_runs
 from imagenet_ddp.report.find_runs import find_runs
 from imagenet_ddp.report.run import read_run
 from imagenet_ddp.system.text_table import Table, as_markdown, as_text
@@ -68,9 +68,3 @@ def test_options_in_which_many_runs_differ_come_first_and_the_rest_is_in_the_csv
     assert table.notes == ["Further options that differ are in report.csv: x4, x5, momentum."]
     lines, left_out = as_text(table, 80)
     assert max(map(len, lines)) <= 80 and "images/s" in left_out and "batch_size" in lines[0]
-
-
-def test_numbers_have_four_digits():
-    assert [number_cell(value).text for value in (None, 0.123456, 12.3456, 1234.56, 1e9)] == [
-        "-", "0.1235", "12.35", "1235", "1e+09",
-    ]  # fmt: skip

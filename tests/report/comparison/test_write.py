@@ -1,11 +1,6 @@
 """Write the report's files, and leave others as they are."""
 
-import errno
-import io
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from imagenet_ddp.report.comparison.write import CSV_HEADERS, MARKER, write_files
 
@@ -29,18 +24,3 @@ def test_links_are_not_followed(tmp_path: Path):
     (tmp_path / "report.md").symlink_to(tmp_path / "elsewhere")
     assert write_files(tmp_path, {"report.md": b"new"}) == ([], ["report.md"])
     assert (tmp_path / "elsewhere").read_bytes() == OURS["report.md"]
-
-
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    class Full(io.BytesIO):
-        def write(self, content: Any) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    def full(self: Path, mode: str) -> Full:
-        self.touch()
-        return Full()
-
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_files(tmp_path, OURS)
-    assert list(tmp_path.iterdir()) == []

@@ -108,16 +108,6 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     assert "too inaccurate" not in page.files["report.html"].decode()
 
 
-def test_older_predictions_are_shown_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(build_module, "read_pictures", lambda *_: Pictures())
-    target = np.arange(6) % 2
-    found = read(write_evaluation(tmp_path / "e", random_probabilities(target, 2), target, ["a", "b"]))
-    page = build("r", read_run(make_run(tmp_path / "r")), found, "The page shows older predictions.")
-    html = page.files["report.html"].decode()
-    assert '<p class="note">The page shows older predictions.</p>' in html and 'id="labels"' in html
-    assert page.summary[-1] == "The page shows older predictions."
-
-
 @pytest.mark.slow
 def test_a_thousand_classes_make_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     thumbnail = "data:image/jpeg;base64," + "A" * 5000

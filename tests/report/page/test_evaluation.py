@@ -97,11 +97,3 @@ def test_what_is_not_as_written_is_refused(tmp_path: Path):
         ConfigError, match=r"then run `python -m imagenet_ddp\.evaluate checkpoint=FILE hydra\.run\.dir=.*e`\."
     ):
         read(folder)
-
-
-def test_a_file_in_place_of_the_folder(tmp_path: Path):
-    (tmp_path / "checkpoints").mkdir()
-    for name in ("checkpoints/best.ckpt", "evaluation"):
-        (tmp_path / name).touch()
-    found, reason = of_run(tmp_path, is_running=False)
-    assert found is None and reason.endswith("but it is a file. Move it away.")
