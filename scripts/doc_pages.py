@@ -5,11 +5,13 @@ import json
 import re
 import shlex
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from omegaconf import MISSING
 
-from imagenet_ddp.benchmark import results
+from imagenet_ddp.benchmark.results import tables
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.known_terms import BY_NAME, Term, plain
 from imagenet_ddp.config import read_if
@@ -18,6 +20,7 @@ from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report import __main__ as report_help
+from imagenet_ddp.system.text_table import as_markdown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS = DOCS / "results.csv"
@@ -292,6 +295,20 @@ def _code(options: str) -> list[str]:
     return [f"`{options}`"] if options else []
 
 
+def _benchmark(content: Mapping[str, Any]) -> str:
+    """Return tables, notes, machine, versions and command of a stored benchmark.json."""
+    machine, versions = content["machine"], content["versions"]
+    parts = ["\n".join(as_markdown(each)) for each in tables(content)]
+    if notes := [*content["notes"], content["conclusion"]]:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    parts.append(
+        f"Medians of {content['repeats']}; {machine['num_cores']} cores of {machine['cpu']}, "
+        f"torch {versions['torch']}, lightning {versions['lightning']}, {content['finished_at'][:10]}: "
+        f"`{content['command']}`"
+    )
+    return "\n\n".join(parts)
+
+
 def performance() -> str:
     """Return the text of docs/performance.md, with each table taken from the stored file of its name."""
     page = (DOCS / "performance.md").read_text(encoding="utf-8")
@@ -301,7 +318,7 @@ def performance() -> str:
         if not stored.is_file():  # not measured yet
             return f"{match[1]}\n{match[3]}"
         content = json.loads(stored.read_text(encoding="utf-8"))
-        return f"{match[1]}\n{results.markdown(content)}\n{match[3]}"
+        return f"{match[1]}\n{_benchmark(content)}\n{match[3]}"
 
     marked = r"(<!-- begin: benchmark (\S+) -->)\n.*?(<!-- end: benchmark -->)"
     page = re.sub(marked, table, page, flags=re.DOTALL)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from imagenet_ddp.report.find_runs import find_runs
+from imagenet_ddp.report.run import find_runs
 
 
 def mark(folder: Path, name: str = "metrics.csv") -> Path:

@@ -6,8 +6,7 @@ from helpers.fake_runs import make_run
 
 from imagenet_ddp.benchmark.results import row
 from imagenet_ddp.report.comparison.differences import find_differences
-from imagenet_ddp.report.find_runs import find_runs
-from imagenet_ddp.report.run import read_run
+from imagenet_ddp.report.run import find_runs, read_run
 from imagenet_ddp.system.text_table import as_csv
 from scripts import doc_pages
 from scripts.doc_pages import DOCS, PAGES, recipes, scaling_tables

@@ -8,8 +8,7 @@ import pytest
 from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.comparison.differences import find_differences
-from imagenet_ddp.report.find_runs import find_runs
-from imagenet_ddp.report.run import read_run
+from imagenet_ddp.report.run import find_runs, read_run
 from imagenet_ddp.system.text_table import Table
 from scripts.recipe_table import group_recipes, recipe_table, welch_p
 

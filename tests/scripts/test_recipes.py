@@ -7,8 +7,7 @@ import pytest
 from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.comparison.differences import find_differences
-from imagenet_ddp.report.find_runs import find_runs
-from imagenet_ddp.report.run import read_run
+from imagenet_ddp.report.run import find_runs, read_run
 from scripts.recipe_table import Recipe, find_recipe, group_recipes
 
 TRAIN = "python -m imagenet_ddp.train"

@@ -14,7 +14,7 @@ from imagenet_ddp.runs import plot_style, summary
 from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.text import percent
-from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, as_text, shorten_middle, text_cell
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, shorten_middle, text_cell
 
 Content = Mapping[str, Any]  # the content of benchmark.json
 WIDTH = 80
@@ -66,27 +66,13 @@ def machine() -> dict[str, Any]:
 
 def text(content: Content) -> str:
     """Return tables, notes and conclusion for a terminal, in lines of at most 80 columns."""
-    lines = [line for table in _tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
+    lines = [line for table in tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
     for line in [*content["notes"], "", content["conclusion"], ""]:
         lines += textwrap.wrap(line, WIDTH) or [""]
     return "\n".join(lines)
 
 
-def markdown(content: Content) -> str:
-    """Return tables, notes, machine, versions and command as Markdown for docs/performance.md."""
-    machine, versions = content["machine"], content["versions"]
-    parts = ["\n".join(as_markdown(table)) for table in _tables(content)]
-    if notes := [*content["notes"], content["conclusion"]]:
-        parts.append("\n".join(f"- {note}" for note in notes))
-    parts.append(
-        f"Medians of {content['repeats']}; {machine['num_cores']} cores of {machine['cpu']}, "
-        f"torch {versions['torch']}, lightning {versions['lightning']}, {content['finished_at'][:10]}: "
-        f"`{content['command']}`"
-    )
-    return "\n\n".join(parts)
-
-
-def _tables(content: Content) -> list[Table]:
+def tables(content: Content) -> list[Table]:
     """Return one table for each group of rows."""
     made = []
     for group, rows in groupby(content["rows"], key=lambda row: row["group"]):

@@ -7,14 +7,17 @@ from imagenet_ddp.cli import known_terms
 
 # Groups, keys and choices of earlier versions -> what to do instead.
 REMOVED = {
+    "against": "run `python scripts/recipe_table.py DIR against=RECIPE`",
     "benchmark=start": "run scripts/benchmarks/start.py of the repository",
     "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
+    "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
     "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",
     "strategy.local_sgd_every": "set trainer.accumulate_grad_batches, which sends gradients less often",
+    "watch": "run `tail -f RUN/logs/rank0.log`",
 }
 
 

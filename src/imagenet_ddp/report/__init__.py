@@ -1,2 +1,2 @@
-"""Reports on run folders. `run` and `find_runs` read the folders, `comparison` makes the report of several runs, and
+"""Reports on run folders. `run` finds and reads the folders, `comparison` makes the report of several runs, and
 `page` makes the report of one run."""

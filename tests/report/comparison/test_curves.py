@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from imagenet_ddp.report.comparison.curves import GREY, draw_curves
 from imagenet_ddp.report.comparison.differences import find_differences, labels
 from imagenet_ddp.report.comparison.leaderboard import sort_runs
-from imagenet_ddp.report.find_runs import find_runs
-from imagenet_ddp.report.run import Run, read_run
+from imagenet_ddp.report.run import Run, find_runs, read_run
 from imagenet_ddp.runs import plot_style
 
 PNG = b"\x89PNG\r\n\x1a\n"

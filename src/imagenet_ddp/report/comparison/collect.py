@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imagenet_ddp.report.comparison.differences import Differences, printable, short_names
-from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
-from imagenet_ddp.report.run import NotARunError, Run, read_run
+from imagenet_ddp.report.run import RUN_FILES, NotARunError, Run, find_runs, read_run
 from imagenet_ddp.system.text import shorten_list
 
 

@@ -12,8 +12,7 @@ from imagenet_ddp.report.comparison.differences import (
     printable,
     short_names,
 )  # fmt: skip
-from imagenet_ddp.report.find_runs import natural_order
-from imagenet_ddp.report.run import STATES, UNKNOWN, Run, as_number
+from imagenet_ddp.report.run import STATES, UNKNOWN, Run, as_number, natural_order
 from imagenet_ddp.system.text import count_noun, duration
 from imagenet_ddp.system.text_table import Cell, Column, Table, text_cell
 

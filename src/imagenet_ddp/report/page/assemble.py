@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report.comparison.write import MARKER
-from imagenet_ddp.report.page import calibration, confusion_counts, curves, facts, label_errors
+from imagenet_ddp.report.page import calibration, chart, confusion_counts, facts, label_errors
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
 from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -64,7 +64,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
         "facts": facts.facts(run, found), "long_facts": facts.LONG, "problems": run.problems,
-        "curves": curves.curves(run.metrics), "time": facts.time_spent(run),
+        "curves": chart.curves(run.metrics), "time": facts.time_spent(run),
     }  # fmt: skip
     if found is None or not len(found):
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
@@ -136,9 +136,10 @@ def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
 
 
 def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
-    """Read thumbnails of the images in `rows`, and class activation maps of those in `for_maps`. Never raises; the
+    """Read thumbnails of the images in `rows`, and class activation maps of those in `for_maps`. The
     reasons in the result explain what is not available."""
     with import_torch():
+        from imagenet_ddp.data.decode import UnreadableImage
         from imagenet_ddp.report.page.example_images import EvaluatedImages
     pictures = Pictures()
     try:
@@ -156,7 +157,7 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     if for_maps:
         try:
             pictures.maps = images.activation_maps(for_maps)
-        except Exception as error:  # a user's own net may raise anything, and the rest of the page needs no maps
+        except (ConfigError, RunError, RuntimeError, OSError, UnreadableImage) as error:
             pictures.reason_maps = first_line(error)
     return pictures
 

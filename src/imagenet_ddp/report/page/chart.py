@@ -1,11 +1,19 @@
-"""Compute the geometry of small line charts; the template draws them as SVG in the colours of the page."""
+"""Compute the geometry of small line charts, such as the curves of a run; the template draws them as SVG in the colours
+of the page."""
 
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from imagenet_ddp.runs.curves_figure import Table, column
+
 LEFT, RIGHT, TOP, BOTTOM = 56, 22, 10, 30  # pixels around the plot
+PANELS = (
+    ("Loss", (("training", "second", "train/loss"), ("validation", "plain", "val/loss"))),
+    ("Top-1 accuracy", (("training", "second", "train/top1"), ("validation", "plain", "val/top1"))),
+    ("Learning rate", (("learning rate", "plain", "lr"),)),
+)
 
 
 @dataclass(frozen=True)
@@ -80,3 +88,21 @@ def ticks(low: float, high: float, at_most: int = 6, *, percent: bool = False, w
     if step < 1e-4 or high >= 1e5:
         return [Tick(value, f"{value:.3g}") for value in values]
     return [Tick(value, f"{value:.{digits}f}") for value in values]
+
+
+def curves(metrics: Table) -> list[Chart]:
+    """Return the charts for which metrics.csv has values."""
+    charts = []
+    for title, named in PANELS:
+        lines = [Line(name, style, *column(metrics, key)) for name, style, key in named]
+        lines = [line for line in lines if len(line.x)]
+        if not lines:
+            continue
+        x, y = (np.concatenate([getattr(line, axis) for line in lines]) for axis in "xy")
+        low = 0.0 if title == "Learning rate" else float(y.min())
+        chart = Chart(title, ticks(float(x.min()), float(x.max()), 7, whole=True),
+                      ticks(low, float(y.max()), percent=title.startswith("Top")))  # fmt: skip
+        for line in lines:
+            chart.add_line(line)
+        charts.append(chart)
+    return charts

@@ -18,7 +18,7 @@ from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.find_runs import EVALUATION
+from imagenet_ddp.report.run import EVALUATION
 from imagenet_ddp.runs.predictions_file import NOT_FINITE
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system import console

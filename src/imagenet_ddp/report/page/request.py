@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.find_runs import RUN_FILES, find_runs
 from imagenet_ddp.report.options import Options
 from imagenet_ddp.report.page import evaluation
 from imagenet_ddp.report.page.assemble import Page, build
-from imagenet_ddp.report.run import NotARunError, Run, as_number, read_run
+from imagenet_ddp.report.run import RUN_FILES, NotARunError, Run, as_number, find_runs, read_run
 
 FOLD = "data.val_fold"
 
@@ -26,13 +25,12 @@ def wants_page(options: Options) -> bool:
 def make_page(options: Options) -> Page:
     """Make the page of one run, or of several evaluations. Raises ConfigError if the folders are neither, or do not
     belong to one data set."""
-    maps = options.maps == "true"
     if options.by == "fold":
-        return _of_folds(options.folders, maps=maps)
+        return _of_folds(options.folders, maps=options.maps)
     folder = options.folders[0]
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if (folder / "evaluation.json").is_file() and not (folder / "metrics.csv").exists():
-        return build(name, None, evaluation.read(folder), maps=maps)
+        return build(name, None, evaluation.read(folder), maps=options.maps)
     try:
         run = read_run(folder)
     except NotARunError as reason:
@@ -40,7 +38,7 @@ def make_page(options: Options) -> Page:
             f"{folder} must be a run folder, but has {reason}. Hint: pass runs/<name>/<time>, or a folder above it."
         ) from reason
     found, missing = evaluation.of_run(folder, is_running=run.state == "running")
-    return build(name, run, found, missing, maps=maps)
+    return build(name, run, found, missing, maps=options.maps)
 
 
 def _of_folds(folders: Sequence[Path], *, maps: bool) -> Page:
