@@ -22,6 +22,10 @@ def ranks(what: str, world_size: int, num_nodes: int, *options: str, folder: Pat
         forked_commands.start("doctor_ranks", what, *each, *options, folder=folder, environment=environ)
         for each in numbers
     ]
-    ended = [process.communicate(timeout=240) for process in started]
+    try:
+        ended = [process.communicate(timeout=240) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [0] * world_size, "\n".join(err for _, err in ended)
     return [json.loads(out.splitlines()[-1]) for out, _ in ended]

@@ -44,11 +44,12 @@ def test_states(tmp_path: Path):
     assert (read_run(folder).epochs, read_run(folder).max_epochs) == (3, 5)
     hold = "import sys; from pathlib import Path; from imagenet_ddp.runs.folder import lock;"
     hold += "held = lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdin=-1, stdout=-1)
-    assert process.stdin is not None and process.stdout is not None
-    process.stdout.readline()
-    assert read_run(folder).state == "running"
-    process.communicate()
+    with subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdin=-1, stdout=-1) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"held\n"
+            assert read_run(folder).state == "running"
+        finally:
+            process.communicate()
     assert read_run(folder).state == "interrupted", "a lock ends with its process"
     (folder / "summary.json").write_text('{"finished": true}')
     assert read_run(folder).state == "finished"

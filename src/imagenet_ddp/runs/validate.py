@@ -22,14 +22,13 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Lightning's loggers that need a package; any one of the packages is enough.
+# Loggers that need a package -> (extra of this project, packages, any one of which is enough).
 LOGGER_PACKAGES = {
-    "TensorBoardLogger": ("tensorboard", "tensorboardX"),
-    "MLFlowLogger": ("mlflow",),
-    "WandbLogger": ("wandb",),
-    "CometLogger": ("comet_ml",),
+    "TensorBoardLogger": ("tensorboard", ("tensorboard", "tensorboardX")),
+    "MLFlowLogger": ("mlflow", ("mlflow",)),
+    "WandbLogger": ("wandb", ("wandb",)),
+    "CometLogger": ("comet", ("comet_ml",)),
 }
-EXTRAS = {"comet_ml": "comet"}  # extras whose name differs from that of the package
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 # Arguments of the built-in callbacks, with their allowed values and an example.
 ARGUMENTS = {
@@ -79,16 +78,15 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
 
 
 def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
-    missing = [
-        (key, names[0])
-        for key, name in _known_classes(loggers)
-        if (names := LOGGER_PACKAGES.get(name)) and not any(map(find_spec, names))
-    ]
-    return [
-        f"logger.{key} needs the package {package}, which is not installed. Hint: run "
-        f"`{install(f'imagenet_ddp[{EXTRAS.get(package, package)}]')}`, or set logger.{key}=null."
-        for key, package in missing
-    ]
+    found = []
+    for key, name in _known_classes(loggers):
+        extra, packages = LOGGER_PACKAGES.get(name, ("", ()))
+        if packages and not any(map(find_spec, packages)):
+            found.append(
+                f"logger.{key} needs the package {packages[0]}, which is not installed. Hint: run "
+                f"`{install(f'imagenet_ddp[{extra}]')}`, or set logger.{key}=null."
+            )
+    return found
 
 
 def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
