@@ -26,7 +26,6 @@ pytestmark = pytest.mark.slow
     ("data", "title"),
     [
         ({"name": "imagefolder", "root": "/mine/pets", "_target_": None}, "resnet18 trained on pets"),
-        ({"name": "shapes", "root": None, "_target_": None}, "resnet18 trained on shapes"),
         ({"name": "shapes", "root": ".", "_target_": "mypkg.Mine"}, "resnet18 trained on mypkg.Mine"),
     ],
 )
@@ -34,7 +33,7 @@ def test_the_title_names_the_net_and_its_data(data: dict[str, str | None], title
     assert model_title({"name": "resnet18", "_target_": None}, data) == title
 
 
-@pytest.mark.parametrize("host", ["nosuch.invalid", "300.1.1.1", "192.0.2.1", "::1", "a" * 70])
+@pytest.mark.parametrize("host", ["nosuch.invalid", "192.0.2.1", "::1"])
 def test_an_address_of_another_machine(host: str):
     with pytest.raises(
         ConfigError, match=rf"host must be an IPv4 address or a name of this machine, got {host}\. Hint: set host="

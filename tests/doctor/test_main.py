@@ -235,8 +235,8 @@ def test_a_rank_that_lightning_could_not_read_is_refused(tree: Path):
 
 def test_a_check_is_a_line():
     check = Check("data", False, "val is flat", "sort `mv a b`")
-    assert doctor_command.line(3, 15, check, 0) == "[ 3/15] data          FAIL val is flat. Hint: sort `mv a b`."
-    assert doctor_command.line(1, 9, Check("data", True, "well"), 0) == "[1/9] data          ok   well"
+    assert doctor_command.line(3, 15, check) == "[ 3/15] data          FAIL val is flat. Hint: sort `mv a b`."
+    assert doctor_command.line(1, 9, Check("data", True, "well")) == "[1/9] data          ok   well"
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

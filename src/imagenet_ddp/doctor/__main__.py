@@ -20,8 +20,6 @@ from imagenet_ddp.engine import coordinate
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
-WIDTH = 80  # columns on a terminal; in a file or pipe, a check is one line of any length
-
 
 def main() -> None:
     with command.run_command("doctor"):
@@ -37,7 +35,7 @@ def _doctor() -> None:
     for number, total, checks in _run_all(machine, options):
         results += checks
         for one in checks if reports and options.format == "text" else []:
-            print(line(number, total, one), flush=True)
+            console.print_message(line(number, total, one), sys.stdout)
     if reports:
         print(json.dumps(document(results), indent=2) if options.format == "json" else _summary(results, machine))
         sys.exit(0 if all(one.ok for one in results) else 1)
@@ -80,12 +78,9 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
             return not_joined(ConfigError(f"{reason}. Hint: look for the reason on standard error."))
 
 
-def line(number: int, total: int, one: Check, width: int | None = None) -> str:
-    """Format a check. width: columns at which to wrap; None: WIDTH on a terminal, elsewhere no wrapping."""
-    width = width or (WIDTH if sys.stdout.isatty() else None)
+def line(number: int, total: int, one: Check) -> str:
     hint = f"{'' if one.what.endswith('.') else '.'} Hint: {one.hint.removesuffix('.')}." if one.hint else ""
-    text = f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
-    return "\n".join(console.wrap_text(text, width, indent=" " * (2 * len(str(total)) + 4))) if width else text
+    return f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
 
 
 def document(results: list[Check]) -> dict[str, Any]:
