@@ -19,7 +19,7 @@ from imagenet_ddp.doctor import check_data, check_machine, check_network, option
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_machine, run_checks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.pack import pack
+from imagenet_ddp.prepare import pack
 from imagenet_ddp.system import cpu_cores
 
 MIB = 2**20

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from imagenet_ddp.data.sources.download import Archive
-from imagenet_ddp.prepare.imagenet.archives import Edition
-
 TRAIN, VAL, DEVKIT = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"
 NUM_TRAIN = {"n01440764": 7, "n02119789": 5, "n03000684": 6, "n15075141": 1}  # WordNet id -> training images
 CLASSES = {1: "n02119789", 2: "n15075141", 3: "n01440764", 4: "n03000684"}  # ILSVRC2012_ID -> WordNet id, not sorted
@@ -21,7 +18,7 @@ VAL_IDS = [3, 1, 1, 4, 2, 3, 4, 2, 1]  # class of ILSVRC2012_val_00000001 and so
 @dataclass(frozen=True)
 class FakeImageNet:
     folder: Path
-    edition: Edition
+    md5: dict[str, str]  # train, val, devkit -> MD5
     files: dict[str, bytes]  # path below out -> content
 
 
@@ -38,13 +35,10 @@ def make(folder: Path, *, num_bytes: int = 3_000) -> FakeImageNet:
     for (name, content), ilsvrc_id in zip(val.items(), VAL_IDS, strict=True):
         files[f"val/{CLASSES[ilsvrc_id]}/{name}"] = content
     contents = {TRAIN: tar(class_tars), VAL: tar(val), DEVKIT: devkit("".join(f"{number}\n" for number in VAL_IDS))}
-    archives = {}
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        archives[name] = Archive(name, "", 0 if name == DEVKIT else len(content), md5)
-    num_images = {"train": sum(NUM_TRAIN.values()), "val": len(VAL_IDS)}
-    return FakeImageNet(folder, Edition(archives[TRAIN], archives[VAL], archives[DEVKIT], num_images, CLASSES), files)
+    sums = [hashlib.md5(content, usedforsecurity=False).hexdigest() for content in contents.values()]
+    return FakeImageNet(folder, dict(zip(("train", "val", "devkit"), sums, strict=True)), files)
 
 
 def tar(files: dict[str, bytes]) -> bytes:
@@ -55,11 +49,6 @@ def tar(files: dict[str, bytes]) -> bytes:
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return stream.getvalue()
-
-
-def untar(content: bytes) -> dict[str, bytes]:
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
 
 
 def devkit(ground_truth: str) -> bytes:

@@ -16,7 +16,7 @@ from imagenet_ddp.data.sources.files import FileImages
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.pack import pack
+from imagenet_ddp.prepare import pack
 from imagenet_ddp.system.cpu_cores import num_cores
 
 FILES = "files"

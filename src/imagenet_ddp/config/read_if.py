@@ -155,6 +155,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "tune.num_random_trials": (_one_of("tune.sampler", "tpe"),),
     "tune.pruner_num_trials": (_MEDIAN,),
     "tune.pruner_num_epochs": (_MEDIAN,),
+    "prepare.num_workers": (_one_of("prepare.name", "pack", "check"),),
     "prepare.timeout_s": (_CHECK,),
     "prepare.memory_mib": (_CHECK,),
     "prepare.short_side": (_PACK,),

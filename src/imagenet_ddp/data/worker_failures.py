@@ -4,7 +4,6 @@ to set. This module does not import torch."""
 import itertools
 import multiprocessing.connection
 import resource
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from imagenet_ddp.data.workers import (
     loader_workers,
     preserve_sigchld_handler,
     raise_open_file_limit,
+    signal_name,
 )
 from imagenet_ddp.errors import RunError
 
@@ -132,14 +132,6 @@ def _less(loader: Any) -> str:
     batch = getattr(loader.batch_sampler, "batch_size", None)
     smaller = f"data.batch_size={max(batch // 2, 1)} (now {batch})" if batch else "a smaller data.batch_size"
     return f"data.num_workers={number // 2} (now {number}) or {smaller}"
-
-
-def signal_name(code: int) -> str:
-    """Return the name of the signal that corresponds to an exit code, or "" if there is none."""
-    try:
-        return signal.Signals(-code).name if code < 0 else ""
-    except ValueError:
-        return f"signal {-code}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -104,6 +104,14 @@ def raise_open_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def signal_name(code: int) -> str:
+    """Return the name of the signal that corresponds to an exit code, or "" if there is none."""
+    try:
+        return signal.Signals(-code).name if code < 0 else ""
+    except ValueError:
+        return f"signal {-code}"
+
+
 def _end_for(error: BaseException, batch: object) -> None:
     traceback.print_exception(error)
     sys.stderr.flush()

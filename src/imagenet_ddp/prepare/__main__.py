@@ -10,14 +10,12 @@ import sys
 from imagenet_ddp.cli import command
 from imagenet_ddp.prepare import options
 
-MODULES = {"imagenet": "imagenet.prepare", "pack": "pack.pack", "check": "check.check"}
-
 
 def main() -> None:
     with command.run_command("prepare"):
         plan = command.planned("prepare", sys.argv[1:], options.read)
-        # imported after the command line is checked, because pack and check import torch
-        module = importlib.import_module(f"imagenet_ddp.prepare.{MODULES[plan.options['name']]}")
+        # imported after the command line is checked, because these modules import torch
+        module = importlib.import_module(f"imagenet_ddp.prepare.{plan.options['name']}")
         sys.exit(module.run(plan))
 
 

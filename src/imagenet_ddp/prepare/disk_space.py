@@ -1,8 +1,7 @@
-"""Check the free disk space before writing, and explain disk errors, for commands that can resume."""
+"""Check the free disk space before writing, and explain disk errors, for commands that can be run again."""
 
 import math
 import shutil
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,13 +26,8 @@ def explain_disk_errors(out: Path) -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader of stdout has closed the pipe
         raise
-    except tarfile.TarError as error:
-        raise RunError(
-            f"an archive cannot be read: {error}. Hint: download the archive again, then run the same command again to "
-            "resume."
-        ) from error
     except OSError as error:
         raise RunError(
             f"{out} cannot be written: {error}. Hint: free some disk space, or check the disk and its permissions, "
-            "then run the same command again to resume."
+            "then run the same command again."
         ) from error

@@ -2,30 +2,28 @@
 are still processed."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import resource
 import signal
-import time
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.worker_failures import signal_name
-from imagenet_ddp.data.workers import choose_mp_context, init_worker, start_fork_server
+from imagenet_ddp.data.workers import choose_mp_context, init_worker, signal_name, start_fork_server
 from imagenet_ddp.errors import RunError
 
-DEPTH = 4  # images queued per process, so that a process need not wait for its next image
-POLL_S = 0.5  # seconds between two checks for late processes
 START_S = 120.0  # limit for the start of a process, which imports torch
-_READY = "ready"  # sent by a process before its first result
 
 
 class Limits(NamedTuple):
@@ -48,38 +46,94 @@ class Result:
     is_timeout: bool = False
 
 
-@dataclass(frozen=True)
-class _Task:
-    number: int
-    split: str
-    index: int
-
-
-class _Worker:
-    """A process, with the tasks that were sent to it."""
+class _Process:
+    """A process that handles one image at a time for the thread that made it."""
 
     def __init__(self, args: tuple[Any, ...]):
         context: Any = multiprocessing.get_context(choose_mp_context())
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(*args, theirs), daemon=True)
-        self.process.start()
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(*args, theirs), daemon=True)
+        self._process.start()
         theirs.close()  # otherwise the connection would not end with the process
-        self.tasks: deque[_Task] = deque()
-        self.is_ready = False
-        self.begin_s = time.monotonic()  # when the first task began, or the process was started
 
-    def submit(self, task: _Task) -> None:
-        if not self.tasks:
-            self.begin_s = time.monotonic()
-        self.tasks.append(task)
-        with contextlib.suppress(OSError):  # the process has just ended, which the next recv reports
-            self.connection.send(task)
+    def receive(self, timeout_s: float) -> tuple[Any] | None:
+        """Return the answer, or None if the process is late. Raises EOFError or OSError if it has ended."""
+        return self._connection.recv() if self._connection.poll(timeout_s) else None
+
+    def ask(self, task: tuple[str, int], timeout_s: float) -> tuple[Any] | None:
+        self._connection.send(task)
+        return self.receive(timeout_s)
 
     def kill(self) -> int | None:
         """Kill the process and return its exit code; None if it hangs on a disk and does not even react to SIGKILL."""
-        self.process.kill()
-        self.process.join(5)
-        return self.process.exitcode
+        self._process.kill()  # the processes ignore SIGTERM
+        self._process.join(5)
+        return self._process.exitcode
+
+
+class _Pool:
+    """The threads of process_images, with a process for each."""
+
+    def __init__(self, args: tuple[Any, ...], limits: Limits):
+        self._args, self._limits = args, limits
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._processes: set[_Process] = set()
+        self._is_closed = False
+
+    def handle(self, task: tuple[str, int]) -> Result:
+        """Process one image. It is tried twice if it is late or its process was killed by SIGKILL, because the reason
+        may be another: Ctrl-Z, or memory that another program used up."""
+        failure, is_late = "", False
+        for is_last in (False, True):
+            process = self._get()
+            try:
+                answer = process.ask(task, self._limits.timeout_s)
+            except (EOFError, OSError):
+                is_late = False
+            else:
+                if answer is not None:
+                    if isinstance(answer[0], Exception):
+                        raise answer[0]
+                    return Result(*task, answer[0])
+                is_late = True
+            code = self._discard(process)
+            failure = f"it takes longer than {self._limits.timeout_s:g} s" if is_late else _crash(code)
+            if is_last or self._is_closed or not (is_late or code == -signal.SIGKILL):
+                break
+        return Result(*task, None, failure, is_late)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+        for process in list(self._processes):
+            process.kill()
+
+    def _get(self) -> _Process:
+        """Return the process of this thread, started if necessary."""
+        if (process := getattr(self._own, "process", None)) is not None:
+            return process
+        try:
+            with self._lock:
+                if self._is_closed:
+                    raise OSError("stopped")
+                process = _Process(self._args)
+                self._processes.add(process)
+        except OSError as error:
+            raise _start_error(error.strerror or str(error)) from error
+        try:
+            is_ready = process.receive(START_S) is not None
+        except (EOFError, OSError):
+            is_ready = False
+        if not is_ready:
+            raise _start_error(f"exit code {self._discard(process)}")
+        self._own.process = process
+        return process
+
+    def _discard(self, process: _Process) -> int | None:
+        self._own.process = None
+        self._processes.discard(process)
+        return process.kill()
 
 
 def process_images(
@@ -96,95 +150,18 @@ def process_images(
     RunError if a process cannot start, and whatever the function raises.
     """
     start_fork_server()
-    args = (function, dict(images), limits.memory_mib)
-    numbered = (_Task(number, split, index) for number, (split, index) in enumerate(tasks))
-    retry: list[_Task] = []
-    killed: set[_Task] = set()
-    results: dict[int, Result] = {}
-    num_begun = num_yielded = 0
-    is_exhausted = False
-    workers: list[_Worker] = []
-
-    def next_task() -> _Task | None:
-        nonlocal num_begun, is_exhausted
-        if retry:
-            return retry.pop()
-        if is_exhausted or num_begun - num_yielded >= window:
-            return None
-        task = next(numbered, None)
-        is_exhausted = task is None
-        num_begun += not is_exhausted
-        return task
-
-    def replace(worker: _Worker, is_timeout: bool) -> None:
-        """Replace a process that ended or is late. Record its current image as failed, or retry it once after a
-        SIGKILL from outside. Queue its other images again."""
-        code = worker.kill()
-        if not worker.is_ready:
-            raise _start_error(f"exit code {code}")
-        workers[workers.index(worker)] = _start(args)
-        if not worker.tasks:
-            return
-        task, *others = worker.tasks
-        retry.extend(reversed(others))
-        if code == -signal.SIGKILL and not is_timeout and task not in killed:
-            killed.add(task)  # the system may have killed the process for another reason, so try once more
-            retry.append(task)
-            return
-        failure = (
-            f"it takes longer than {limits.timeout_s:g} s" if is_timeout else f"it crashes the decoder{_signal(code)}"
-        )
-        results[task.number] = Result(task.split, task.index, None, failure, is_timeout)
-
+    pool, threads = _Pool((function, dict(images), limits.memory_mib), limits), ThreadPoolExecutor(num_workers)
+    todo, begun = iter(tasks), deque[Future[Result]]()
     try:
-        workers += [_start(args) for _ in range(num_workers)]
-        loop_s = time.monotonic()
         while True:
-            for depth in range(DEPTH):
-                for worker in workers:
-                    if worker.is_ready and len(worker.tasks) <= depth and (task := next_task()) is not None:
-                        worker.submit(task)
-            if num_yielded in results:
-                yield results.pop(num_yielded)
-                num_yielded += 1
-                continue
-            if is_exhausted and num_begun == num_yielded:
+            begun += [threads.submit(pool.handle, task) for task in itertools.islice(todo, window - len(begun))]
+            if not begun:
                 return
-            # after a Ctrl-Z, or in a caller that writes to a slow disk, the pause does not count as the workers' time
-            if (paused_s := time.monotonic() - loop_s) > 4 * POLL_S:
-                for worker in workers:
-                    worker.begin_s += paused_s
-            loop_s = time.monotonic()
-            ready = wait([worker.connection for worker in workers], POLL_S)
-            for worker in list(workers):
-                if worker.connection not in ready:
-                    if _is_late(worker, limits.timeout_s):
-                        replace(worker, is_timeout=True)
-                    continue
-                try:
-                    event = worker.connection.recv()
-                except (EOFError, OSError):
-                    replace(worker, is_timeout=False)
-                    continue
-                if event == _READY:
-                    worker.is_ready, worker.begin_s = True, time.monotonic()
-                elif isinstance(event, Exception):
-                    raise event
-                else:
-                    worker.begin_s, task = time.monotonic(), worker.tasks.popleft()
-                    results[task.number] = Result(task.split, task.index, *event)
+            yield begun.popleft().result()
     finally:
-        for worker in workers:
-            worker.process.kill()  # the processes ignore SIGTERM
-        for worker in workers:
-            worker.process.join(5)
-
-
-def _start(args: tuple[Any, ...]) -> _Worker:
-    try:
-        return _Worker(args)
-    except OSError as error:
-        raise _start_error(error.strerror or str(error)) from error
+        threads.shutdown(wait=False, cancel_futures=True)
+        pool.close()
+        threads.shutdown()
 
 
 def _start_error(why: str) -> RunError:
@@ -194,16 +171,10 @@ def _start_error(why: str) -> RunError:
     )
 
 
-def _is_late(worker: _Worker, timeout_s: float) -> bool:
-    if worker.is_ready and not worker.tasks:
-        return False
-    return time.monotonic() - worker.begin_s > (timeout_s if worker.is_ready else START_S)
-
-
-def _signal(code: int | None) -> str:
+def _crash(code: int | None) -> str:
     name = signal_name(code or 0)
     more = ", twice: the machine may have run out of memory" if name == "SIGKILL" else ""
-    return f" ({name}{more})" if name else ""
+    return "it crashes the decoder" + (f" ({name}{more})" if name else "")
 
 
 # ---- in the process ------------------------------------------------------------------------------------------------
@@ -220,15 +191,15 @@ def _work(
     if memory_mib is not None:
         _limit_memory(memory_mib)
     with contextlib.suppress(EOFError, OSError):  # the parent has ended
-        connection.send(_READY)
+        connection.send(("ready",))
         while True:
-            task = connection.recv()
+            split, index = connection.recv()
             try:
-                answer = (function(images[task.split], task.index),)
+                answer = function(images[split], index)
             except Exception as error:
                 error.add_note(traceback.format_exc())  # a pickled error loses its traceback
                 answer = error
-            connection.send(answer)
+            connection.send((answer,))
 
 
 def _limit_memory(mib: int) -> None:

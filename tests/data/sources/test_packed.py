@@ -20,7 +20,7 @@ from imagenet_ddp.data.sources.packed import MAX_OPEN, Packed, PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.pack import pack
+from imagenet_ddp.prepare import pack
 
 TINY = "prepare.shard_mib=1"
 

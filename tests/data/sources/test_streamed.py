@@ -32,7 +32,7 @@ from imagenet_ddp.data.sources.streamed import Streamed, StreamedImages
 from imagenet_ddp.data.workers import start_fork_server
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.pack import pack
+from imagenet_ddp.prepare import pack
 
 pytest.importorskip("s3fs")
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}

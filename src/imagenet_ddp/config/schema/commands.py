@@ -274,7 +274,7 @@ class PrepareOptions(Section):
         "imagenet: extract ImageNet's archives; pack: write packed images; check: decode every image.",
     ] = MISSING
     num_workers: Annotated[
-        Any, AUTO | integer(1), "Number of processes; auto: the number of CPU cores of this machine."
+        Any, AUTO | integer(1), "pack, check: number of processes; auto: the number of CPU cores of this machine."
     ] = "auto"
     timeout_s: Annotated[
         float, number(above=0), Example("60"), "check: seconds after which an image is reported as bad."

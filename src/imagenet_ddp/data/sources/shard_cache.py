@@ -16,12 +16,10 @@ from pathlib import Path
 from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.manifest import File
 from imagenet_ddp.data.sources.object_store import Remote, ShardError
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 
 GIB = 2**30
 TOUCH_S = 5.0  # time between two updates of the times of a shard in use
-QUIET_S = 15.0  # a shorter wait for another process is not logged, because a shard usually arrives within seconds
 ABANDONED_S = 3600.0  # a part file older than this belongs to a process that was killed
 
 
@@ -43,12 +41,9 @@ class ShardCache:
         """Fetch the shard, or wait if another process is fetching it. Return its path. Raises ShardError."""
         path = self.path(file)
         if not path.exists():
-            try:
-                with lock_or_wait(self._lock(file), self._part(file), QUIET_S):
-                    if not path.exists():
-                        self._fetch(file)
-            except ConfigError as error:  # the other process stalled
-                raise ShardError(str(error)) from error
+            with lock_or_wait(self._lock(file), silent=True):
+                if not path.exists():
+                    self._fetch(file)
         return path
 
     def prefetch(self, file: File) -> bool:

@@ -8,19 +8,19 @@ not needed.
 Source: https://cs.stanford.edu/~acoates/stl10/
 """
 
-import http.client
 import shutil
 import socket
-import urllib.error
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.error import URLError
 
 import numpy as np
 
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
-from imagenet_ddp.data.sources.download import Archive, lock_or_wait, size_of, validate_size, verify
+from imagenet_ddp.data.sources.download import Archive, lock_or_wait, size_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import MIB, first_line
@@ -37,10 +37,10 @@ NUM_UNLABELED = 100_000  # unpacked with the others, then deleted
 UNPACKED_BYTES = (sum(OFFICIAL_IMAGES.values()) + NUM_UNLABELED) * RECORD_BYTES
 READ_S = 30.0  # longest wait for a response, and for the next bytes
 OFFICIAL = Archive(
-    name="stl10_binary.tar.gz",
-    url="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-    num_bytes=2640397119,
-    md5="91f7769df0f17e558f3565bffb0c7dfb",
+    "stl10_binary.tar.gz",
+    2_640_397_119,
+    "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    "91f7769df0f17e558f3565bffb0c7dfb",
 )
 
 
@@ -58,7 +58,14 @@ class Stl10(SourceType):
     def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
         folder = prepare(self._root(data), data["download"])
         train = None if verb == "evaluate" else Stl10Images(folder, "train", data["fold"])
-        return Source(class_names(folder), train, Stl10Images(folder, "test", None), notes=notes(folder))
+        val = Stl10Images(folder, "test", None)
+        numbers = {split: (folder / f"{split}_y.bin").stat().st_size for split in OFFICIAL_IMAGES}
+        notes = [
+            f"{folder} has {numbers[split]} {split} images; the official STL-10 has {official}."
+            for split, official in OFFICIAL_IMAGES.items()
+            if numbers[split] != official
+        ]
+        return Source(class_names(folder), train, val, notes=notes)
 
     def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
         root = self._root(data)
@@ -76,9 +83,20 @@ class Stl10Images(Images):
     itself."""
 
     def __init__(self, folder: Path, split: Literal["train", "test"], fold: int | None):
-        """folder: contains the binary files. fold: 0 to 9, for the training images only; None: all images. Raises
-        ConfigError if sizes or labels are wrong."""
-        self.targets, self._records = read_split(folder, split, fold)
+        """folder: contains the binary files. fold: 0 to 9, of the training images; None: all images. Raises ConfigError
+        if sizes or labels are wrong."""
+        if found := _validate_folder(folder, fold):
+            raise ConfigError(found)
+        labels, num_classes = np.fromfile(folder / f"{split}_y.bin", dtype=np.uint8), len(class_names(folder))
+        if (wrong := (labels < 1) | (labels > num_classes)).any():
+            first = int(wrong.argmax())
+            raise ConfigError(
+                f"{folder / f'{split}_y.bin'} must contain labels from 1 to {num_classes} (class_names.txt), got "
+                f"{labels[first]} for image {first}. Hint: delete {folder}, then run this command again to unpack or "
+                "download the files."
+            )
+        self._records = np.arange(len(labels)) if fold is None else _fold(folder, fold, len(labels))
+        self.targets = labels[self._records].astype(np.int64) - 1
         self.location, self._file = str(folder), folder / f"{split}_X.bin"
         self._pixels: np.ndarray | None = None
 
@@ -111,7 +129,7 @@ def validate(root: Path, fold: int | None, download: bool, archive: Archive = OF
             + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
         )
     elif packed.exists():
-        found += validate_size(packed, archive)
+        found += archive.wrong_size(root)
     elif not download:
         found.append(
             f"data.root must contain the folder {FOLDER} or {archive.name}, but {root} contains neither, and "
@@ -141,38 +159,6 @@ def _validate_folder(folder: Path, fold: int | None) -> list[str]:
     return []
 
 
-def notes(folder: Path) -> list[str]:
-    """Return a sentence for the log about each split whose number of images differs from the official one."""
-    sizes = {split: (folder / f"{split}_y.bin").stat().st_size for split in OFFICIAL_IMAGES}
-    return [
-        f"{folder} has {sizes[split]} {split} images; the official STL-10 has {official}."
-        for split, official in OFFICIAL_IMAGES.items()
-        if sizes[split] != official
-    ]
-
-
-def read_split(folder: Path, split: Literal["train", "test"], fold: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes of a split's images, counted from 0, and the positions of the images in the split's file, both
-    int64 (N,).
-
-    fold: 0 to 9, used only for the training images; None: all images. Raises ConfigError if sizes or labels are wrong.
-    """
-    fold = fold if split == "train" else None
-    if found := _validate_folder(folder, fold):
-        raise ConfigError(found)
-    labels = np.fromfile(folder / f"{split}_y.bin", dtype=np.uint8)
-    num_classes = len(class_names(folder))
-    if (wrong := (labels < 1) | (labels > num_classes)).any():
-        first = int(wrong.argmax())
-        raise ConfigError(
-            f"{folder / f'{split}_y.bin'} must contain labels from 1 to {num_classes} (class_names.txt), got "
-            f"{labels[first]} for image {first}. Hint: delete {folder}, then run this command again to unpack or "
-            "download the files."
-        )
-    records = np.arange(len(labels)) if fold is None else _fold(folder, fold, len(labels))
-    return labels[records].astype(np.int64) - 1, records
-
-
 def class_names(folder: Path) -> list[str]:
     return (folder / "class_names.txt").read_text(encoding="utf-8").split()
 
@@ -192,20 +178,23 @@ def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
 
 
 def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
-    """Return the folder with the binary files. If it is missing, unpack it from the archive, which is downloaded first
-    if necessary.
+    """Return the folder with the binary files. If it is missing, unpack it from the archive, which torchvision
+    downloads if it is missing, too, and verifies.
 
     Several processes of one machine may call this function at once: one does the work, and the others wait. Raises
     ConfigError.
     """
-    folder, packed, part = root / FOLDER, root / archive.name, archive.part(root)
+    from torchvision.datasets.utils import check_integrity, extract_archive
+
+    folder, packed = root / FOLDER, root / archive.name
     if found := validate(root, None, download, archive):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
+    draft = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with lock_or_wait(root / f"{FOLDER}.lock", growing=part):
+        with lock_or_wait(root / f"{FOLDER}.lock"):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
             to_fetch = 0 if packed.exists() else archive.num_bytes
@@ -214,49 +203,41 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
             need = UNPACKED_BYTES + to_fetch
             if (free := shutil.disk_usage(root).free) < need:
                 raise OSError(f"{need // MIB} MiB must still be written, but only {free // MIB} MiB are free")
+            shutil.rmtree(draft, ignore_errors=True)
             if to_fetch:
-                _download(part, archive)
-                part.rename(packed)
-            else:
-                verify(packed, archive)
-            _unpack(packed, folder)
+                _download(draft, archive)
+                (draft / archive.name).rename(packed)
+            elif not check_integrity(packed, archive.md5):
+                raise ConfigError(
+                    f"{packed} must have MD5 {archive.md5}, but has not. Hint: delete it, then run this command again."
+                )
+            extract_archive(packed, draft)
+            (draft / FOLDER / "unlabeled_X.bin").unlink(missing_ok=True)
+            if found := _validate_folder(draft / FOLDER, 0):
+                raise ConfigError(found)
+            (draft / FOLDER).rename(folder)
             print_message(f"STL-10 is ready in {folder}. You may delete {packed}.")
     except OSError as error:
         raise ConfigError(
             f"data.root must be a folder that can hold STL-10, but {root} cannot: {error}. "
             "Hint: set data.root=FOLDER to a writable folder with enough free space."
         ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 
-def _download(part: Path, archive: Archive) -> None:
+def _download(folder: Path, archive: Archive) -> None:
     from torchvision.datasets.utils import download_url
 
-    timeout = socket.getdefaulttimeout()
+    timeout_s = socket.getdefaulttimeout()
     socket.setdefaulttimeout(READ_S)
     try:
-        download_url(archive.url, part.parent, part.name, archive.md5)
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, RuntimeError) as error:
-        part.unlink(missing_ok=True)
+        download_url(archive.url, folder, archive.name, archive.md5)
+    except (URLError, HTTPException, TimeoutError, RuntimeError) as error:
         raise ConfigError(
             f"{archive.name} cannot be downloaded from {archive.url}: {first_line(error).rstrip('.')}. "
-            f"Hint: put {archive.name} into {part.parent}, or set data.root=FOLDER to the folder that contains it."
+            f"Hint: put {archive.name} into {folder.parent}, or set data.root=FOLDER to the folder that contains it."
         ) from error
     finally:
-        socket.setdefaulttimeout(timeout)
-
-
-def _unpack(packed: Path, folder: Path) -> None:
-    from torchvision.datasets.utils import extract_archive
-
-    print_message(f"Unpacking {packed}.")
-    draft = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        extract_archive(packed, draft)
-        (draft / FOLDER / "unlabeled_X.bin").unlink(missing_ok=True)
-        if found := _validate_folder(draft / FOLDER, 0):
-            raise ConfigError(found)
-        (draft / FOLDER).rename(folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        socket.setdefaulttimeout(timeout_s)

@@ -17,12 +17,10 @@ from conftest import Run, clean_environ
 from helpers.image_table import write_table
 from PIL import Image
 
-from imagenet_ddp.data.sources import stl10
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare import check, pack
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.check import check
-from imagenet_ddp.prepare.check.check import same_between, same_within
-from imagenet_ddp.prepare.pack import pack
+from imagenet_ddp.prepare.check import same_between, same_within
 
 KILLERS = """
 import os, signal, time
@@ -98,25 +96,6 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         return {"check": check, "pack": pack}[plan.options["name"]].run(plan)
 
     return do
-
-
-def test_stl10_is_downloaded_and_checked(
-    done: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def prepare(root: Path, download: bool) -> Path:
-        assert download
-        folder = root / "stl10_binary"
-        folder.mkdir(parents=True)
-        for split, count in (("train", 20), ("test", 10)):
-            np.arange(count, dtype=np.uint8).repeat(3 * 96 * 96).tofile(folder / f"{split}_X.bin")
-            (np.arange(count, dtype=np.uint8) % 10 + 1).tofile(folder / f"{split}_y.bin")
-        (folder / "class_names.txt").write_text("\n".join(f"class{number}" for number in range(10)))
-        (folder / "fold_indices.txt").write_text("3 5 7\n" * 10)
-        return folder
-
-    monkeypatch.setattr(stl10, "prepare", prepare)
-    done("prepare=check", "data=stl10", f"data.root={tmp_path}/new", "out=report")
-    assert "train: 20 of 20 images can be read, 10 classes" in capsys.readouterr().out
 
 
 def test_nothing_bad(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -301,8 +280,3 @@ def test_pairs_within_and_between():
     assert same_within(train) == [(0, 3), (0, 6)]
     assert same_within(val) == []
     assert same_between(train, val) == [(0, 3), (4, 0)]
-
-
-def test_empty_splits():
-    none = np.zeros(0, dtype=np.uint64)
-    assert same_within(none) == [] and same_between(none, none) == []

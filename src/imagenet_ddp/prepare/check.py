@@ -1,24 +1,25 @@
 """Run prepare=check: decode every image, and report bad, duplicate, missing and unevenly distributed images."""
 
 import contextlib
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from imagenet_ddp.data import inspect
-from imagenet_ddp.data.decode import Reading
+from imagenet_ddp.data.decode import JpegPicture, Reading, UnreadableImage, decode_whole, open_picture
+from imagenet_ddp.data.pillow import assumed, is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages, list_images
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.listing import class_folders
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, open_source
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.check.image_probe import OUT_OF_MEMORY, probe_image
-from imagenet_ddp.prepare.check.result_files import Report, SplitReport, print_report, write_report
+from imagenet_ddp.prepare.check_report import Report, SplitReport, print_report, write_report
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import Limits, Result, process_images
 from imagenet_ddp.runs import folder as run_folder
@@ -26,6 +27,19 @@ from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun
 
 WINDOW = 4096  # finished probes that may wait for a slow one before them
+OUT_OF_MEMORY = "MemoryError"
+JPEG, HEADER_BYTES = b"\xff\xd8", 65536  # signature; where EXIF data are, at the beginning of the file
+IGNORED = "which is ignored (data.exif_orientation=true rotates them)"
+
+
+class Probe(NamedTuple):
+    """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
+    file's bytes, or of the pixels if there is no file; 0 if they could not be read. assumed: what was assumed to decode
+    it (pillow.assumptions)."""
+
+    reason: str | None
+    content_hash: int = 0
+    assumed: tuple[str, ...] = ()
 
 
 def run(plan: Plan) -> int:
@@ -76,8 +90,6 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
     try:
         with contextlib.closing(results):
             for result in results:
-                if not progress.done:
-                    progress.restart_clock()  # do not count the time in which the processes start
                 if (reason := _why_bad(result, limits)) is not None:
                     report.bad.append((images[result.split].path(result.index), reason))
                 else:
@@ -170,3 +182,35 @@ def same_between(train: np.ndarray, val: np.ndarray) -> list[tuple[int, int]]:
     of which the first is taken. train, val: content hashes, uint64 (N,), where 0 means unknown."""
     first = {value: index for index, value in reversed(list(enumerate(train.tolist())))}
     return sorted((first[value], index) for index, value in enumerate(val.tolist()) if value and value in first)
+
+
+def probe_image(images: Images, index: int) -> Probe:
+    """Decode and hash one image. Never raises for a bad image."""
+    content, notes = 0, list[str]()
+    try:
+        if isinstance(images, FileImages):
+            data = images.encoded(index)
+            content = _content_hash(data)
+            picture = open_picture(data, images.path(index), images.reading)
+            decode_whole(picture)
+            notes = [] if isinstance(picture, JpegPicture) else assumed(data)
+            if data.startswith(JPEG) and is_rotated(data[:HEADER_BYTES]):
+                is_read = images.reading.exif_orientation
+                notes.append(f"have an EXIF orientation, {'as which they are rotated' if is_read else IGNORED}")
+        else:
+            images.verify(index)
+            pixels, data = images.read(index), images.encoded(index)
+            content = _content_hash(pixels.contiguous().numpy() if data is None else data)
+        return Probe(None, content, tuple(notes))
+    except UnreadableImage as error:
+        return Probe(error.reason, content)
+    except OSError as error:
+        return Probe(error.strerror or str(error), content)
+    except MemoryError:
+        return Probe(OUT_OF_MEMORY, content)
+    except Exception as error:  # a user's own source may raise anything
+        return Probe(f"{type(error).__name__}: {error}", content)
+
+
+def _content_hash(data: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1

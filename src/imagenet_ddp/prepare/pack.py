@@ -28,19 +28,11 @@ from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.manifest import FILE, WORK, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare import shards
 from imagenet_ddp.prepare.disk_space import explain_disk_errors
+from imagenet_ddp.prepare.encode import EncodedImage, encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan
-from imagenet_ddp.prepare.pack import shards
-from imagenet_ddp.prepare.pack.encode import EncodedImage, encode_image, encoder_versions
-from imagenet_ddp.prepare.pack.fingerprint import (
-    SourceSplit,
-    fingerprint,
-    source_splits,
-    validate_unchanged,
-    with_sizes,
-)
-from imagenet_ddp.prepare.pack.plan_shards import plan_shards, validate_same
-from imagenet_ddp.prepare.pack.shards import Shard, WrittenShard
+from imagenet_ddp.prepare.shards import Shard, SourceSplit, WrittenShard
 from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.csv_file import csv_bytes
@@ -67,7 +59,7 @@ def run(plan: Plan) -> int:
     try:
         with explain_disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
-            with lock_or_wait(out / LOCK, out / WORK / shards.PART):
+            with lock_or_wait(out / LOCK):
                 _run(plan, out)
     finally:
         torch.set_num_threads(num_threads)
@@ -77,7 +69,7 @@ def run(plan: Plan) -> int:
 def _run(plan: Plan, out: Path) -> None:
     begin_s, data, options = time.monotonic(), plan.config["data"], plan.options
     source = open_source(data, plan.config["seed"], os.environ)
-    splits = source_splits(source, data)
+    splits = shards.source_splits(source, data)
     wanted = PackOptions(
         options["form"],
         options["short_side"],
@@ -85,13 +77,13 @@ def _run(plan: Plan, out: Path) -> None:
         data["exif_orientation"],
         options["shard_mib"],
         encoder_versions(data["decoder"]),
-        fingerprint(source, splits),
+        shards.fingerprint(source, splits),
     )
     # only a finished pack compares sizes, because images may be repaired until then
-    with_source_sizes = replace(wanted, source=with_sizes(wanted.source, splits))
+    with_source_sizes = replace(wanted, source=shards.with_sizes(wanted.source, splits))
     if (out / FILE).exists():
         manifest = manifests.read(out)
-        validate_same(vars(manifest), with_source_sizes, out, "a pack")
+        shards.validate_same(vars(manifest), with_source_sizes, out, "a pack")
         wrong = [text for split in manifest.splits.values() for text in manifests.wrong_sizes(out, split)]
         if not wrong:
             shutil.rmtree(out / WORK, ignore_errors=True)  # left by a run killed after it wrote packed.json
@@ -100,11 +92,8 @@ def _run(plan: Plan, out: Path) -> None:
         print_message(f"Packing the images again, because {shorten_list(wrong)}.")
         (out / WORK).mkdir(exist_ok=True)  # without packed.json, it marks the folder as an unfinished pack
         (out / FILE).unlink()
-    plans = plan_shards(out, wanted, splits)
-    if num_outdated := sum(shards.is_outdated(out, shard) for shard in plans):
-        print_message(f"Rebuilding {num_outdated:,} of {len(plans):,} shards, because images in them have changed.")
+    plans = shards.plan_shards(out, wanted, splits)
     written = _write_shards(plan, out, plans, splits, wanted)
-    validate_unchanged(splits)
     bad = [
         (splits[shard.split].images.path(index), reason) for shard in plans for index, reason in written[shard.file].bad
     ]

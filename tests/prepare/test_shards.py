@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_ddp.prepare.pack import shards
-from imagenet_ddp.prepare.pack.encode import EncodedImage
+from imagenet_ddp.prepare import shards
+from imagenet_ddp.prepare.encode import EncodedImage
 
 
 def test_what_is_killed_between_two_files_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

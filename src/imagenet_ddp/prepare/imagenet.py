@@ -1,0 +1,139 @@
+"""Run prepare=imagenet: extract ImageNet's archives to out/train/<WordNet id>/ and out/val/<WordNet id>/ with
+torchvision, which verifies their MD5. A split has its final name once it is complete."""
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+from torchvision.datasets import imagenet as torchvision_imagenet
+
+from imagenet_ddp.cli import overrides
+from imagenet_ddp.cli.text_values import quoted
+from imagenet_ddp.data.sources.download import Archive, lock_or_wait
+from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
+from imagenet_ddp.data.sources.listing import class_folders, list_folder
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
+from imagenet_ddp.prepare.options import Plan
+from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.text import count_noun
+
+URL = "https://image-net.org/download-images.php"
+# Sizes in bytes are those reported by users of the download page and in the indexes of several mirrors.
+ARCHIVES = {
+    "val": Archive("ILSVRC2012_img_val.tar", 6_744_924_160),  # val first, because it is quick
+    "train": Archive("ILSVRC2012_img_train.tar", 147_897_477_120),
+}
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+LOCK = ".prepare.lock"
+SPARE = 0.02  # share of the bytes to write that the file system adds for a million small files
+
+
+def run(plan: Plan) -> int:
+    """Extract the archives and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
+    archive_dir, out = Path(plan.config["archive_dir"]), plan.out.absolute()
+    found, left_out = _find_archives(archive_dir)
+    if mistakes := [text for split in found for text in ARCHIVES[split].wrong_size(archive_dir)]:
+        raise ConfigError(mistakes)
+    with explain_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with lock_or_wait(out / LOCK):
+            todo = [split for split in found if not _is_finished(out / split, NUM_IMAGES[split][0])]
+            for split in todo:
+                shutil.rmtree(_draft(out, split), ignore_errors=True)  # left by a killed run
+            num_bytes = sum((archive_dir / ARCHIVES[split].name).stat().st_size for split in todo)
+            require_free_space(out, num_bytes * (1 + SPARE), "")
+            for split in todo:
+                _extract(archive_dir, split, out)
+    for why in left_out:
+        print(why)
+    _print_summary(out)
+    return 0
+
+
+def _find_archives(archive_dir: Path) -> tuple[list[str], list[str]]:
+    """Return (splits whose archives are there, a sentence about each other split)."""
+    found, left_out = [], []
+    for split, archive in ARCHIVES.items():
+        needed = [archive.name, DEVKIT] if split == "val" else [archive.name]
+        if missing := [name for name in needed if not (archive_dir / name).is_file()]:
+            left_out.append(f"{split} is left out: {archive_dir} has no {' and no '.join(missing)}.")
+        else:
+            found.append(split)
+    if not found:
+        names = ", ".join([*(archive.name for archive in ARCHIVES.values()), DEVKIT])
+        raise ConfigError(
+            f"archive_dir must contain ImageNet's archives, but {archive_dir} does not. Hint: set archive_dir=FOLDER "
+            f"to a folder with {names} from {URL}."
+        )
+    return found, left_out
+
+
+def _draft(out: Path, split: str) -> Path:
+    return out / f"{split}.unpacking"
+
+
+def _extract(archive_dir: Path, split: str, out: Path) -> None:
+    draft, expected = _draft(out, split), NUM_IMAGES[split][0]
+    print_message(f"Checking the MD5 of {archive_dir / ARCHIVES[split].name}, then extracting it to {draft}.")
+    try:
+        if split == "train":
+            torchvision_imagenet.parse_train_archive(archive_dir, folder=str(draft))
+        else:
+            torchvision_imagenet.parse_val_archive(archive_dir, wnids=_val_classes(archive_dir), folder=str(draft))
+    except RuntimeError as error:  # of torchvision's check of the MD5
+        raise ConfigError(
+            f"the archives of {split} in {archive_dir} must have their published MD5, but one has not. Hint: delete "
+            "it, download it again, then run this command again."
+        ) from error
+    if (extracted := _num_images(draft)) != expected:
+        raise RunError(
+            f"{draft} must have {count_noun(expected, 'image')}, got {extracted:,}. Hint: download the archive again."
+        )
+    os.sync()  # a power cut must not leave empty files under the final name
+    draft.rename(out / split)
+
+
+def _val_classes(archive_dir: Path) -> list[str]:
+    """Return the WordNet ID of each validation image, in the order of the images' numbers."""
+    path, (_, md5) = archive_dir / DEVKIT, torchvision_imagenet.ARCHIVE_META["devkit"]
+    if not torchvision_imagenet.check_integrity(path, md5):
+        raise RuntimeError
+    with tarfile.open(path) as tar:
+        file = tar.extractfile(GROUND_TRUTH)
+        assert file is not None
+        numbers = file.read().split()
+    wordnet_ids = {int(ilsvrc_id): wordnet_id for wordnet_id, _, ilsvrc_id in class_table()}
+    return [wordnet_ids[int(number)] for number in numbers]
+
+
+def _is_finished(folder: Path, num_images: int) -> bool:
+    """Return whether the folder already has the complete split, whoever wrote it. Raises ConfigError if the folder is
+    incomplete."""
+    if not folder.exists():
+        return False
+    if (found := _num_images(folder)) != num_images:
+        raise ConfigError(
+            f"{folder} exists, so it must have {count_noun(num_images, 'image')} in class folders, got {found:,}. "
+            f"Hint: move {folder} away, or set out=FOLDER to another folder."
+        )
+    return True
+
+
+def _num_images(folder: Path) -> int:
+    return sum(len(list_folder(folder / name)[0]) for name in class_folders(folder)) if folder.is_dir() else 0
+
+
+def _print_summary(out: Path) -> None:
+    """Print what exists now, and a command that uses it."""
+    for split, (num_images, _, _) in NUM_IMAGES.items():
+        if (out / split).is_dir():
+            print(f"{split}: {count_noun(num_images, 'image')}: {out / split}")
+    words = ["data=imagenet", quoted(f"data.root={out}")]
+    if not (out / "train").is_dir():
+        print(f"  {overrides.shell_line('evaluate', ['checkpoint=PATH', *words])}")
+    else:
+        words += [] if (out / "val").is_dir() else ["data.val_fraction=0.02"]
+        print(f"  {overrides.shell_line('train', words)}")
