@@ -39,10 +39,7 @@ HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics
 EARLY = [
     *(name if (PACKAGE / f"{name}.py").is_file() else f"{name}.__main__" for name in COMMANDS),
     *(f"{package}.validate" for package in ("data", "distributed", "models", "runs")),
-    *(
-        f"data.sources.{name}"
-        for name in ("folder", "imagenet", "image_table", "stl10", "packed", "streamed", "shapes")
-    ),
+    *(f"data.sources.{name}" for name in ("folder", "imagenet", "table", "stl10", "packed", "streamed", "shapes")),
     "engine.worker",
     "report.comparison.curves",
     "runs.curves_figure",

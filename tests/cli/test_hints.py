@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "src" / "imagenet_ddp"
 SOURCES = [
     "cli/parse", "cli/hydra_flags", "cli/compose", "cli/explain", "cli/suggest",
     "cli/known_terms", "cli/validate",
-    "data/validate", "data/sources/table_rows",
+    "data/validate", "data/sources/table",
     "config/validators", "config/schema/trainer",
     "models/validate", "runs/validate", "distributed/validate",
     "distributed/launchers/ranks",
@@ -549,8 +549,8 @@ ELSEWHERE = {
     # a net of one's own, and a machine without timm: tests/models/test_validate.py
     "models/validate.py": ("model.weights=PATH", "model.args.", "run `", "schedule.milestones instead"),
     "data/validate.py": ("run `",),  # a machine without timm
-    # a disk that fails, a folder of images and a single class: tests/data/sources/test_image_table.py
-    "data/sources/table_rows.py": (
+    # a disk that fails, a folder of images and a single class: tests/data/sources/test_table.py
+    "data/sources/table.py": (
         "add images of another class",
         "chmod",
         "still mounted",

@@ -108,12 +108,6 @@ def test_a_decompression_bomb_is_refused_unread(decoded: dict[str, dict[str, Any
     assert decoded[name]["grown_mib"] < 50
 
 
-def test_the_limit_does_not_hang_on_pillows(odd: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    with pytest.raises(UnreadableImage, match="more than 178,956,970 pixels"):
-        decode((odd / BOMBS[0]).read_bytes(), BOMBS[0])
-
-
 @pytest.mark.parametrize("decoder", jpeg_backends.NAMES)
 def test_pixels_are_pillows(odd: Path, read_by_pillow: dict[str, bool], decoder: str):
     """Whoever decodes; and nothing turns an image by its EXIF orientation: a square one would differ, others have
@@ -149,20 +143,19 @@ def test_the_cameras_orientation_is_applied_where_that_is_asked_for(kind: str):
 
 
 def test_a_region_is_that_part_of_the_whole(odd: Path, shared_data: Path):
-    """Whatever is spared on the way: rows below, rows above (restart markers), or nothing (progressive, PNG)."""
+    """Whatever is spared on the way: the rows below, or nothing (progressive, PNG)."""
     files = {path.name: path.read_bytes() for path in (shared_data / "imagenet-real").glob("val/*/*")}
     photo = Image.open(io.BytesIO(next(iter(files.values())))).convert("RGB")
-    for restarts in (1, 2):
-        for subsampling in (0, 1, 2):
-            file = io.BytesIO()
-            photo.save(file, "JPEG", quality=90, restart_marker_rows=restarts, subsampling=subsampling)
-            files[f"restart{restarts}-{subsampling}.jpg"] = file.getvalue()
+    for subsampling in (0, 1, 2):
+        file = io.BytesIO()
+        photo.save(file, "JPEG", quality=90, restart_marker_rows=1, subsampling=subsampling)
+        files[f"restart-{subsampling}.jpg"] = file.getvalue()
     for name in ("real_grey_1channel.JPEG", "real_sampling_1x2.JPEG", "progressive_made.JPEG", "rgba.png",
                  "two_jpegs_joined.JPEG", "trailing_garbage.JPEG", "real_no_EOI_marker_b.JPEG"):  # fmt: skip
         files[name] = (odd / name).read_bytes()
     generator = random.Random(0)
     for name, data in files.items():
-        for decoder in ("simplejpeg", "torchvision"):
+        for decoder in jpeg_backends.NAMES:
             picture = open_picture(data, name, Reading(decoder))
             whole = picture.region(0, 0, picture.height, picture.width)
             for _ in range(4):
@@ -240,31 +233,6 @@ def test_cmyk_becomes_the_colours_seen():
     red, green, blue = decode(file.getvalue(), "cmyk.jpg").float().mean((1, 2)).tolist()
     assert red > 250
     assert max(green, blue) < 5
-
-
-def test_the_kind_of_file_is_known_by_its_bytes(odd: Path):
-    for name in ("png_named_JPEG.JPEG", "bmp_named_JPEG.JPEG", "webp_named_jpg.jpg", "tiff_named_jpg.jpg"):
-        image = decode((odd / name).read_bytes(), "photo.jpg").permute(1, 2, 0).numpy()
-        np.testing.assert_array_equal(image, by_pillow(odd / name))
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError("cannot read <_io.BytesIO object at 0x7f66f34c2980> at all"), "cannot read the file at all"),
-        (ValueError("first line\nsecond line"), "first line"),
-        (ZeroDivisionError(), "ZeroDivisionError"),
-    ],
-)
-def test_reasons_are_freed_from_what_is_not_for_people(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str):
-    def fail(_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(Image, "open", fail)
-    with pytest.raises(UnreadableImage) as caught:
-        decode(b"some bytes", "a.jpg")
-    assert caught.value.reason == reason
-    assert caught.value.__cause__ is error
 
 
 def test_a_refusal_survives_the_way_from_a_loader_process():

@@ -23,7 +23,6 @@ from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.jpeg_bitstream import read_header
 from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.data.sources.files import MAX_FILE_BYTES
 from imagenet_ddp.data.sources.packed import PackedImages
@@ -205,9 +204,6 @@ def test_a_short_side(photos: Path, form: str, tmp_path: Path):
         difference = (expected.int() - small.int()).abs().float().mean().item()
         assert difference == 0 if form == "raw" else difference < 4
         if form == "jpeg":
-            header = read_header(images.encoded(index))
-            assert header is not None
-            assert b"\xff\xdd" in images.encoded(index), "restart markers"
             assert Image.open(io.BytesIO(images.encoded(index))).layer[0][1:3] == (2, 2)  # type: ignore[attr-defined]
 
 
@@ -239,9 +235,7 @@ def test_files_are_kept_as_they_are_where_they_can_be(tmp_path: Path):
     noise = np.random.default_rng(0).integers(0, 255, (90, 60, 3), dtype=np.uint8)
     Image.fromarray(noise).save(cat / "000.jpg", quality=100, subsampling=0)
     assert packs(tmp_path / "tree", tmp_path / "smaller", "prepare.short_side=400") == 0
-    data = opened(tmp_path / "smaller").encoded(0)
-    assert len(data) < (cat / "000.jpg").stat().st_size
-    assert b"\xff\xdd" in data
+    assert len(opened(tmp_path / "smaller").encoded(0)) < (cat / "000.jpg").stat().st_size
 
 
 def test_bad_images_are_refused_all_together_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -27,7 +27,7 @@ from imagenet_ddp.cli import text_values
 from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.data.sources.table_rows import COLUMNS
+from imagenet_ddp.data.sources.registry import TABLE_COLUMNS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
 
@@ -89,7 +89,7 @@ class Composer:
     def quoted(self, words: Sequence[str]) -> list[str]:
         """Return the words of a command line, with quotes around text that Hydra would read as something else."""
         # the names of columns are text
-        columns = [f"data.args.{name}" for name in COLUMNS] if "data=table" in words else []
+        columns = [f"data.args.{name}" for name in TABLE_COLUMNS] if "data=table" in words else []
         return [text_values.quote(word, self.verb, self._parsed, columns) for word in words]
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:

@@ -1,9 +1,8 @@
 """Decode image files. A Picture decodes only the requested region. UnreadableImage names a file that cannot be decoded.
 The format is detected from the bytes, not from the extension.
 
-JPEGs are decoded by the fastest decoder (jpeg_backends.py), all other formats by Pillow. torchvision's PNG decoder
-crashes the process on some broken files, and torchvision does not read BMP, TIFF, PPM, JPEG 2000 or AVIF. Unusual JPEGs
-(four colour components, twelve bits per sample, truncated) are also decoded by Pillow, which supports more of them.
+JPEGs are decoded by the fastest decoder (jpeg_backends.py), all other formats by Pillow. Unusual JPEGs (four colour
+components, twelve bits per sample, truncated) are also decoded by Pillow, which supports more of them.
 
 This module imports torch only to make a tensor, because the checks before a run use it.
 """
@@ -67,10 +66,9 @@ class JpegPicture:
         data: bytes,
         path: str,
         header: jpeg_bitstream.Header,
-        scan: jpeg_bitstream.Scan | None,
         decoder: jpeg_backends.Decoder,
     ):
-        self._data, self._path, self._header, self._scan, self._decoder = data, path, header, scan, decoder
+        self._data, self._path, self._header, self._decoder = data, path, header, decoder
         self.height, self.width = header.height, header.width
 
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
@@ -81,27 +79,18 @@ class JpegPicture:
             return Pixels(decode_pillow(self._data, self._path, False)).region(top, left, height, width)
 
     def _region(self, top: int, left: int, height: int, width: int, size: int) -> np.ndarray:
-        data, first, rows = self._fewer_rows(top, top + height)
+        data, rows = self._data, self.height
+        # in a progressive JPEG, each scan contributes to every row
+        if self._header.is_one_pass and self._decoder.ends_early:
+            data, rows = jpeg_bitstream.until(self._data, self._header, top + height) or (data, rows)
         factor = _scale(height, width, size)
         if factor == 1:
-            found = _at_least(self._decoder.rgb(data), rows, self.width)
-            return found[top - first : top - first + height, left : left + width]
+            return _at_least(self._decoder.rgb(data), rows, self.width)[top : top + height, left : left + width]
         small = rows // factor, self.width // factor
-        found = _at_least(self._decoder.rgb_scaled(data, *small), *small)
-        up, down = _edges(top - first, height, found.shape[0] / rows, size, found.shape[0])
+        found = _at_least(self._decoder.rgb(data, *small), *small)
+        up, down = _edges(top, height, found.shape[0] / rows, size, found.shape[0])
         near, far = _edges(left, width, found.shape[1] / self.width, size, found.shape[1])
         return found[up:down, near:far]
-
-    def _fewer_rows(self, top: int, bottom: int) -> tuple[bytes | bytearray, int, int]:
-        """Return a JPEG without the rows that can be removed, as (data, first row, height). top, bottom: the rows of
-        the image that must remain."""
-        if self._scan is None:  # a progressive JPEG, in which each scan contributes to every row
-            return self._data, 0, self.height
-        if (banded := jpeg_bitstream.band(self._data, self._header, self._scan, top, bottom)) is not None:
-            return banded
-        if self._decoder.ends_early and (shorter := jpeg_bitstream.until(self._data, self._header, bottom)) is not None:
-            return shorter[0], 0, shorter[1]
-        return self._data, 0, self.height
 
 
 def _edges(begin: int, length: int, scale: float, least: int, most: int) -> tuple[int, int]:
@@ -136,13 +125,12 @@ def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
         header is not None
         and header.num_components in (1, 3)
         and header.precision == 8
+        and jpeg_bitstream.has_end(data, header)
         and header.height * header.width <= MAX_PIXELS
         and not (reading.exif_orientation and is_rotated(data[: header.data_at]))
     ):
-        scan = jpeg_bitstream.read_scan(data, header) if header.is_one_pass else None
-        if scan is not None or (not header.is_one_pass and jpeg_bitstream.has_end(data, header)):
-            decoder = jpeg_backends.decoder(jpeg_backends.choose(reading.decoder).name)
-            return JpegPicture(data, path, header, scan, decoder)
+        decoder = jpeg_backends.decoder(jpeg_backends.choose(reading.decoder).name)
+        return JpegPicture(data, path, header, decoder)
     return Pixels(decode_pillow(data, path, reading.exif_orientation))
 
 

@@ -74,11 +74,9 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    """Encode as a 4:2:0 JPEG with a restart marker after each row of blocks, at which decoding can begin
-    (jpeg_bitstream.py)."""
     buffer = io.BytesIO()
     try:
-        Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2, restart_marker_rows=1)
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
     except (OSError, ValueError) as error:  # a side has more than 65,500 pixels
         raise UnreadableImage("", f"it cannot be encoded as a JPEG: {error}") from error
     return buffer.getvalue()

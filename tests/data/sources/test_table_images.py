@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import write_images
 from helpers.image_table import write_table
-from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
@@ -63,15 +62,6 @@ def test_a_share_of_each_class_is_split_off_as_of_folders(tmp_path: Path):
     assert sorted(files(source.train) + files(source.val)) == sorted(files(expected.train) + files(expected.val))
 
 
-def test_classes_are_sorted_names_and_numbers_are_names_too(tmp_path: Path):
-    (tmp_path / "t.csv").write_text("path,label,split\na.jpg,10,train\nb.jpg,9,train\nc.jpg,9,val\nd.jpg,cat,train\n")
-    source = opened(tmp_path / "t.csv")
-    assert source.classes == ["10", "9", "cat"]
-    assert source.train is not None and source.train.targets.tolist() == [0, 1, 2]
-    assert source.val is not None and source.val.targets.tolist() == [1]
-    assert source.notes[1] == "There are no validation images of 2 classes: 10, cat."
-
-
 def test_evaluation_needs_the_validation_rows_only(tmp_path: Path):
     (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\nb.jpg,dog,val\n")
     source = opened(tmp_path / "t.csv", need_train=False)
@@ -109,13 +99,3 @@ def test_the_digest_tells_tables_apart(tmp_path: Path):
         digests.append(opened(tmp_path / "t.csv").digest)
     assert len(set(digests)) == len(others)
     assert opened(tmp_path / "t.csv").digest == digests[-1]
-
-
-def test_exif_orientation_is_that_of_the_options(tmp_path: Path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (40, 20)).save(tmp_path / "a.jpg", exif=exif)
-    (tmp_path / "t.csv").write_text("path,label\na.jpg,cat\n")
-    for option, shape in ((False, (3, 20, 40)), (True, (3, 40, 20))):
-        source = opened(tmp_path / "t.csv", need_train=False, exif_orientation=option)
-        assert source.val is not None and source.val.read(0).shape == shape

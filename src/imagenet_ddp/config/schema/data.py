@@ -200,7 +200,7 @@ class DataConfig(Replaceable):
         "Images per device and validation step; null: batch_size.",
     ] = None
     decoder: Annotated[
-        str, choice("auto", "simplejpeg", "torchvision", "pillow"), "JPEG decoder; auto: the fastest that works here."
+        str, choice("auto", "simplejpeg", "pillow"), "JPEG decoder; auto: the fastest that works here."
     ] = "auto"
     exif_orientation: Annotated[
         bool,

@@ -1,5 +1,4 @@
-"""Read the cells of a table of images: CSV with the standard library, Parquet with pyarrow. This module does not import
-torch."""
+"""Read the cells of a table of images: CSV with the standard library, Parquet with pyarrow."""
 
 import csv
 import re
@@ -38,43 +37,37 @@ class Cells:
 def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
     """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. Raises ConfigError if
     the file is not a table, and OSError if it cannot be read."""
-    read = _read_parquet if path.suffix.lower() in PARQUET else _read_csv
-    return read(path, names)
+    read, kind = (_read_parquet, "Parquet") if path.suffix.lower() in PARQUET else (_read_csv, "CSV")
+    try:
+        return read(path, names)
+    except (OSError, ConfigError):
+        raise
+    except Exception as error:  # UnicodeDecodeError, csv.Error, and pyarrow's errors of several types
+        raise ConfigError(
+            f"{path} must be a {kind} file, but cannot be read as one: {first_line(error)}. Hint: save the table as "
+            "CSV in UTF-8 with all quotes closed, and set data.root=FILE.csv."
+        ) from error
 
 
 def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max(_DELIMITERS, key=first.count)  # in countries with decimal commas, spreadsheets write ;
-            rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
-            header = [cell.strip() for cell in next(rows, [])]
-            positions = _find(header, names)
-            columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
-            wanted = [(columns[purpose].append, position) for purpose, position in positions.items()]
-            numbers, ragged, same = array("q"), [], {}
-            for number, row in enumerate(rows, 2):
-                if len(row) != len(header):
-                    if row:  # empty lines are skipped
-                        ragged.append((number, len(row)))
-                    continue
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(_DELIMITERS, key=first.count)  # in countries with decimal commas, spreadsheets write ;
+        rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+        header = [cell.strip() for cell in next(rows, [])]
+        positions = _find(header, names)
+        columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
+        numbers, ragged, same = array("q"), [], {}
+        for number, row in enumerate(rows, 2):
+            if len(row) == len(header):
                 numbers.append(number)
-                for append, position in wanted:
+                for purpose, position in positions.items():
                     cell = row[position]
                     # a million rows share one copy of each label
-                    append(same.setdefault(cell, cell) if len(cell) < 32 else cell)
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} must be a CSV file in UTF-8, or a Parquet file named *.parquet, but cannot be read as "
-            f"UTF-8 ({error.reason} at byte {error.start}). Hint: save the table as CSV in UTF-8, and set "
-            "data.root=FILE.csv."
-        ) from error
-    except csv.Error as error:
-        raise ConfigError(
-            f"{path} must be a CSV file, but cannot be read as one: {error}. Hint: check that all quotes are closed, "
-            "save the table as CSV in UTF-8, and set data.root=FILE.csv."
-        ) from error
+                    columns[purpose].append(same.setdefault(cell, cell) if len(cell) < 32 else cell)
+            elif row:  # empty lines are skipped
+                ragged.append((number, len(row)))
     return Cells(header, columns, _others(header, positions), numbers, ragged)
 
 
@@ -86,24 +79,15 @@ def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
             f"{path} is a Parquet file, which needs pyarrow, but pyarrow is not installed. Hint: run "
             f"`{install('imagenet_ddp[parquet]')}`, or save the table as CSV."
         ) from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            header = list(file.schema_arrow.names)
-            positions = _find(header, names)
-            table = file.read(columns=[header[position] for position in positions.values()])
-            columns = {
-                purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
-                for purpose, position in positions.items()
-            }
-            num_rows = file.metadata.num_rows
-    except OSError:
-        raise
-    except Exception as error:  # pyarrow raises errors of several types
-        raise ConfigError(
-            f"{path} must be a Parquet file, but cannot be read as one: {first_line(error)}. Hint: write the file "
-            "again, or save the table as CSV."
-        ) from error
-    return Cells(header, columns, _others(header, positions), range(1, num_rows + 1))
+    with parquet.ParquetFile(path) as file:
+        header = list(file.schema_arrow.names)
+        positions = _find(header, names)
+        table = file.read(columns=[header[position] for position in positions.values()])
+        columns = {
+            purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
+            for purpose, position in positions.items()
+        }
+        return Cells(header, columns, _others(header, positions), range(1, file.metadata.num_rows + 1))
 
 
 def _find(header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:

@@ -21,12 +21,13 @@ SOURCES = {
     "shapes": "shapes.Shapes",
     "imagefolder": "folder.ImageFolder",
     "imagenet": "imagenet.ImageNet",
-    "table": "image_table.ImageTable",
+    "table": "table.ImageTable",
     "stl10": "stl10.Stl10",
     "packed": "packed.Packed",
     "streamed": "streamed.Streamed",
 }
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
+TABLE_COLUMNS = ("path", "label", "split", "weight")
 OF_FOLDERS = ("imagefolder", "imagenet")
 _SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes",
          "csv": "table", "parquet": "table"}  # fmt: skip
