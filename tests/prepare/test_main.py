@@ -22,14 +22,13 @@ def test_nothing_chosen(run: Run, tmp_path: Path):
 
 def test_every_mistake_at_once(run: Run, tmp_path: Path):
     (tmp_path / "a_file").touch()
-    done = run("prepare", "prepare=imagenet", "archive_dir=gone", "out=a_file/x", "prepare.num_workers=0",
+    done = run("prepare", "prepare=imagenet", "archive_dir=gone", "out=a_file/x",
                "data.batch_size=0", PYTHONPROFILEIMPORTTIME="1")  # fmt: skip
     assert done.returncode == 2
     text = said("\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time")))
     for part in (
-        "4 mistakes",
+        "3 mistakes",
         "data.batch_size must be an integer ≥ 1, got 0",
-        "prepare.num_workers must be auto or an integer ≥ 1, got 0",
         f"archive_dir must be a folder, but gone ({tmp_path / 'gone'}) does not exist",
         f"out must be a folder that can be created ({tmp_path / 'a_file' / 'x'}), but {tmp_path / 'a_file'} is",
     ):

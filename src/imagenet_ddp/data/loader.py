@@ -14,12 +14,11 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.decode import Picture, Reading, UnreadableImage, decode, decode_whole
+from imagenet_ddp.data.loader_failures import StallWatchdog, explain_failures
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import read_file
-from imagenet_ddp.data.stall_watchdog import StallWatchdog
 from imagenet_ddp.data.transforms import Transform, empty
-from imagenet_ddp.data.worker_failures import explain_failures
 from imagenet_ddp.data.workers import choose_mp_context, init_worker, loader_workers, start_fork_server
 from imagenet_ddp.system.seeding import hash_seed
 

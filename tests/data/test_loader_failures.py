@@ -1,0 +1,319 @@
+"""A batch that does not arrive is reported, and a loader process that dies is named with the likely reason."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import SMALL, clean_environ
+from helpers import forked_commands
+
+from imagenet_ddp.data import loader_failures
+from imagenet_ddp.data.loader_failures import StallWatchdog, explain
+from imagenet_ddp.errors import RunError
+
+LOCATION = "/data/train"
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+class Loader(SimpleNamespace):
+    """One that can be referred to weakly."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_failures, "FIRST_S", 0.2)
+    monkeypatch.setattr(loader_failures, "LAST_S", 0.2)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+def late(*pauses_s: float) -> Callable[[], Iterator[int]]:
+    def batches() -> Iterator[int]:
+        for number, pause_s in enumerate(pauses_s):
+            time.sleep(pause_s)
+            yield number
+
+    return batches
+
+
+def processes(*pids: int, kill: Callable[[int], None] = lambda pid: None) -> Any:
+    workers = [SimpleNamespace(pid=pid, kill=partial(kill, pid)) for pid in pids]
+    return Loader(_iterator=SimpleNamespace(_workers=workers))
+
+
+def test_who_waits_for_which_processes_is_said(said: list[str]):
+    def batches() -> Iterator[int]:
+        yield 0
+        deadline_s = time.monotonic() + 60
+        while not said and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        yield 1
+
+    watch = StallWatchdog(processes(100, 101), LOCATION, "Rank 1", said.append)
+    assert list(watch.watch(batches)) == [0, 1]
+    assert said[0].startswith("Rank 1 has waited 0")
+    assert said[0].partition(" s for ")[2] == (
+        "a batch of images from /data/train (processes 100, 101). "
+        "The run ends after 1800 s (data.loader_timeout_s), or at the third Ctrl-C at the latest."
+    )
+
+
+def test_after_the_bound_the_processes_end_and_at_last_this_one(
+    said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Where a disk holds even a process that is killed."""
+    left: list[int] = []
+    killed: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    loader = processes(100, 101, kill=killed.append)
+    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append, 0.4)
+
+    def stalled() -> Iterator[int]:
+        deadline_s = time.monotonic() + 60
+        while not left and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        yield 0
+
+    assert list(watch.watch(stalled)) == [0]
+    assert killed == [100, 101]
+    assert left == [1]
+    assert capfd.readouterr().err == f"{watch.failure}\n"
+    assert watch.failure == (
+        "timed out after 0.4 s (data.loader_timeout_s): Rank 1 got no batch of images from /data/train (processes "
+        "100, 101). Hint: check that the disk of the images still responds, and that no process is stopped (kill -CONT "
+        "resumes it). If the disk is only slow, set a larger data.loader_timeout_s."
+    )
+
+
+def test_a_loader_is_not_kept_alive():
+    """Else its processes, which are deaf, would be waited for at the end of the program."""
+    loader = Loader()
+    gone = weakref.ref(loader)
+    batches = StallWatchdog(loader).watch(late(0.0, 0.0))
+    next(batches)
+    del loader
+    assert gone() is None
+
+
+# ---- deaths --------------------------------------------------------------------------------------------------------
+
+DYING = """
+    import os, resource, signal, sys
+    from pathlib import Path
+    import torch
+    from torch.utils.data import DataLoader
+    from imagenet_ddp.data.loader_failures import StallWatchdog, explain_failures
+    from imagenet_ddp.data.workers import init_worker, start_fork_server
+    from imagenet_ddp.errors import RunError
+
+    what, method = sys.argv[1:]
+    armed = Path(f"{__file__}.{what}")
+
+    class Images:
+        def __len__(self):
+            return 200
+
+        def __getitem__(self, index):
+            if index == 7:
+                if what.startswith("SIG") and (what != "SIGSTOP" or armed.exists()):
+                    os.kill(os.getpid(), getattr(signal, what))
+                if what == "exit":
+                    os._exit(3)
+            if what == "files":
+                return [torch.zeros(9) for _ in range(100)]
+            return torch.zeros(2**18)  # 1 MiB
+
+    if __name__ == "__main__":
+        if what == "files":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        if method == "forkserver":
+            start_fork_server()
+        loader = DataLoader(Images(), batch_size=None, num_workers=2, multiprocessing_context=method,
+                            persistent_workers=True, worker_init_fn=init_worker)
+        before = signal.getsignal(signal.SIGCHLD)
+        try:
+            kept = list(explain_failures(loader.__iter__, loader, StallWatchdog(loader)))
+            armed.touch()  # its processes have started
+            watchdog = StallWatchdog(loader, "", "Rank 3", print, timeout_s=4)
+            kept = list(explain_failures(loader.__iter__, loader, watchdog))
+        except RunError as error:
+            assert signal.getsignal(signal.SIGCHLD) == before
+            print("RunError:", error)
+        loader._iterator._shutdown_workers()  # they are deaf to the signal that would end them
+"""
+
+
+@pytest.fixture
+def dying(tmp_path: Path) -> Path:
+    script = tmp_path / "dying.py"
+    script.write_text(textwrap.dedent(DYING))
+    return script
+
+
+@pytest.mark.slow
+@linux_only
+def test_the_cause_is_said_and_what_to_set(dying: Path):
+    cases = {
+        (
+            "SIGKILL",
+            "spawn",
+        ): r"worker \d+ \(one of 2\) .* by SIGKILL.* Hint: .*data\.num_workers=1 \(now 2\)",
+        ("SIGSEGV", "fork"): r"was killed by SIGSEGV\. A library crashed.* Hint: .*prepare=check",
+        ("exit", "forkserver"): r"ended with exit code 3\. Its own error message, if any, is printed above",
+        ("files", "forkserver"): r"It could not send a batch, for the reason printed above\. Hint: .*\(ulimit -n\)",
+        ("SIGSTOP", "forkserver"): r"timed out after 4 s \(data\.loader_timeout_s\): Rank 3 got no batch of "
+        r"images \(processes \d+, \d+\)\. Hint: .*kill -CONT",
+    }
+    where = {"folder": dying.parent, "environment": clean_environ()}
+    # a forked command opens its workers' descriptors itself, so that another process has too few
+    processes = {case: forked_commands.start(dying.stem, *case, **where, forked=case[0] != "files") for case in cases}
+    for case, process in processes.items():
+        said, complaint = process.communicate(timeout=300)
+        assert re.search(cases[case], said), (case, said, complaint)
+        assert "RunError: " in said
+        assert ("Rank 3 has waited" in said) == (case[0] == "SIGSTOP")
+
+
+@pytest.mark.slow
+@linux_only
+def test_a_full_shared_memory_is_said(dying: Path):
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("a small /dev/shm of its own needs root, and the right to unshare")
+    small = f"mount -t tmpfs -o size=4m none /dev/shm && exec {sys.executable} {dying} full forkserver"
+    found = subprocess.run(
+        ["unshare", "-m", "sh", "-c", small], capture_output=True, text=True, env=clean_environ(), timeout=120
+    )
+    assert re.search(r"^RunError: .*It could not send a batch.* if /dev/shm is full, start the container", found.stdout)
+
+
+@pytest.mark.slow
+@linux_only
+def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
+    """A person, or the kernel, kills a loader process of a training that runs."""
+    command = [
+        sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=100000",
+        "data.num_workers=2",
+    ]  # fmt: skip
+    errors = (tmp_path / "errors").open("w+")
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environ(), stdout=subprocess.PIPE, stderr=errors, text=True
+    )
+    assert process.stdout is not None
+    watch = threading.Timer(120, process.kill)
+    watch.start()
+    try:
+        while not process.stdout.readline().startswith("epoch 2/"):
+            assert process.poll() is None
+        workers = [pid for pid in _below(process.pid) if "forkserver" in _command(pid) and not _children(pid)]
+        os.kill(workers[0], signal.SIGKILL)
+        process.communicate(timeout=60)
+    finally:
+        watch.cancel()
+        process.kill()
+    errors.seek(0)
+    said = errors.read()
+    errors.close()
+    assert process.returncode == 1
+    assert re.search(r"DataLoader worker \d+ \(one of 2\) was killed by SIGKILL", said)
+    assert "Traceback" not in said
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _below(pid: int) -> list[int]:
+    children = _children(pid)
+    return children + [each for child in children for each in _below(child)]
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+class Worker(SimpleNamespace):
+    """As a process of multiprocessing that has ended. Its exit code comes a little after its end, as on a busy
+    machine."""
+
+    def __init__(self, pid: int, exitcode: int | None):
+        self.reader, writer = multiprocessing.Pipe(duplex=False)
+        writer.close()  # its end, to whoever waits for it
+        super().__init__(pid=pid, exitcode=None, code=exitcode, sentinel=self.reader.fileno())
+
+    def join(self, timeout: float) -> None:
+        self.exitcode = self.code
+
+
+def loader_of(*codes: int | None, num_workers: int = 4) -> Any:
+    workers = [Worker(100 + number, code) for number, code in enumerate(codes)]
+    sampler = SimpleNamespace(batch_size=32)
+    iterator = SimpleNamespace(_workers=workers)
+    return SimpleNamespace(num_workers=num_workers, batch_sampler=sampler, _iterator=iterator)
+
+
+GONE = RuntimeError("DataLoader worker (pid(s) 100) exited unexpectedly")
+
+
+def said_of(loader: Any, error: BaseException = GONE) -> str:
+    found = explain(error, loader)
+    assert isinstance(found, RunError)
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (-9, "was killed by SIGKILL. Memory has usually run out. "
+             "Hint: set data.num_workers=2 (now 4) or data.batch_size=16 (now 32), or request more memory."),
+        (-7, "was killed by SIGBUS. /dev/shm is full, or a packed file was truncated. "
+             "Hint: start the container with docker run --ipc=host (or --shm-size=8g), or set data.num_workers=2 "
+             "(now 4) or data.batch_size=16 (now 32). To find a truncated file, run `python -m imagenet_ddp.prepare "
+             "prepare=check` with the same data options."),
+        (3, "ended with exit code 3. Its own error message, if any, is printed above. "
+            "Hint: set data.num_workers=0 to get the error in the training process."),
+    ],
+)  # fmt: skip
+def test_the_process_that_died_is_named_with_the_likely_reason(code: int, expected: str):
+    assert said_of(loader_of(None, code)) == f"DataLoader worker 101 (one of 4) {expected}"
+
+
+def test_the_most_telling_death_is_said():
+    """The end of one process may end another."""
+    assert "DataLoader worker 102 (one of 4) was killed by SIGKILL" in said_of(loader_of(1, -1, -9))
+    pinning = RuntimeError("Pin memory thread exited unexpectedly")  # of a file that the worker can no longer pass on
+    assert "DataLoader worker 100 (one of 4) was killed by SIGKILL" in said_of(loader_of(-9), pinning)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Too many open files. Communication with the workers is no longer possible", r"may open \d+ \(ulimit -n\)"),
+        ("unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)", r"ulimit"),
+        ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"shm is full\. "),
+        ("Pin memory thread exited unexpectedly", r"has ended\. Its own error message is printed above\. Hint"),
+    ],
+)  # fmt: skip
+def test_what_a_process_could_still_say(text: str, expected: str):
+    assert re.search(expected, said_of(loader_of(), RuntimeError(text)))
+
+
+def test_other_errors_are_left_as_they_are():
+    assert explain(ValueError("of one's own"), loader_of()) is None
+    assert explain(RunError("said already"), loader_of(-9)) is None
+    assert explain(GONE, loader_of(-9, num_workers=0)) is None
