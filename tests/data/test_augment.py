@@ -217,17 +217,6 @@ def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
     assert len(places) > 20
 
 
-def test_pad_crop_grows_with_progressive_sizes():
-    transform = make_train_transform(
-        {**asdict(DataConfig()), "augment": "pad_crop", "image_size": 96, "progressive_start": 32,
-         "progressive_epochs": [0, 2]}
-    )  # fmt: skip
-    assert [transform.size(epoch) for epoch in range(3)] == [32, 64, 96]
-    out = empty(64, 64, 3)
-    transform.into(out, Pixels(photo(80, 100)), random.Random(0))
-    assert out.float().std() > 10
-
-
 # ---- what the keys make
 
 
@@ -269,7 +258,3 @@ def test_the_augmentation_comes_after_the_crop_and_leaves_it_as_it_was():
         )
         same = (one == other).all(dim=0)
         assert 0.9 < same.float().mean() < 1
-
-
-def test_costly_names_what_takes_time():
-    assert Augmentation(FILL, policy="augmix", cutout=3, blur=0.1).costly() == {"policy": "augmix", "blur": 0.1}

@@ -93,11 +93,6 @@ def test_an_image_is_the_same_on_any_number_of_ranks(tree: Path):
     assert len({index for index, _ in one}) == 15
 
 
-def test_epochs_differ(tree: Path, whole: list[Any]):
-    other = batches(make(tree), 2)
-    assert [batch["seed"] for batch in other] != [batch["seed"] for batch in whole]
-
-
 def test_a_training_batch_has_soft_targets_and_a_validation_batch_has_none(tree: Path, whole: list[Any]):
     for batch in whole:
         assert batch["soft_target"].dtype == torch.float32

@@ -66,19 +66,12 @@ def test_captions():
     ("name", "shown"),
     [
         *((name, name) for name in ("cat", "Ångström", "Zitröne", "лимон", "λεμόνι", "")),
-        *(("Zitro\u0308ne", "Zitröne"), ("猫", "\\u732b"), ("a\nb", "a\\nb"), ("\udcff", "\\udcff")),
+        *(("Zitro\u0308ne", "Zitröne"), ("a\nb", "a\\nb"), ("\udcff", "\\udcff")),
     ],
 )
 def test_any_name_can_be_drawn(name: str, shown: str):
     assert printable(name) == shown
     draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(printable(name))]])
-
-
-def test_accents_are_drawn():
-    pixels = torch.zeros(2, 96, 96, 3, dtype=torch.uint8)
-    sheet = np.asarray(draw_sheet(pixels, [[Line(printable(name))] for name in ("Zitröne", "Zitrone")]))
-    accented, plain = (sheet[:, left : left + 96] for left in (GAP, 96 + 2 * GAP))
-    assert not np.array_equal(accented, plain)
 
 
 def test_a_long_name_is_cut_off_and_its_share_is_not():
@@ -89,9 +82,3 @@ def test_a_long_name_is_cut_off_and_its_share_is_not():
     assert (np.asarray(long)[:, 96 + GAP : 96 + 2 * GAP] == 255).all(), "it does not run into its neighbour"
     other = draw_sheet(pixels, [[Line("a" * 300, " 0.3")], [Line("b")]])
     assert not np.array_equal(np.asarray(long), np.asarray(other))
-
-
-def test_mixed_labels_take_a_second_line(tmp_path: Path):
-    soft = torch.tensor([[0.7, 0.3, 0.0]] * 2)
-    plain, mixed = written(tmp_path / "a.png", batch_of(2)), written(tmp_path / "b.png", batch_of(2, soft_target=soft))
-    assert mixed.shape[0] > plain.shape[0]

@@ -195,14 +195,6 @@ def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
         none.__getitems__([Key(0, 0, True, 1, 1)])
 
 
-def test_what_a_loader_process_says_comes_without_its_traceback(broken: Path):
-    alone = list_images(broken, ["cat"]).subset(np.array([2]))
-    loader = make(alone, num_workers=1, on_bad_images=lambda images: None)
-    with pytest.raises(LoadError, match=r"^[^\n]*002\.jpg cannot be read as an image, nor can 100 others[^\n]*$"):
-        list(loader)
-    loader.close()
-
-
 def test_in_validation_nothing_takes_its_place(broken: Path):
     images = list_images(broken, ["cat", "dog"])
     sampler = BatchSampler(12, 4, 1, 0, shuffle=False, seed=0, fill_to=1)
@@ -253,16 +245,6 @@ def test_a_closed_loader_has_no_processes_and_may_begin_again(images: FileImages
     assert_same(epoch(loader, 0), expected)
     loader.close()
     make(images, num_workers=0).close()
-
-
-@linux_only
-def test_starting_the_fork_server_leaves_this_process_its_signals(images: FileImages):
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-    try:
-        make(images, num_workers=1)
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before | {signal.SIGUSR2}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # All processes of a run get the same signal, as from a batch system or a terminal, and at the worst moment: while the
@@ -330,15 +312,6 @@ def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Pat
         os.kill(pid, signal.SIGKILL)
     process.communicate()
     assert left == []
-
-
-def test_samples_have_the_length_of_the_split(images: FileImages):
-    samples = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=0, replace=True)
-    assert len(samples) == 29
-    batch = samples.__getitems__([Key(0, 12, True, 4, 4), Key(0, 3, False, 4, 4)])
-    assert batch["image"].shape == (2, 3, 16, 16)
-    assert (batch["target"].tolist(), batch["index"].tolist()) == ([1, 0], [12, 3])
-    assert (batch["num_counted"], batch["step_images"], batch["unreadable"]) == (1, 4, [])
 
 
 def test_a_source_of_ones_own_may_only_read(images: FileImages):

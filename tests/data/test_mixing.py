@@ -129,9 +129,3 @@ def test_what_is_drawn():
     assert 60 < both.count("mixup") < 140
     draws = [Mixing(CLASSES, 1.0, 0.0).draw(random.Random(seed), 4, 9, 9) for seed in range(200)]
     assert {draw.shift for draw in draws if draw} == {1, 2, 3}
-
-
-def test_from_options():
-    options = {"mixup_alpha": 0.0, "cutmix_alpha": 0.0, "mix_probability": 1.0}
-    assert Mixing.from_options(options, 3) is None
-    assert Mixing.from_options({**options, "cutmix_alpha": 1.0}, 3) == Mixing(3, 0.0, 1.0, 1.0)

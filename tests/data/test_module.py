@@ -20,7 +20,6 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader import Batch
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.errors import ConfigError
 
 FEW = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
@@ -70,11 +69,6 @@ def test_validation_is_not_filled_up_beyond_one(tree: Path):
         assert [(len(batch["index"]), batch["num_counted"]) for batch in last] == expected
 
 
-def test_validation_may_have_a_batch_size_of_its_own(tree: Path):
-    assert [len(batch["index"]) for batch in make(tree, val_batch_size=6).val_dataloader()] == [6, 5]
-    assert [len(batch["index"]) for batch in make(tree).val_dataloader()] == [4, 4, 3]
-
-
 def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
     ranks = [list(make(tree, world_size=2, rank=rank).train_dataloader()) for rank in range(2)]
     assert Counter(counted(ranks[0]) + counted(ranks[1])) == Counter(range(29))
@@ -108,23 +102,6 @@ def test_training_without_augmentation_sees_what_validation_would(tree: Path):
     assert not all(torch.equal(image, other[index]) for index, image in found.items())
 
 
-def test_augmentation_follows_its_keys(tree: Path):
-    flipped = make(tree, image_size=40, crop_scale=[1.0, 1.0], flip=1.0)
-    straight = make(tree, image_size=40, crop_scale=[1.0, 1.0], flip=0.0)
-    one, other = crops(flipped.train_dataloader()), crops(straight.train_dataloader())
-    square = [index for index in one if flipped.source.train.read(index).shape == (3, 40, 40)]  # type: ignore[union-attr]
-    assert square
-    assert all(torch.equal(one[index], other[index]) for index in square)
-    for data, flipped_ones in ((flipped, 4), (straight, 0)):  # on the device
-        batch = next(iter(data.train_dataloader()))
-        assert int(batch["flip"].sum()) == flipped_ones
-        pixels = batch["image"].double()
-        found = data.on_after_batch_transfer(batch, 0)["image"]
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in mean_and_std(data.options))
-        expected = (pixels.flip(3) if flipped_ones else pixels) / 255
-        torch.testing.assert_close(found, ((expected - mean) / std).float(), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_batches_are_normalised_after_their_transfer(tree: Path, channels_last: bool):
     data = make(tree, channels_last=channels_last, mean=[0.0, 0.5, 1.0], std=[1.0, 0.5, 0.25])
@@ -145,17 +122,6 @@ def test_targets_follow_a_checkpoints_classes(tree: Path):
     assert targets == [2] * 4 + [0] * 4 + [1] * 3
 
 
-def test_memory_is_not_pinned_for_the_cpu(tree: Path):
-    assert make(tree).val_dataloader().pin_memory is False
-    assert make(tree, pin_memory=True).val_dataloader().pin_memory is True
-
-
-def test_without_a_trainer_there_is_one_rank(tree: Path):
-    data = make(tree)
-    data.trainer = None
-    assert len(counted(list(data.val_dataloader()))) == 11
-
-
 def test_closing_ends_the_loader_processes(tree: Path):
     data = make(tree, num_workers=1)
     workers = []
@@ -165,18 +131,6 @@ def test_closing_ends_the_loader_processes(tree: Path):
     assert [worker.is_alive() for worker in workers] == [True, True]
     data.close()
     assert [worker.is_alive() for worker in workers] == [False, False]
-
-
-def test_a_loader_that_is_replaced_ends_its_processes(tree: Path):
-    """trainer.reload_dataloaders_every_n_epochs asks for new ones."""
-    data = make(tree, num_workers=1)
-    pids = []
-    for _ in range(3):
-        next(iter(data.train_dataloader()))
-        pids.append({child.pid for child in multiprocessing.active_children()})
-    assert [len(each) for each in pids] == [len(pids[0])] * 3
-    assert len(set().union(*pids)) == len(pids[0]) + 2
-    data.close()
 
 
 # ---- as a library --------------------------------------------------------------------------------------------------

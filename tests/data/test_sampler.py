@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler as TorchBatches
 from torch.utils.data import DistributedSampler
 
-from imagenet_ddp.data.sampler import BatchSampler, Key, balanced_order
+from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.system.seeding import hash_seed
 
 
@@ -188,14 +188,6 @@ def test_the_epoch_after_a_resumed_one_is_whole():
 # ---- balanced
 
 RARE = np.array([0] * 25 + [1] * 3 + [2])
-
-
-def test_a_source_is_asked_for_its_order_though_the_balanced_one_is_taken():
-    asked = []
-    sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=3, fill_to=2, balance=RARE,
-                           order_of=lambda *of: asked.append(of))  # fmt: skip
-    assert sampler.order().tolist() == balanced_order(RARE, 3, 0).tolist()
-    assert asked == [(3, 0)]  # one that fetches its files ahead begins
 
 
 def test_in_order_is_not_balanced():

@@ -68,34 +68,26 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
 
 
 def printable(name: str) -> str:
-    """Return the name with all characters escaped that are not printable or not in the font. A folder name may contain
-    any bytes."""
-    in_font = _characters()
+    """Return the name with all characters escaped that are not printable. A folder name may contain any bytes."""
     return "".join(
-        char if char.isprintable() and ord(char) in in_font else char.encode("unicode_escape").decode("ascii")
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in unicodedata.normalize("NFC", name)  # macOS may store ö as o and an accent
     )
 
 
-def _font_file() -> str:
-    """Return the path of DejaVu Sans, which is a part of matplotlib. Pillow's built-in font has only ASCII."""
+@cache
+def _font() -> Any:
+    """Return DejaVu Sans, which is a part of matplotlib. Pillow's built-in font has only ASCII."""
     import matplotlib
 
-    return f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf"
-
-
-@cache
-def _characters() -> frozenset[int]:
-    """Return the code points of the characters in the font."""
-    from matplotlib.ft2font import FT2Font
-
-    return frozenset(FT2Font(_font_file()).get_charmap())
+    return ImageFont.truetype(f"{matplotlib.get_data_path()}/fonts/ttf/DejaVuSans.ttf", FONT_SIZE)
 
 
 def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Image:
     """Draw the images in a grid. pixels: uint8 (N, H, W, 3). captions: the lines below each image."""
-    font = ImageFont.truetype(_font_file(), FONT_SIZE)
-    side = _tile_side(pixels.shape[1])
+    font, size = _font(), pixels.shape[1]
+    # a small image is enlarged by an integer factor
+    side = size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
     height = side + LINE * max(map(len, captions)) + GAP
     columns = min(COLUMNS, len(pixels))
     rows = -(-len(pixels) // columns)
@@ -112,11 +104,6 @@ def draw_sheet(pixels: Tensor, captions: Sequence[Sequence[Line]]) -> Image.Imag
         for below, line in enumerate(lines):
             draw.text((left, top + side + LINE * below), _fitted(line, font, side), INK, font)
     return sheet
-
-
-def _tile_side(size: int) -> int:
-    """Return the side of a tile in pixels. A small image is enlarged by an integer factor."""
-    return size * -(-LEAST_SIDE // size) if size < LEAST_SIDE else min(size, MOST_SIDE)
 
 
 def _fitted(line: Line, font: Any, width: int) -> str:

@@ -1,13 +1,10 @@
 import os
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from imagenet_ddp.data.sources import files as walk
 from imagenet_ddp.data.sources import listing as scan
 from imagenet_ddp.data.sources.files import FileImages, describe_left_out, list_images
 from imagenet_ddp.data.sources.listing import class_folders
@@ -36,16 +33,6 @@ def look(folder: Path) -> FileImages:
     return list_images(folder, class_folders(folder))
 
 
-def make_late(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    real = os.scandir
-
-    def late(path: Any) -> Any:
-        time.sleep(seconds)
-        return real(path)
-
-    monkeypatch.setattr(scan.os, "scandir", late)
-
-
 def test_images_are_sorted_within_their_class(tree: Path):
     found = look(tree)
     assert paths(found)[:6] == [*(f"cat/00{number}.jpg" for number in range(5)), "dog/000.jpg"]
@@ -69,22 +56,6 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
         "folders, 5 without an image extension (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
-
-
-def test_it_is_said_how_far_a_long_walk_is(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    look(tree)
-    assert capsys.readouterr().err == "", "a short walk prints nothing"
-    monkeypatch.setattr(walk, "SAY_EVERY_S", 0.1)
-    make_late(monkeypatch, 0.2)
-    look(tree)
-    assert capsys.readouterr().err.startswith(f"Listing {tree}: 5 images in 1 of 3 classes so far.\n")
-
-
-def test_a_class_without_a_folder_has_no_images_and_the_folder_may_be_missing(tree: Path):
-    assert list_images(tree, ["ant", "cat", "zebra"]).targets.tolist() == [1] * 5
-    assert paths(list_images(tree / "nowhere", ["cat"])) == []
 
 
 def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch):

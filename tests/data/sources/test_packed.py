@@ -16,7 +16,7 @@ from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.packed import MAX_OPEN, Packed, PackedImages
+from imagenet_ddp.data.sources.packed import Packed, PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
@@ -83,15 +83,6 @@ def test_packed_is_the_same_as_unpacked(tree: Path, as_it_is: Path):
     assert train_of(found).path(10) == f"{as_it_is}/train: dog/000.jpg"
 
 
-def test_a_picture_gives_a_part_of_itself(as_it_is: Path):
-    images = train_of(open_source(keys(as_it_is), 0, {}))
-    picture = images.open(3)
-    part = picture.region(2, 5, 20, 30)
-    assert part.shape == (20, 30, 3)
-    assert np.array_equal(part, images.read(3).permute(1, 2, 0).numpy()[2:22, 5:35])
-    assert not part.flags.writeable  # a view of the shard
-
-
 @pytest.mark.parametrize("num_ranks", [1, 3, 4])
 def test_any_number_of_ranks_sees_the_order_of_the_files(tree: Path, as_it_is: Path, num_ranks: int):
     def order(source: Source) -> list[str]:
@@ -123,16 +114,6 @@ def _in_another_process(images: PackedImages) -> tuple[np.ndarray, list[int]]:
     return images.read(7).numpy(), images.targets.tolist()
 
 
-def test_open_shards_are_bounded(in_shards: Path, monkeypatch: pytest.MonkeyPatch):
-    images = train_of(open_source(keys(in_shards), 0, {}))
-    assert len(images.split.shards) > 5
-    assert MAX_OPEN < 200  # of the 256 files that a process may open on macOS
-    monkeypatch.setattr("imagenet_ddp.data.sources.packed.MAX_OPEN", 2)
-    first = [images.read(index) for index in range(len(images))]
-    assert len(images._shards) == 2
-    assert all(torch.equal(images.read(index), first[index]) for index in range(len(images)))
-
-
 def test_a_window_of_shards(in_shards: Path):
     images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0, {}))
     order = images.order(1, 0)
@@ -155,18 +136,6 @@ def test_a_window_of_shards(in_shards: Path):
     assert len(set(classes.tolist())) == 3, "images lie in a shard as they stood in the folders"
     whole = train_of(open_source(keys(in_shards), 0, {}))
     assert whole.order(1, 0) is None
-
-
-def test_a_shard_without_images_has_a_place_in_the_order(in_shards: Path, monkeypatch: pytest.MonkeyPatch):
-    images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0, {}))
-    last = len(images.split.shards) - 1
-    records = images._array("records").copy()
-    records["shard"][records["shard"] == last] = 0  # as if none of the last one could be read
-    monkeypatch.setitem(images._arrays, "records", records)
-    for epoch in range(3):
-        order = images.order(1, epoch)
-        assert order is not None
-        assert sorted(order) == list(range(60))
 
 
 def test_an_altered_image_is_found(in_shards: Path, tmp_path: Path):

@@ -5,7 +5,6 @@ import multiprocessing
 import pickle
 import shutil
 import socket
-import sys
 import tarfile
 import threading
 import time
@@ -99,13 +98,6 @@ def test_real_records_stand_upright(shared_data: Path, folder: Path) -> None:
 # ---- mistakes ------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_say(tmp_path: Path, folder: Path) -> None:
-    assert stl10.validate(tmp_path, 9, download=False) == []
-    assert stl10.prepare(tmp_path, download=False) == folder
-    assert stl10.validate(tmp_path / "not yet", None, download=True) == []
-    assert not (tmp_path / "not yet").exists()
-
-
 def test_a_small_set_is_noted(folder: Path) -> None:
     data = {"root": str(folder.parent), "download": False, "fold": None}
     train, test = stl10.Stl10().open(data, 0, {}, "train").notes
@@ -136,22 +128,9 @@ def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
             Stl10Images(folder, "train", fold)
 
 
-def test_neither_folder_nor_archive(tmp_path: Path) -> None:
-    (sentence,) = stl10.validate(tmp_path, None, download=False)
-    assert "contains neither" in sentence
-    assert "data.download=true" in sentence
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_root_one_too_deep(tmp_path: Path, folder: Path) -> None:
     (sentence,) = stl10.validate(folder, None, download=True)
     assert f"Hint: set data.root={tmp_path}." in sentence
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where nobody may write")
-def test_root_that_cannot_be_written() -> None:
-    with pytest.raises(ConfigError, match=r"data.root must be a folder that can hold STL-10, but .* Hint"):
-        stl10.prepare(Path("/proc/stl10"), download=True)
 
 
 # ---- archive and download ------------------------------------------------------------------------------------------

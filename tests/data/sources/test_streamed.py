@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -24,10 +25,10 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources import object_store
+from imagenet_ddp.data.sources import shard_cache
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.object_store import Remote, ShardError
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.shard_cache import Remote, ShardError
 from imagenet_ddp.data.sources.streamed import Streamed, StreamedImages
 from imagenet_ddp.data.workers import start_fork_server
 from imagenet_ddp.errors import ConfigError
@@ -153,16 +154,6 @@ def test_any_address_will_do(folder: Path, tmp_path: Path, scheme: str):
     assert same(open_source(keys("", tmp_path, root), 0, {}), packed)
 
 
-def test_what_is_streamed_can_be_packed(folder: Path, tmp_path: Path):
-    argv = ["prepare=pack", "data=streamed", f"data.root=file://{folder}", f"out={tmp_path / 'out'}"]
-    options = ["prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1", "prepare.num_workers=1"]
-    plan = prepare_options.read([*argv, *options, f"data.cache_dir={tmp_path / 'cache'}"], {})
-    assert plan is not None
-    assert pack.run(plan) == 0
-    for path in [*folder.glob("*.bin"), *folder.glob("*.npy")]:
-        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
 def test_a_bounded_cache(server: str, bucket: Any, folder: Path, tmp_path: Path):
     """All images in the order of an epoch, twice: never more on the disk than allowed, and the order is packed's."""
     bound = 4.4 * MIB
@@ -245,7 +236,8 @@ def test_killed_in_mid_fetch(server: str, bucket: Any, folder: Path, tmp_path: P
     images = opened(keys(server, tmp_path))
     file = images.split.shards[0]
     images._cache._part(file).write_bytes((folder / file.file).read_bytes()[:1000])
-    assert images._cache.fetch(file).read_bytes() == (folder / file.file).read_bytes()
+    images._cache.fetch(file)
+    assert images._cache.path(file).read_bytes() == (folder / file.file).read_bytes()
 
 
 def test_what_is_missing_or_altered_is_named(server: str, bucket: Any, tmp_path: Path):
@@ -269,7 +261,7 @@ def test_what_is_missing_or_altered_is_named(server: str, bucket: Any, tmp_path:
 
 
 def test_what_cannot_be_reached_is_named(server: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(shard_cache, "FIRST_WAIT_S", 0.01)
     for root, said in (
         ("s3://nowhere/pack", "s3://nowhere/pack/packed.json does not exist"),
         ("s3://bucket/other", "s3://bucket/other/packed.json does not exist"),
@@ -289,17 +281,17 @@ def test_what_cannot_be_reached_is_named(server: str, bucket: Any, tmp_path: Pat
 def test_a_short_failure_is_tried_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     images = opened(keys("", tmp_path, f"file://{folder}"))
     left, tries = [3], []
-    whole = Remote._open
+    whole = fsspec.core.url_to_fs
 
-    def place(self: Remote, name: str) -> tuple[Any, str]:
-        tries.append(name)
+    def place(url: str, **options: Any) -> Any:
+        tries.append(url)
         if left[0]:
             left[0] -= 1
             raise ConnectionResetError("reset by peer")
-        return whole(self, name)
+        return whole(url, **options)
 
-    monkeypatch.setattr(object_store, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(Remote, "_open", place)
+    monkeypatch.setattr(shard_cache, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(fsspec.core, "url_to_fs", place)
     images.read(0)
     assert len(tries) == 4
     left[0] = 100

@@ -109,23 +109,17 @@ def _split(plain: Mapping[str, Any]) -> Split:
 def read(folder: Path) -> Manifest:
     """Read the manifest of a packed folder. Raises ConfigError if `folder` is not a completely packed folder."""
     path = folder / FILE
-    try:
+    if path.is_file():
         return parse(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        pass
-    except NotADirectoryError:
-        raise ConfigError(f"data.root must be a folder, but {folder} is a file. Hint: {HINT}.") from None
+    what, hint = "is a file" if folder.is_file() else f"has no {FILE}", HINT
     if (folder / WORK).is_dir():
-        raise ConfigError(
-            f"{folder} must be packed completely, but packing was interrupted. Hint: run the same command with "
-            "prepare=pack again to resume packing."
+        what, hint = (
+            "is not complete, because packing was interrupted",
+            "run the same command with prepare=pack again to resume packing",
         )
-    if (folder / "train").is_dir():
-        raise ConfigError(
-            f"data.root must be a packed folder, but {folder} has a folder train and no {FILE}. "
-            f"Hint: set data=imagefolder to read it as it is, or run `{PACK}` to pack it."
-        )
-    raise ConfigError(f"data.root must be a packed folder, but {folder} has no {FILE}. Hint: {HINT}.")
+    elif (folder / "train").is_dir():
+        hint = f"set data=imagefolder to read it as it is, or run `{PACK}` to pack it"
+    raise ConfigError(f"data.root must be a packed folder, but {folder} {what}. Hint: {hint}.")
 
 
 def required_splits(verb: str) -> tuple[str, ...]:

@@ -1,26 +1,103 @@
-"""Cache the shards of a remote packed folder on this machine's disk. Each shard is fetched once for all processes and
-verified, and the size of the cache is limited.
+"""Fetch the shards of a remote packed folder through fsspec to this machine's disk, once for all processes, verified,
+and within a size limit.
 
 Processes coordinate only through files. Each shard has a lock file. The modification time of a shard is the time at
 which it was last needed (the oldest shards are evicted first), and its access time is the time at which an image was
-last read from it.
+last read from it. The file systems have their own timeouts: botocore closes a connection after 60 s without a byte,
+aiohttp after 300 s in total.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from imagenet_ddp.data.bad_images import LoadError
 from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.manifest import File
-from imagenet_ddp.data.sources.object_store import Remote, ShardError
 from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.text import first_line, install
 
 GIB = 2**30
 TOUCH_S = 5.0  # time between two updates of the times of a shard in use
 ABANDONED_S = 3600.0  # a part file older than this belongs to a process that was killed
+TRIES = 4
+FIRST_WAIT_S = 0.5  # wait after the first failure; doubled after each further failure
+_FINAL = (FileNotFoundError, PermissionError, ImportError, NotADirectoryError, IsADirectoryError)
+_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+
+
+class ShardError(LoadError):
+    """Raised if a file cannot be fetched."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A folder in an object store or on a server. url: s3://BUCKET/FOLDER, or any other address that fsspec supports.
+    options: options of its file system, such as endpoint_url."""
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, name: str) -> bytes:
+        """Read a small file. Raises ShardError."""
+        return self._retry(name, lambda fs, path: fs.cat_file(path))
+
+    def get(self, name: str, part: Path) -> None:
+        """Download a large file into the local file `part`. Raises ShardError."""
+        self._retry(name, lambda fs, path: fs.get_file(path, str(part)))
+
+    def _retry(self, name: str, call: Callable[[Any, str], Any]) -> Any:
+        import fsspec  # here, because each of its file systems imports a library of its own
+
+        for number in range(TRIES):
+            try:
+                # fsspec caches file systems per process; they cannot be used after a fork
+                return call(*fsspec.core.url_to_fs(f"{self.url}/{name}", **self.options))
+            except Exception as error:
+                if number == TRIES - 1 or isinstance(error, _FINAL) or _names_credentials(error) or _is_full(error):
+                    raise ShardError(self._message(name, error)) from error
+                time.sleep(FIRST_WAIT_S * 2**number)
+        raise AssertionError
+
+    def _message(self, name: str, error: Exception) -> str:
+        what, hint = (
+            f"could not be read in {TRIES} tries",
+            "check that the address is correct and that its server is running. Set +data.args.endpoint_url=URL for a "
+            "store other than Amazon's",
+        )
+        if isinstance(error, ImportError):
+            what, hint = "needs a library that is missing", library_hint(self.url)
+        elif isinstance(error, PermissionError) or _names_credentials(error):
+            what, hint = (
+                "cannot be read without valid credentials",
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role that may "
+                "list and read the bucket. For a public bucket, set +data.args.anon=true",
+            )
+        elif isinstance(error, FileNotFoundError):
+            what = "does not exist"
+            hint = "upload all files of the packed folder, and set data.root=ADDRESS to the folder's address"
+        elif _is_full(error):
+            what = "has no room on the disk of data.cache_dir"
+            hint = "reduce data.cache_gib, or set data.cache_dir=FOLDER to a folder on another disk"
+        return f"{self.url}/{name} {what} ({first_line(error)}). Hint: {hint}."
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _names_credentials(error: Exception) -> bool:
+    return any(name in f"{type(error).__name__} {error}" for name in _CREDENTIALS)
+
+
+def library_hint(url: str) -> str:
+    return f"run `{install('imagenet_ddp[s3]')}`" if url.startswith(("s3:", "s3a:")) else "install that library"
 
 
 class ShardCache:
@@ -37,14 +114,12 @@ class ShardCache:
     def is_there(self, file: File) -> bool:
         return self.path(file).exists()
 
-    def fetch(self, file: File) -> Path:
-        """Fetch the shard, or wait if another process is fetching it. Return its path. Raises ShardError."""
-        path = self.path(file)
-        if not path.exists():
+    def fetch(self, file: File) -> None:
+        """Fetch the shard, or wait if another process is fetching it. Raises ShardError."""
+        if not self.is_there(file):
             with lock_or_wait(self._lock(file), silent=True):
-                if not path.exists():
+                if not self.is_there(file):
                     self._fetch(file)
-        return path
 
     def prefetch(self, file: File) -> bool:
         """Fetch the shard, unless another process is fetching it. Return False if fetching it fails."""
@@ -70,19 +145,18 @@ class ShardCache:
 
     def _fetch(self, file: File) -> None:
         part = self._part(file)
-        for is_last in (False, True):
+        for _ in range(2):
             self._make_room(file)
             self.remote.get(file.file, part)
             if part.stat().st_size == file.num_bytes and sha256(part) == file.sha256:
-                break
+                os.utime(part, (0, time.time()))  # needed now, but not yet read by any process
+                part.replace(self.path(file))
+                return
             part.unlink()
-            if is_last:
-                raise ShardError(
-                    f"{self.remote.url}/{file.file} must be unchanged since packing, but its checksum differs. Hint: "
-                    "upload that file again, and make sure that all files come from the same packed folder."
-                )
-        os.utime(part, (0, time.time()))  # needed now, but not yet read by any process
-        part.replace(self.path(file))
+        raise ShardError(
+            f"{self.remote.url}/{file.file} must be unchanged since packing, but its checksum differs. Hint: upload "
+            "that file again, and make sure that all files come from the same packed folder."
+        )
 
     def _make_room(self, file: File) -> None:
         """Evict the least recently used shards until there is room, then create the part file, so that other processes
@@ -104,8 +178,7 @@ class ShardCache:
         whole, taken = [], 0
         for file in self.shards:
             with contextlib.suppress(FileNotFoundError):
-                stat = self.path(file).stat()
-                whole.append((stat.st_mtime, self.path(file), file.num_bytes))
+                whole.append((self.path(file).stat().st_mtime, self.path(file), file.num_bytes))
                 taken += file.num_bytes
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - self._part(file).stat().st_mtime < ABANDONED_S:

@@ -23,9 +23,8 @@ import numpy as np
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Pending, Source, SourceType
 from imagenet_ddp.data.sources.manifest import FILE, File, Split
-from imagenet_ddp.data.sources.object_store import Remote, ShardError, library_hint
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
-from imagenet_ddp.data.sources.shard_cache import GIB, TOUCH_S, ShardCache
+from imagenet_ddp.data.sources.shard_cache import GIB, TOUCH_S, Remote, ShardCache, ShardError, library_hint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import paths
 from imagenet_ddp.system.text import MIB
