@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -124,39 +123,21 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
     ("typed", "said"),
     [
         ({"batch_size": 0}, "data.batch_size must be an integer ≥ 1, got 0."),
-        ({"val_batch_size": 0}, "data.val_batch_size must be"),
-        ({"num_workers": -1}, "data.num_workers must be auto or an integer ≥ 0"),
         ({"num_workers": "many"}, "data.num_workers must be"),
-        ({"pin_memory": "yes"}, "data.pin_memory must be auto, true or false"),
-        ({"loader_timeout_s": -1.0}, "data.loader_timeout_s must be a number ≥ 0, got -1.0"),
-        ({"image_size": 4}, "data.image_size must be"),
         ({"val_resize": 100}, "at least data.image_size (224)"),
-        ({"augment": "all"}, "data.augment must be crop, pad_crop or none"),
-        ({"policy": "randaugmnt"}, "data.policy must be none, randaugment,"),
         ({"policy": "augmix", "policy_magnitude": 11}, "from 1 to 10 for augmix, got 11"),
-        ({"policy": "augmix", "policy_magnitude": 0}, "from 1 to 10 for augmix, got 0"),
         ({"augment": "pad_crop", "pad": 224}, "data.pad must be less than the 224 pixels"),
         ({"cutout": 64, "progressive_start": 64, "progressive_epochs": [1, 2]}, "less than the 64 pixels"),
-        ({"mixup_alpha": -0.1}, "data.mixup_alpha must be a number ≥ 0"),
-        ({"erasing": 1.5}, "data.erasing must be a number ≥ 0 and ≤ 1"),
         ({"crop_scale": [0.5, 0.1]}, "data.crop_scale must be"),
-        ({"crop_scale": [0.5]}, "data.crop_scale must be"),
-        ({"flip": 1.1}, "data.flip must be a number ≥ 0 and ≤ 1"),
         ({"mean": [0.5, 0.5]}, "data.mean must be three numbers"),
         ({"mean": [123.675, 116.28, 103.53]}, "pixels in 0..255. Hint: set 'data.mean=[0.485,0.456,0.406]'."),
-        ({"mean": [0, 116.28, 0]}, "Hint: set 'data.mean=[0.0,0.456,0.0]'."),
         ({"mean": [-0.1, 0.5, 0.5]}, "Hint: set 'data.mean=[0.485,0.456,0.406]'."),
         ({"std": [58.395, 57.12, 57.375]}, "pixels in 0..255. Hint: set 'data.std=[0.229,0.224,0.225]'."),
         ({"std": [0.2, 0, 0.2]}, "data.std must be three numbers above 0 to 1"),
-        ({"std": [0.2, 0.2, -0.2]}, "data.std must be three numbers above 0 to 1"),
-        ({"std": [0.2, 0.2, 300]}, "Hint: set 'data.std=[0.229,0.224,0.225]'."),
         ({"val_fraction": 1.0}, "data.val_fraction must be a number > 0 and < 1 or null"),
-        ({"sampling": "even"}, "data.sampling must be shuffled or balanced, got even"),
         ({"sampling": "balanced", "repeats": 3}, "got 3. Hint: set data.repeats=1, or set data.sampling="),
         ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or set data."),
         ({"val_fold": 5, "val_fraction": 0.2}, "data.val_fold must be an integer from 0 to 4, got 5"),
-        ({"val_fold": 3, "val_fraction": 0.3}, "data.val_fold must be an integer from 0 to 2, got 3"),
-        ({"val_fold": 1, "val_fraction": 0.9}, "data.val_fold must be an integer from 0 to 0, got 1"),
         ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
     ],
 )
@@ -196,13 +177,3 @@ def test_a_folder_of_another_source_is_named(tree: Tree):
 
 def test_own_data_is_left_alone():
     assert validate(config("mine", _target_="mypkg.Data", root="anything"), {}) == []
-
-
-def test_a_thousand_classes_are_cheap(tree: Tree):
-    files = [
-        f"{split}/n{number:08d}/{image}.JPEG" for split in ("train", "val") for number in range(1000) for image in "ab"
-    ]
-    root = str(tree(*files))
-    start = time.perf_counter()
-    assert validate(config("imagenet", root=root), {}) == []
-    assert time.perf_counter() - start < 10  # opening every image would take minutes on a network disk

@@ -128,11 +128,6 @@ def test_wrong_label_and_wrong_fold(tmp_path: Path, folder: Path) -> None:
             Stl10Images(folder, "train", fold)
 
 
-def test_root_one_too_deep(tmp_path: Path, folder: Path) -> None:
-    (sentence,) = stl10.validate(folder, None, download=True)
-    assert f"Hint: set data.root={tmp_path}." in sentence
-
-
 # ---- archive and download ------------------------------------------------------------------------------------------
 
 
