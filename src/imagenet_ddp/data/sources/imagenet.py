@@ -90,17 +90,12 @@ def read_reassessed(file: Path) -> list[list[int]]:
 
     file: real.json of Beyer et al. 2020, arXiv:2006.07159. Raises ConfigError if the file is not in this form.
     """
-    what, labels = "does not exist", []
+    labels = []
     try:
-        if file.is_file():
-            labels = json.loads(file.read_text(encoding="utf-8"))
-            what = _not_reassessed(labels)
-        elif file.exists():
-            what = "is a folder" if file.is_dir() else "is not a regular file"
+        labels = json.loads(file.read_text(encoding="utf-8"))
+        what = _not_reassessed(labels)
     except OSError as error:
         what = f"cannot be read ({error.strerror})"
-    except json.JSONDecodeError as error:
-        what = f"is not valid JSON in line {error.lineno:,}"
     except (ValueError, RecursionError):
         what = "is not valid JSON"
     if what:
