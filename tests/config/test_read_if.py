@@ -68,9 +68,8 @@ def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     verb = command_of(path)
     option = typed_value(declared(verb)[path])
     of_check = path in ("prepare.timeout_s", "prepare.memory_mib")
-    first = {"prepare": ["prepare=pack" if of_check else "prepare=check"], "benchmark": ["benchmark=step"]}.get(
-        verb, []
-    )
+    other = "imagenet" if path == "prepare.num_workers" else "pack" if of_check else "check"
+    first = {"prepare": [f"prepare={other}"], "benchmark": ["benchmark=step"]}.get(verb, [])
     found = refusals(verb, [*first, *FALSE.get(path, []), option])
     [message] = [text for text in found if text.startswith(f"{path}=") and "has no effect" in text]
     assert any(condition.words in message for condition in CONDITIONS[path])
