@@ -105,7 +105,7 @@ def test_it_weighs_little_and_works_in_another_process(as_it_is: Path):
     assert len(pickle.dumps(images)) < 4_000
     images.targets = images.targets + 1  # an evaluation against other classes
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        read, targets = pool.apply_async(_in_another_process, (images,)).get(timeout=60)
+        read, targets = pool.apply_async(_in_another_process, (images,)).get(timeout=500)
     assert np.array_equal(read, before.numpy())
     assert targets == images.targets.tolist()
 
