@@ -22,7 +22,6 @@ from imagenet_ddp.runs.checkpoint_file import (
     BackgroundCheckpointIO,
     link_or_copy,
     load_weights,
-    max_new_checkpoints,
     read,
     wait_until_written,
 )
@@ -58,14 +57,6 @@ def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("max_epochs", "resumed", "most"),
-    [(1, False, 1), (2, False, 2), (90, False, 4), (-1, False, 4), (None, False, 4), (90, True, 2)],
-)
-def test_room_for_so_many(max_epochs: int | None, resumed: bool, most: int) -> None:
-    assert max_new_checkpoints(max_epochs, resumed=resumed) == most
 
 
 def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:

@@ -32,17 +32,19 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 
 def test_hydra_surrounds_the_task(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
-    def task() -> float:
+    def task() -> None:
         assert os.environ["JOB_VARIABLE"] == HydraConfig.get().runtime.output_dir == str(tmp_path / "a b")
         assert (HydraConfig.get().job.name, get_original_cwd()) == ("train", str(Path.cwd()))
         assert compose("own").mine == 5  # from --config-dir
         calls.append(("task", None))
-        return 0.5
 
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/own.yaml").write_text("mine: 5")
     request = command_line("train", [*OPTIONS, "--config-dir", str(tmp_path / "conf")], {})
-    assert command.run_job(request, tmp_path / "a b", task) == 0.5
+    with command.hydra_job(request, tmp_path / "a b") as done:
+        task()
+        done.return_value = 0.5
+    assert done.return_value == 0.5
     assert [name for name, _ in calls] == ["on_run_start", "on_job_start", "task", "on_job_end", "on_run_end"]
     assert calls[3][1].name == "COMPLETED"
     written = {path.name: path.read_text() for path in (tmp_path / "a b/.hydra").iterdir()}
@@ -57,19 +59,20 @@ def test_hydra_surrounds_the_task(tmp_path: Path, calls: list[tuple[str, Any]]) 
 
 
 def test_the_error_of_a_task_is_raised_as_it_is(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
-    def task() -> float:
+    with (
+        pytest.raises(OverflowError, match="of the task"),
+        command.hydra_job(command_line("train", OPTIONS, {}), tmp_path / "r"),
+    ):
         raise OverflowError("of the task")
-
-    with pytest.raises(OverflowError, match="of the task"):
-        command.run_job(command_line("train", OPTIONS, {}), tmp_path / "r", task)
     assert [name for name, _ in calls][-2:] == ["on_job_end", "on_run_end"]
     assert calls[-2][1].name == "FAILED"
 
 
 def test_a_callback_that_cannot_be_created_is_a_mistake(tmp_path: Path, calls: list[tuple[str, Any]]) -> None:
     request = command_line("train", [*OPTIONS, "+hydra.callbacks.calls.unknown=1"], {})
-    with pytest.raises(ConfigError, match=r"^hydra\.callbacks must name classes .*hydra_calls\.Calls.* Hint: "):
-        command.run_job(request, tmp_path / "r", lambda: None)
+    wrong = r"^hydra\.callbacks must name classes .*hydra_calls\.Calls.* Hint: "
+    with pytest.raises(ConfigError, match=wrong), command.hydra_job(request, tmp_path / "r"):
+        pytest.fail("not started")
     with pytest.raises(ConfigError, match=r"hydra\.job\.chdir must be false"):
         command_line("train", ["hydra.job.chdir=true"], {})
 

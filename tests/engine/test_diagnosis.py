@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from conftest import Run
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine.diagnosis import explain, out_of_memory
+from imagenet_ddp.engine.diagnosis import explained, out_of_memory
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.errors import RunError
+from imagenet_ddp.runs.log import Log
 
 
 def test_out_of_memory() -> None:
@@ -17,12 +21,14 @@ def test_out_of_memory() -> None:
     assert "Hint: set a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
 
 
-def test_errors_that_are_explained() -> None:
+def test_errors_that_are_explained(tmp_path: Path) -> None:
     plan = plan_of("strategy.timeout_s=7")
-    text = explain(plan, RuntimeError("[unbound_buffer.cc:78] Timed out waiting 7000ms for recv operation to complete"))
-    assert text.startswith("timed out after 7 s (strategy.timeout_s): another rank did not take part")
-    assert explain(plan, torch.OutOfMemoryError("no room")).startswith("rank 0 must have enough memory")
-    assert explain(plan, RuntimeError("mat1 and mat2 shapes cannot be multiplied")) == ""
+    job, log = Job(plan.config, tmp_path), Log(None, 1)
+    timeout = "[unbound_buffer.cc:78] Timed out waiting 7000ms for recv operation to complete"
+    with pytest.raises(RunError, match=r"timed out after 7 s \(strategy"), explained(job, plan, log):
+        raise RuntimeError(timeout)
+    with pytest.raises(RuntimeError, match="mat1 and"), explained(job, plan, log):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 
 def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ PRELOADED = (
 # Modules of the project that a training process imports. Modules of commands are missing, because a module that runs as
 # a command must not have been imported.
 PROJECT = (
-    "imagenet_ddp.cli.command", "imagenet_ddp.engine.coordinate", "imagenet_ddp.engine.worker",
+    "imagenet_ddp.cli.command", "imagenet_ddp.engine.launch", "imagenet_ddp.engine.worker",
     "imagenet_ddp.engine.fit", "imagenet_ddp.engine.build", "imagenet_ddp.data.module",
     "imagenet_ddp.models.lightning_module", "imagenet_ddp.callbacks.history",
 )  # fmt: skip

@@ -1,7 +1,5 @@
-"""What resume= leads to, and damaged checkpoints."""
+"""The files of a run's checkpoints: the newest whole one, its disk, and a link to another disk."""
 
-import json
-import os
 import random
 from pathlib import Path
 
@@ -9,55 +7,7 @@ import pytest
 import torch
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoints import damage, find_own, find_resume, require_whole
-from imagenet_ddp.runs.folder import previous_checkpoint
-
-
-def finished(folder: Path, age: int, epochs: int | None) -> Path:
-    """A run folder; epochs None: not finished. Higher age: older."""
-    checkpoint = folder / "checkpoints/last.ckpt"
-    checkpoint.parent.mkdir(parents=True)
-    torch.save({"age": age}, checkpoint)
-    os.utime(checkpoint, (1_000_000 - age, 1_000_000 - age))
-    if epochs is not None:
-        (folder / "summary.json").write_text(json.dumps({"finished": True, "epochs": epochs}))
-    return checkpoint
-
-
-def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
-    runs = tmp_path / "runs/n"
-    assert "no run in" in find_resume("auto", None, runs).sentence
-    done = finished(runs / "a", 1, 3)
-    assert "that has a checkpoint is unfinished" in find_resume("auto", None, runs).sentence
-    finished(runs / "b", 30, None)
-    newer = finished(runs / "c", 20, None)
-    found = find_resume("auto", None, runs)
-    assert (found.folder, found.checkpoint) == (runs / "c", newer)
-    assert "the newest unfinished run" in found.sentence
-
-    found = find_resume("auto", runs / "a", runs)
-    assert (found.checkpoint, found.finished_epochs) == (done, 3)
-    assert find_resume("auto", tmp_path / "new", runs).checkpoint is None
-
-
-def test_a_restarted_job(tmp_path: Path) -> None:
-    assert find_own(tmp_path) is None
-    checkpoint = finished(tmp_path, 0, None)
-    found = find_own(tmp_path)
-    assert found is not None
-    assert (found.checkpoint, found.sentence) == (checkpoint, f"Restarted: continuing from {checkpoint}.")
-
-
-def test_a_path(tmp_path: Path) -> None:
-    checkpoint = finished(tmp_path / "r", 0, None)
-    for asked in (tmp_path / "r", checkpoint):
-        found = find_resume(str(asked), None, tmp_path)
-        assert (found.folder, found.checkpoint) == (tmp_path / "r", checkpoint)
-    with pytest.raises(ConfigError, match="is not a file"):
-        find_resume(str(tmp_path), None, tmp_path)
-
-
-# ---- damaged files -------------------------------------------------------------------------------------------------
+from imagenet_ddp.runs.checkpoints import CheckpointStore, damage, require_whole
 
 
 def spoil(path: Path, position: int = 2000) -> None:
@@ -92,58 +42,63 @@ def test_a_wrong_byte_is_seen_or_harmless(tmp_path: Path) -> None:
         assert damage(path), length
 
 
-@pytest.mark.parametrize("option", ["auto", "folder", "again"])
 @pytest.mark.parametrize("how", ["a wrong byte", "cut off", "empty", "gone"])
-def test_the_one_before_is_taken(tmp_path: Path, option: str, how: str) -> None:
-    run = tmp_path / "runs/r"
-    last = with_weights(run / "checkpoints/last.ckpt", 2)
-    previous = with_weights(previous_checkpoint(last), 1)
+def test_the_one_before_is_taken(tmp_path: Path, how: str) -> None:
+    store = CheckpointStore(tmp_path)
+    with_weights(store.last, 2)
+    with_weights(store.previous, 1)
     if how == "a wrong byte":
-        spoil(last)
+        spoil(store.last)
     elif how == "gone":
-        last.unlink()
+        store.last.unlink()
     else:
-        last.write_bytes(last.read_bytes()[: 5000 * (how == "cut off")])
-    found = find_own(run) if option == "again" else find_resume(
-        "auto" if option == "auto" else str(run), None, tmp_path / "runs"
-    )  # fmt: skip
-    assert found is not None
-    assert (found.folder, found.checkpoint) == (run, previous)
-    assert found.sentence.startswith(f"{last} is damaged (") == (how != "gone")
+        store.last.write_bytes(store.last.read_bytes()[: 5000 * (how == "cut off")])
+    found, said = store.newest_whole()
+    assert found == store.previous
+    assert said.startswith(f"{store.last} is damaged (") == (how != "gone")
 
 
-def test_both_damaged_is_refused(tmp_path: Path) -> None:
-    last = with_weights(tmp_path / "r/checkpoints/last.ckpt", 2)
-    previous = with_weights(previous_checkpoint(last), 1)
-    for path in (last, previous):
-        spoil(path)
+def test_else_the_best_is_taken_and_none_if_all_are_damaged(tmp_path: Path) -> None:
+    """With every_n_epochs=10, best.ckpt is the only one for ten epochs: a fresh start would write over it."""
+    store = CheckpointStore.of_run(tmp_path)
+    with_weights(store.best, 1)
+    assert store.newest_whole() == (store.best, "")
+    for path in (store.last, store.previous):
+        spoil(with_weights(path, 2))
+    found, said = store.newest_whole()
+    assert (found, said.count("is damaged")) == (store.best, 2)
+    spoil(store.best)
     with pytest.raises(ConfigError, match="must have an undamaged checkpoint, but these are damaged") as caught:
-        find_resume("auto", None, tmp_path)
-    assert all(f"{path} (its part " in str(caught.value) for path in (last, previous))
+        store.newest_whole()
+    assert all(f"{path} (its part " in str(caught.value) for path in store.files())
     assert str(caught.value).endswith("Hint: start the training again in another folder, without resume=.")
 
 
-@pytest.mark.parametrize("how", ["damaged", "not written yet"])
-def test_else_the_best_is_taken(tmp_path: Path, how: str) -> None:
-    """With every_n_epochs=10 it is the only one for ten epochs: a fresh start would write over it."""
-    best = with_weights(tmp_path / "r/checkpoints/best.ckpt", 1)
-    for name in ("last.ckpt", "previous.ckpt"):
-        if how == "damaged":
-            spoil(with_weights(best.with_name(name), 2))
-    for option, run_dir in (("auto", None), ("auto", tmp_path / "r"), (str(tmp_path / "r"), None)):
-        found = find_resume(option, run_dir, tmp_path)
-        assert (found.folder, found.checkpoint) == (tmp_path / "r", best)
-        assert found.sentence.count("is damaged") == (2 if how == "damaged" else 0)
-
-
 def test_a_named_file_is_refused_and_the_whole_one_beside_it_named(tmp_path: Path) -> None:
-    last = with_weights(tmp_path / "r/checkpoints/last.ckpt", 2)
-    spoil(last)
-    with pytest.raises(
-        ConfigError, match=f"{last} must be an undamaged checkpoint, but is damaged: its part .* another chec"
-    ):
-        find_resume(str(last), None, tmp_path)
-    best = with_weights(last.with_name("best.ckpt"), 1)
-    with pytest.raises(ConfigError, match=f"Hint: set checkpoint={best}"):
-        require_whole(last, "checkpoint")
-    require_whole(best, "checkpoint")
+    store = CheckpointStore(tmp_path)
+    spoil(with_weights(store.last, 2))
+    with pytest.raises(ConfigError, match=r"last.ckpt must be an undamaged checkpoint, but is damaged: .* copy the"):
+        require_whole(store.last, "resume")
+    with_weights(store.best, 1)
+    with pytest.raises(ConfigError, match=f"Hint: set checkpoint={store.best}"):
+        require_whole(store.last, "checkpoint")
+    require_whole(store.best, "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("max_epochs", "resumed", "most"),
+    [(1, False, 1), (90, False, 4), (-1, False, 4), (None, False, 4), (90, True, 2)],
+)
+def test_no_room_for_the_files(tmp_path: Path, max_epochs: int | None, resumed: bool, most: int) -> None:
+    store = CheckpointStore(tmp_path / "not made yet")
+    store.require_room(1, max_epochs, resumed=resumed)
+    said = rf"for {most} checkpoints?, about [\d,]{{6,}} MiB, but its disk has [\d,]+ MiB free. Hint"
+    with pytest.raises(ConfigError, match=said):
+        store.require_room(2**60, max_epochs, resumed=resumed)
+
+
+def test_where_a_run_that_has_not_begun_will_write() -> None:
+    ours = {"_target_": "imagenet_ddp.callbacks.ResumeCheckpoint", "dirpath": None}
+    others = {"off": None, "stop": {"_target_": "lightning.pytorch.callbacks.EarlyStopping"}}
+    assert CheckpointStore.planned({**others, "own": ours}, Path("r")).folder == Path("r/checkpoints")
+    assert CheckpointStore.planned({"own": {**ours, "dirpath": "disk"}}, Path("r")).folder == Path("disk")

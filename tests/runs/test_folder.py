@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from conftest import SMALL, Run
 from faults.breakages import Scene, make_read_only, small_disk
 
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.folder import is_locked, lock, make_given, make_new, place_checkpoints, remove_refused
+from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.folder import is_locked, lock, make_given, make_new, remove_refused
 
 
 def test_many_at_once_have_one_each(tmp_path: Path) -> None:
@@ -77,8 +76,8 @@ def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_drafts_of_a_killed_run_are_removed_by_the_next_alone(tmp_path: Path) -> None:
-    drafts = [tmp_path / "checkpoints" / name for name in (".next.ckpt", "..next.ckpt.tmp", ".last.ckpt.tmp")]
-    last = folder.last_checkpoint(tmp_path)
+    last = CheckpointStore.of_run(tmp_path).last
+    drafts = [last.with_name(name) for name in (".next.ckpt", "..next.ckpt.tmp", ".last.ckpt.tmp")]
     last.parent.mkdir()
     last.touch()
     with lock(tmp_path):
@@ -89,14 +88,6 @@ def test_the_drafts_of_a_killed_run_are_removed_by_the_next_alone(tmp_path: Path
         assert all(draft.exists() for draft in drafts)
     with lock(tmp_path):
         assert list(last.parent.iterdir()) == [last]
-
-
-def test_no_room_for_a_checkpoint(tmp_path: Path) -> None:
-    folder.require_disk_space(tmp_path, 1, 3)
-    with pytest.raises(
-        ConfigError, match=r"for 3 checkpoints, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. Hint"
-    ):
-        folder.require_disk_space(tmp_path, 2**60, 3)
 
 
 @pytest.mark.parametrize(
@@ -165,30 +156,7 @@ def test_a_refused_run_leaves_no_link_to_another_disk(tmp_path: Path, monkeypatc
     made = make_given(Path("r"))
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk/mine.ckpt").touch()
-    place_checkpoints(made, tmp_path / "disk")
+    CheckpointStore.of_run(made).place(tmp_path / "disk")
     remove_refused(made, ConfigError("no room"))
     assert not made.exists()
     assert (tmp_path / "disk/mine.ckpt").exists()
-
-
-def test_checkpoints_on_another_disk_are_found_in_the_run_folder(run: Run, tree: Path, tmp_path: Path) -> None:
-    """By resume=auto, by the path of the run, and by no second run."""
-    where = "+callbacks.checkpoint.dirpath=disk/mine"
-    options = [*SMALL, f"data.root={tree}", "name=n"]
-    first = run("train", *options, where, "hydra.run.dir=runs/n/first", "trainer.max_epochs=1")
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert {path.name for path in (tmp_path / "disk/mine").iterdir()} == {"last.ckpt", "best.ckpt"}
-    assert (tmp_path / "runs/n/first/checkpoints").resolve() == tmp_path / "disk/mine"
-
-    again = run("train", "resume=runs/n/first", "trainer.max_epochs=2")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "Run folder: runs/n/first" in again.stdout or f"Run folder: {tmp_path}/runs/n/first" in again.stdout
-    assert torch.load(tmp_path / "disk/mine/last.ckpt", weights_only=True)["epoch"] == 1
-    again = run("train", "resume=runs/n/first/checkpoints/last.ckpt", "trainer.max_epochs=3")
-    assert "runs/n/first" in again.stdout and again.returncode == 0, again.stdout + again.stderr
-
-    moved = run("train", "resume=runs/n/first", "++callbacks.checkpoint.dirpath=disk/other", "trainer.max_epochs=4")
-    assert moved.returncode == 2 and "Hint: leave callbacks.checkpoint.dirpath out." in moved.stderr
-    other = run("train", *options, where, "hydra.run.dir=runs/n/other")
-    assert other.returncode == 2 and "disk/mine holds the checkpoints of another" in other.stderr
-    assert not (tmp_path / "runs/n/other").exists()

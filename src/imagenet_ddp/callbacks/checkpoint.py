@@ -29,7 +29,7 @@ from imagenet_ddp.callbacks.scores import Best
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
-from imagenet_ddp.runs.folder import previous_checkpoint
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 
 
 class ResumeCheckpoint(Checkpoint):
@@ -75,16 +75,20 @@ class ResumeCheckpoint(Checkpoint):
         self.is_over = False  # set before a resume if nothing is left to train
 
     @property
-    def last_path(self) -> Path:
+    def store(self) -> CheckpointStore:
         assert self.dirpath is not None, "dirpath=None is filled in when the trainer starts"
-        return self.dirpath / "last.ckpt"
+        return CheckpointStore(self.dirpath)
+
+    @property
+    def last_path(self) -> Path:
+        return self.store.last
 
     @property
     def best_path(self) -> Path:
-        return self.last_path.with_name("best.ckpt")
+        return self.store.best
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self.dirpath = self.dirpath or Path(trainer.default_root_dir) / "checkpoints"
+        self.dirpath = self.dirpath or CheckpointStore.of_run(Path(trainer.default_root_dir)).folder
         self.best = find_log(trainer).track(self.best)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -155,13 +159,13 @@ class ResumeCheckpoint(Checkpoint):
 
     def _save_last(self, trainer: L.Trainer, *, is_best: bool = False) -> None:
         """Write last.ckpt. is_best: first write best.ckpt, so that a run killed in between trains this epoch again."""
-        last = self.last_path
-        written = self.best_path if is_best else last.with_name(".next.ckpt")
+        store = self.store
+        written = store.best if is_best else store.next
         trainer.save_checkpoint(written)
         # Done only after the write, so that last.ckpt and previous.ckpt are not two names of one file during the write.
         if self._last_saved is not None:  # else last.ckpt may be damaged, and previous.ckpt the only good file
-            duplicate(trainer, last, previous_checkpoint(last))
-        (duplicate if is_best else move)(trainer, written, last)
+            duplicate(trainer, store.last, store.previous)
+        (duplicate if is_best else move)(trainer, written, store.last)
         self._last_saved = (trainer.global_step, self._before_validation)
         self._saved_at, self._is_postponed = time.monotonic(), False
 
@@ -200,11 +204,8 @@ def require_other_files(callbacks: Mapping[str, L.Callback], folder: Path) -> No
     ours = next((each for each in callbacks.values() if isinstance(each, ResumeCheckpoint)), None)
     if ours is None:
         return
-    files = {
-        (directory / f"{name}.ckpt").resolve()
-        for directory in (folder, ours.dirpath or folder)
-        for name in ("best", "last", "previous")
-    }
+    stores = (CheckpointStore(directory) for directory in (folder, ours.dirpath or folder))
+    files = {path.resolve() for store in stores for path in (store.best, store.last, store.previous)}
     found = []
     for key, own in callbacks.items():
         if isinstance(own, ModelCheckpoint):

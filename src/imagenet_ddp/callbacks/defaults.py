@@ -15,6 +15,7 @@ from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.instantiate import make, open_arguments
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -38,11 +39,9 @@ def make_callbacks(
     (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
     hyper-parameters for the loggers.
     """
-    steps = config["val_log_every_n_steps"]
-    own = make_entries(
-        config, "callbacks", dirpath=str(run_dir / "checkpoints"), run_dir=str(run_dir), val_log_every_n_steps=steps
-    )
-    require_other_files(dict(zip(given(config["callbacks"]), own, strict=True)), run_dir / "checkpoints")
+    steps, checkpoints = config["val_log_every_n_steps"], CheckpointStore.of_run(run_dir).folder
+    own = make_entries(config, "callbacks", dirpath=str(checkpoints), run_dir=str(run_dir), val_log_every_n_steps=steps)
+    require_other_files(dict(zip(given(config["callbacks"]), own, strict=True)), checkpoints)
     for callback in own:
         if isinstance(callback, ResumeCheckpoint):
             callback.contents |= contents

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 import hydra
 import hydra._internal.callbacks
 from hydra.core import utils as hydra_utils
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import InstantiationException
-from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from imagenet_ddp.cli import help, hydra_flags, mistakes
 from imagenet_ddp.cli.compose import config_loader, group_values
@@ -35,16 +37,22 @@ def run_command(verb: str) -> Iterator[None]:
     """Run the block, and exit with code 1 after a failure, 2 for a refused command, 128 + n after signal n. For
     commands that need not save anything when a signal arrives."""
     exit_on_signal()
-    with closed_pipe.exit_on_closed_pipe():
-        try:
-            yield
-        except RunError as error:
-            console.print_message(str(error))
-            sys.exit(1)
-        except ConfigError as error:
-            mistakes.refuse(error, verb)
-        except WorkersFailedError as error:
-            error.exit()
+    with closed_pipe.exit_on_closed_pipe(), exit_codes(verb):
+        yield
+
+
+@contextlib.contextmanager
+def exit_codes(verb: str) -> Iterator[None]:
+    """Turn the errors that a command explains into its message and exit code: 1 after a failure, 2 if refused."""
+    try:
+        yield
+    except RunError as error:
+        console.print_message(str(error))
+        sys.exit(1)
+    except ConfigError as error:
+        mistakes.refuse(error, verb)
+    except WorkersFailedError as error:
+        error.exit()
 
 
 def request(verb: str, argv: list[str] | None = None) -> Request:
@@ -65,33 +73,28 @@ def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, 
     return read(argv, os.environ)
 
 
-def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
-    """Run the task as Hydra runs a job, and return its result.
+@contextlib.contextmanager
+def hydra_job(request: Request, run_dir: Path) -> Iterator[JobReturn]:
+    """Surround a job with what hydra.main does for it. The block sets return_value of what it gets.
 
-    Hydra sets up job logging, HydraConfig and hydra.job.env_set, calls hydra.callbacks, and writes its files into
-    run_dir if hydra.output_subdir is set. The config is the one that was checked: hydra.main would compose it twice
-    more.
+    That is job logging, HydraConfig, hydra.job.env_set and hydra.callbacks, and Hydra's files in run_dir if
+    hydra.output_subdir is set. The config is the one that was checked: hydra.main would compose it twice more.
     """
-    config = copy.deepcopy(request.configs[0])
+    task, config = request.configs[0], copy.deepcopy(request.configs[0])
     with open_dict(config):
         config.hydra = request.hydra
-    config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(run_dir)
+    node = config.hydra
+    node.mode, node.run.dir = RunMode.RUN, str(run_dir)
     # unresolved, because an option may refer to what Hydra sets only for the job
-    options: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
-    config.hydra.overrides.hydra = in_folder(options, "hydra.run.dir", run_dir)
-    raised: list[Exception] = []
-
-    def job(_: DictConfig) -> T:
-        try:
-            return task()
-        except Exception as error:  # kept, because done.return_value prints a line of its own before it raises
-            raised.append(error)
-            raise
-
-    name = config.hydra.job.config_name
-    sources = {source.provider: source.path for source in config.hydra.runtime.config_sources}
-    with config_loader(request.verb, sources.get("command-line")) as loader:
-        hydra_utils.configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    options: Any = OmegaConf.to_container(node.overrides.hydra, resolve=False)
+    node.overrides.hydra = in_folder(options, "hydra.run.dir", run_dir)
+    with read_write(node.runtime), open_dict(node.runtime):
+        node.runtime.output_dir = str(run_dir.absolute())
+    sources = {source.provider: source.path for source in node.runtime.config_sources}
+    before, name = HydraConfig.instance().cfg, node.job.config_name
+    done = JobReturn(overrides=list(node.overrides.task), cfg=task, hydra_cfg=config, working_dir=str(Path.cwd()))
+    with config_loader(request.verb, sources.get("command-line")):
+        hydra_utils.configure_log(node.hydra_logging, node.verbose)
         try:
             callbacks = hydra._internal.callbacks.Callbacks(config)
         except InstantiationException as error:
@@ -99,13 +102,33 @@ def run_job(request: Request, run_dir: Path, task: Callable[[], T]) -> T:
                 f"hydra.callbacks must name classes that can be created, but: {first_line(error).rstrip('.')}. "
                 "Hint: correct the arguments, or leave the callback out."
             ) from error
-        context = HydraContext(config_loader=loader, callbacks=callbacks)
         callbacks.on_run_start(config=config, config_name=name)
-        done = hydra_utils.run_job(job, config, "hydra.run.dir", None, context)
-        callbacks.on_run_end(config=config, config_name=name, job_return=done)
-    if raised:
-        raise raised[0]
-    return done.return_value
+        HydraConfig.instance().set_config(config)
+        try:
+            hydra_utils.configure_log(node.job_logging, node.verbose)
+            if node.output_subdir is not None:
+                _write_hydra_files(run_dir / node.output_subdir, task, config)
+            with hydra_utils.env_override(node.job.env_set):
+                callbacks.on_job_start(config=config, task_function=lambda _: None)  # the block is no function
+                try:
+                    yield done
+                    done.status = JobStatus.COMPLETED
+                except Exception as error:
+                    done.return_value, done.status = error, JobStatus.FAILED
+                    raise
+                finally:
+                    if done.status != JobStatus.UNKNOWN:  # else the process is about to exit
+                        callbacks.on_job_end(config=config, job_return=done)
+                        callbacks.on_run_end(config=config, config_name=name, job_return=done)
+        finally:
+            HydraConfig.instance().cfg = before
+
+
+def _write_hydra_files(folder: Path, task: DictConfig, config: DictConfig) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(task, folder / "config.yaml")
+    OmegaConf.save(OmegaConf.masked_copy(config, "hydra"), folder / "hydra.yaml")
+    OmegaConf.save(config.hydra.overrides.task, folder / "overrides.yaml")
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:

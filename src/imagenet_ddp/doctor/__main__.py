@@ -16,7 +16,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_data, check_machine, check_network, process
 from imagenet_ddp.doctor.checks import Check, Machine, inspect_machine, run_checks
 from imagenet_ddp.doctor.options import Options, read
-from imagenet_ddp.engine import coordinate
+from imagenet_ddp.engine.launch import Launch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
@@ -69,8 +69,8 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
     config, launch_info = options.config, machine.launch_info
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            met = coordinate.join_commands(options.request, launch_info)
-            return coordinate.run_job(process.diagnose, (config, results), config, met, launch_info)
+            launch = Launch.join(options.request, launch_info)
+            return launch.run(process.diagnose, (config, results), config)
         except ConfigError as error:
             return not_joined(error)
         except WorkersFailedError as error:

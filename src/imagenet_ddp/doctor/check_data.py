@@ -1,12 +1,10 @@
 """Check the files of a run: the layout of the images, whether they can be read, and the run folder."""
 
-import shutil
-
 from imagenet_ddp.data import inspect
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.runs import validate as run_check
-from imagenet_ddp.runs.folder import NUM_CHECKPOINTS
-from imagenet_ddp.system.paths import nearest_existing, not_writable_reason
+from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.system.paths import not_writable_reason
 
 DEFAULT_NUM_CLASSES = 1000  # if they cannot be counted
 
@@ -65,14 +63,14 @@ def _run_folder(machine: Machine) -> list[Check]:
     wanted = machine.run_dir.absolute()
     if reason := not_writable_reason(wanted):
         return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
-    there = nearest_existing(wanted)
-    free, size = shutil.disk_usage(there).free, checkpoint_bytes(machine)
+    store = CheckpointStore.planned(machine.config.callbacks, wanted)
+    free, size = store.free_bytes(), checkpoint_bytes(machine)
     numbers = {"free_mib": free // 2**20, "checkpoint_mib": round(size / 2**20, 1)}
     model = machine.config.model.name
-    what = f"{free / 2**30:,.1f} GiB free at {there}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
-    if free < NUM_CHECKPOINTS * size:
+    what = f"{free / 2**30:,.1f} GiB free for {store.folder}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
+    if free < store.MOST_FILES * size:
         hint = "set hydra.run.dir=FOLDER with a folder on another disk"
-        return [Check("", False, f"{what}, and {NUM_CHECKPOINTS} must fit", hint, numbers=numbers)]
+        return [Check("", False, f"{what}, and {store.MOST_FILES} must fit", hint, numbers=numbers)]
     return passed(what, **numbers)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine.worker import run_in_process
+from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.heavy_imports import import_torch
@@ -25,4 +25,5 @@ def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Any]]) -> list[A
         world = join_world(info, config) if info.world_size > 1 else World(info)
     except ConfigError as error:
         return not_joined(error) if info.rank == 0 else []
-    return run_in_process(lambda world: check_world(config, world, node_checks), info, config, world)
+    with joined_ranks(info, config, world):
+        return check_world(config, world, node_checks)

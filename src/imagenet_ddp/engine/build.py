@@ -31,6 +31,7 @@ from imagenet_ddp.distributed.shared_list import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import SyncBatchNorm, make_strategy
+from imagenet_ddp.engine import resume
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
@@ -42,8 +43,9 @@ from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_rates, schedule_spanning
-from imagenet_ddp.models.optimizers import make_optimizer
-from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, read
+from imagenet_ddp.models.optimizers import make_optimizer, num_states
+from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -180,16 +182,20 @@ def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
-    """Make all parts of a training run. Raises ConfigError if they cannot be made or combined."""
+    """Make all parts of a training run. Raises ConfigError if they cannot be made or combined, or if the run cannot be
+    resumed with them."""
     config = plan.config
+    stored = read(job.checkpoint) if job.checkpoint is not None else None
     data = make_data(plan, world, log.say)
-    source = data.source
+    source, num_images = data.source, len(data.train_images)
+    if job.checkpoint is not None and stored is not None:
+        resume.refuse_nothing_left(stored[KEY], job.checkpoint, job.run_dir, config.trainer.max_epochs)
+        resume.refuse_other_data(stored[KEY], job.checkpoint, source, num_images)
     counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
     module = make_module(plan, source.classes, len(data.val_images), counts)
     learning, messages = prepare_training(
-        plan, module, source.classes, len(data.train_images), resumed=job.checkpoint is not None,
-        say=log.say,
-    )  # fmt: skip
+        plan, module, source.classes, num_images, resumed=stored is not None, say=log.say
+    )
     for message in messages:
         log.say(message)
     contents = {
@@ -199,7 +205,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         "images_per_update": plan.update_wanted,  # may be divisible by another number of devices
         "classes": source.classes,
         "labels": source.labels,
-        "num_train_images": len(data.train_images),
+        "num_train_images": num_images,
         "images_digest": source.digest,
         "eval_transform": data.eval_transform.as_dict(),
     }
@@ -217,6 +223,27 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         contents=contents,
         hyperparams=job.config,
     )
-    first_step = int(read(job.checkpoint)["global_step"]) if job.checkpoint is not None else 0
-    trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir, first_step)
-    return Run(trainer, module, data, find_log(trainer), find_callback(trainer, ResumeCheckpoint))
+    trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir, stored["global_step"] if stored else 0)
+    checkpoint = find_callback(trainer, ResumeCheckpoint)
+    if stored is not None:
+        if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
+            raise ConfigError(
+                f"callbacks.checkpoint must be set to resume {job.checkpoint}, got none. Hint: set callbacks=default."
+            )
+        # a callback such as EarlyStopping had ended the training, but the process died before it wrote summary.json
+        ends_elsewhere = resume.changes_end(resume.changes(stored[KEY]["config"], job.config))
+        checkpoint.is_over = stored[KEY]["has_ended"] and not ends_elsewhere
+    if checkpoint is not None and world.info.rank == 0:
+        _place_checkpoints(checkpoint, job, plan, module)
+    return Run(trainer, module, data, find_log(trainer), checkpoint)
+
+
+def _place_checkpoints(callback: ResumeCheckpoint, job: Job, plan: Plan, module: ImageClassifier) -> None:
+    """Let the run folder lead to the checkpoints. Raises ConfigError if their disk has no room for them."""
+    store = CheckpointStore.of_run(job.run_dir)
+    store.place(callback.store.folder)
+    callback.dirpath = store.folder
+    # an average is a further copy of the weights
+    num_tensors = (num_states(plan.config.optim) or 0) + (plan.config.averaging.name != "none")
+    size = checkpoint_bytes(module.net, num_tensors)
+    store.require_room(size, plan.config.trainer.max_epochs, resumed=job.checkpoint is not None)

@@ -1,58 +1,76 @@
 """Explain why a training run failed."""
 
 import traceback
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.models import batch_norm
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, first_line
 
 
-def explain(plan: Plan, error: RuntimeError) -> str:
-    """Return the reason for an error that torch raised in training, with a hint; "" if the reason is unknown."""
+@contextmanager
+def explained(job: Job, plan: Plan, log: Log) -> Iterator[None]:
+    """Turn the errors of training that have a known reason into a RunError, or into a ConfigError if the checkpoint
+    cannot be restored. The traceback of the latter goes to the log, because the error may come from a callback of the
+    user's own."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if reason := _reason(plan, error):
+            raise RunError(reason) from error
+        if job.checkpoint is None or not _in_restore(error):
+            raise
+        log.note("".join(traceback.format_exception(error)))
+        raise ConfigError(
+            f"{job.checkpoint} must be a checkpoint that this run can continue from, but cannot be restored: "
+            f"{type(error).__name__}, {first_line(error)}. Hint: resume from an unmodified checkpoint of the same run."
+        ) from error
+
+
+def _in_restore(error: Exception) -> bool:
+    """Return whether the error was raised while Lightning restored a checkpoint."""
+    frames = traceback.walk_tb(error.__traceback__)
+    # tests/engine/test_resume.py tests the name of Lightning's module
+    return any(frame.f_globals["__name__"].endswith("checkpoint_connector") for frame, _ in frames)
+
+
+def _reason(plan: Plan, error: Exception) -> str:
+    """Return the reason for an error that torch raised in training, with a hint; "" if it is unknown."""
     if isinstance(error, torch.OutOfMemoryError):
         return out_of_memory(plan, error)
-    if "Timed out waiting" not in str(error):  # text of Gloo's error
-        return ""
-    return (
-        f"timed out after {plan.config['strategy']['timeout_s']:g} s (strategy.timeout_s): another rank did not take "
-        "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
-        "increase strategy.timeout_s if a rank is merely slow."
-    )
+    if isinstance(error, RuntimeError) and "Timed out waiting" in str(error):  # text of Gloo's error
+        return (
+            f"timed out after {plan.config.strategy.timeout_s:g} s (strategy.timeout_s): another rank did not take "
+            "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
+            "increase strategy.timeout_s if a rank is merely slow."
+        )
+    if isinstance(error, ValueError) and str(error).startswith(batch_norm.ERROR):  # a small remainder with dp
+        return (
+            "batch norm needs 2 images per device in each batch, but the last one of an epoch has fewer. "
+            f"Hint: set data.batch_size={plan.config.data.batch_size + 1}."
+        )
+    return ""
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:
     """Return a message on which rank ran out of memory, with options that need less memory for the same update of the
     weights. error: torch.OutOfMemoryError."""
-    data, times = plan.config["data"], plan.config["trainer"]["accumulate_grad_batches"]
+    data, times = plan.config.data, plan.config.trainer.accumulate_grad_batches
     hint = "set a smaller data.image_size"
-    if data["batch_size"] > 1:
-        batch, rest = divmod(data["batch_size"], 2)
+    if data.batch_size > 1:
+        batch, rest = divmod(data.batch_size, 2)
         same = "nearly the same" if rest else "the same"
         hint = (
             f"set data.batch_size={batch} trainer.accumulate_grad_batches={2 * times}, which uses {same} number of "
             "images per update of the weights, or check with nvidia-smi whether another process uses the device"
         )
     return (
-        f"rank {plan.world_info.rank} must have enough memory for batches of {count_noun(data['batch_size'], 'image')} "
-        f"of {data['image_size']} pixels, but does not: {first_line(error)} Hint: {hint}."
+        f"rank {plan.world_info.rank} must have enough memory for batches of {count_noun(data.batch_size, 'image')} "
+        f"of {data.image_size} pixels, but does not: {first_line(error)} Hint: {hint}."
     )
-
-
-def refuse_unrestorable(checkpoint: Path | None, error: Exception, log: Log) -> None:
-    """Raise ConfigError if the error was raised while Lightning restored this checkpoint. Also write the traceback to
-    the log, because the error may come from a callback of the user's own."""
-    frames = traceback.walk_tb(error.__traceback__)
-    # tests/engine/test_resume_checks.py tests the name of Lightning's module
-    if checkpoint is None or not any(
-        frame.f_globals["__name__"].endswith("checkpoint_connector") for frame, _ in frames
-    ):
-        return
-    log.note("".join(traceback.format_exception(error)))
-    raise ConfigError(
-        f"{checkpoint} must be a checkpoint that this run can continue from, but cannot be restored: "
-        f"{type(error).__name__}, {first_line(error)}. Hint: resume from an unmodified checkpoint of the same run."
-    ) from error

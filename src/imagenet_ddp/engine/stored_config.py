@@ -15,9 +15,9 @@ from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
-from imagenet_ddp.engine.job import TYPED_ONLY
+from imagenet_ddp.engine.resume import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs import checkpoints
+from imagenet_ddp.runs.checkpoints import require_whole
 from imagenet_ddp.system.text import first_line
 
 # Keys that belong to the machine on which an evaluation runs, not to the run that wrote the checkpoint.
@@ -52,7 +52,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     from imagenet_ddp.data.transforms import EvalTransform
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
-    checkpoints.require_whole(checkpoint, "checkpoint")
+    require_whole(checkpoint, "checkpoint")
     if any(typed_value(request, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
         return _of_weights(request, checkpoint, environ)
     stored = read(checkpoint)[KEY]

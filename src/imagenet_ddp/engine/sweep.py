@@ -8,9 +8,10 @@ is started again is skipped if it has finished, and resumed if there is a checkp
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -164,9 +165,14 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Hint: set hydra.sweep.dir=FOLDER.") from error
 
 
-def run(request: parse.Request, start: Callable[[parse.Request], float | None]) -> float | None:
-    """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed. start: function that runs one
-    job."""
+class RunJob(Protocol):
+    """A function that runs one job and returns its best val/top1."""
+
+    def __call__(self, request: parse.Request, *, in_sweep: bool) -> float | None: ...
+
+
+def run(request: parse.Request, run_job: RunJob) -> float | None:
+    """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed."""
     if any(config.resume for config in request.configs):
         raise ConfigError(
             "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
@@ -206,7 +212,7 @@ def run(request: parse.Request, start: Callable[[parse.Request], float | None]) 
         mark = sweep_dir / str(number) / FAILED
         mark.unlink(missing_ok=True)
         try:
-            return start(job)
+            return run_job(job, in_sweep=True)
         except ConfigError as error:
             mistakes.show(error, "train")
             codes[number] = 2

@@ -3,9 +3,11 @@
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from imagenet_ddp.config.schema.commands import TrainConfig
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -25,65 +27,56 @@ if TYPE_CHECKING:
 def train(world_info: WorldInfo, job: Job) -> float | None:
     """Train in this process; return the highest val/top1, a fraction, or None without validation."""
     signals = Signals().install()
-
-    def body(world: "World") -> float | None:
+    with joined_ranks(world_info, job.config, job=job) as world:
         with raise_on_signal(), import_torch():
             from imagenet_ddp.engine import fit, measured_choices, show
 
-        if job.config["show"]:
-            return show.run(job, _make_plan(job, world), world)
-        plan = _make_plan(job, world)
+        plan = make_plan(job, world)
+        assert isinstance(job.config, TrainConfig)
+        if job.config.show:
+            return show.run(job, plan, world)
         with raise_on_signal():
             fitting = measured_choices.find_batch(job, plan, world)
         if fitting.config != job.config:
-            plan = _make_plan(fitting, world)
+            plan = make_plan(fitting, world)
         with folder_errors_as_run_error(job.run_dir):
             return fit.run(fitting, plan, world, signals)
-
-    return run_in_process(body, world_info, job.config, job=job)
 
 
 def evaluate(world_info: WorldInfo, job: Job) -> float:
     """Evaluate in this process; return the top-1, a fraction."""
     exit_on_signal()
-
-    def body(world: "World") -> float:
+    with joined_ranks(world_info, job.config) as world:
         with import_torch():
             from imagenet_ddp.engine import evaluate as engine_evaluate
 
-        return engine_evaluate.run(job, _make_plan(job, world), world)
-
-    return run_in_process(body, world_info, job.config)
+        return engine_evaluate.run(job, make_plan(job, world), world)
 
 
-def _make_plan(job: Job, world: "World") -> "Plan":
+def make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
-    from imagenet_ddp.engine.plan import make_plan
+    from imagenet_ddp.engine import plan as engine_plan
     from imagenet_ddp.engine.world import require_equal_devices
 
-    plan = make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
+    plan = engine_plan.make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
     require_equal_devices(plan, world)
     devices.set_num_threads(plan.num_threads.value)
     if plan.accelerator.value == "cpu":
         devices.keep_freed_memory()
-    if plan.config["trainer"]["deterministic"]:
+    if job.config.trainer.deterministic:
         # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
         # the batch finder.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     return plan
 
 
-def run_in_process(
-    body: Callable[["World"], Any],
-    info: WorldInfo,
-    config: Mapping[str, Any],
-    world: "World | None" = None,
-    *,
-    job: Job | None = None,
-) -> Any:
-    """Join the other ranks, run body, and turn every outcome into one exit code for all ranks. world: the connection of
-    a process that has already joined. job: a job that SLURM may requeue after a stop."""
+@contextmanager
+def joined_ranks(
+    info: WorldInfo, config: Mapping[str, Any], world: "World | None" = None, *, job: Job | None = None
+) -> Iterator["World"]:
+    """Join the other ranks, run the block, and turn every outcome into one exit code for all ranks. world: the
+    connection of a process that has already joined. job: a job that SLURM may requeue after a stop."""
     joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
@@ -94,9 +87,8 @@ def run_in_process(
             world = world or World(info)
             if info.world_size > 1 and not joined:
                 world = join_world(info, config)
-        result = body(world)
+        yield world
         world.leave()
-        return result
     except ConfigError as error:
         if is_command:
             raise  # reported by the command that was typed
@@ -110,7 +102,7 @@ def run_in_process(
             console.print_message(str(left))
         exit_at_once(left.exit_code)
     except Stopped as stop:
-        assert world is not None  # only body raises Stopped
+        assert world is not None  # only the block raises Stopped
         world.leave()
         # a worker started by spawn.py leaves requeuing to the command that was typed
         here = not info.is_worker and info.rank == 0

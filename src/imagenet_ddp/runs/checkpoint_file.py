@@ -16,7 +16,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.folder import NUM_CHECKPOINTS, disk_errors_as_run_error
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.process_exit import finish_before_exit
@@ -183,14 +183,6 @@ def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
             shutil.copyfile(source, draft)
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
-
-
-def max_new_checkpoints(max_epochs: int | None, *, resumed: bool) -> int:
-    """Return the maximum number of checkpoints on the disk at one time. resumed: do not count those that a resumed run
-    already has."""
-    if resumed:
-        return 2  # the one being written, and the one before the last
-    return NUM_CHECKPOINTS if max_epochs is None or max_epochs < 0 else min(max_epochs, NUM_CHECKPOINTS)
 
 
 def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:

@@ -1,100 +1,121 @@
-"""Find the checkpoint that resume= refers to, and verify that it is undamaged. torch is imported only if one is
-found."""
+"""The checkpoint files of a run: where they are, which is the newest undamaged one, and whether their disk has room.
+torch is imported only to read a file."""
 
-from dataclasses import dataclass
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.folder import finished_epochs, last_checkpoint, previous_checkpoint
 from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.paths import nearest_existing
+from imagenet_ddp.system.text import count_noun, first_line
+
+KEY = "callbacks.checkpoint.dirpath"  # option that puts the files on another disk
 
 
-@dataclass(frozen=True)
-class Resume:
-    """The run that resume= refers to. checkpoint: None for a fresh start. finished_epochs: number of epochs of a
-    finished run; None if the run is unfinished. sentence: a line for the log."""
+class CheckpointStore:
+    """The checkpoint files in one folder. ResumeCheckpoint writes them; every other part asks this class for them.
 
-    folder: Path | None
-    checkpoint: Path | None
-    finished_epochs: int | None
-    sentence: str
-
-
-def find_own(folder: Path) -> Resume | None:
-    """Return the checkpoint in the run folder of a restarted job; None if there is none yet."""
-    return _continue(folder, "Restarted: continuing from", ".") if has_checkpoint(folder) else None
-
-
-def find_resume(option: str, run_dir: Path | None, runs: Path) -> Resume:
-    """Find the checkpoint that resume= refers to. option: a path or auto. run_dir: hydra.run.dir if it was typed. runs:
-    folder of the runs of this name.
-
-    auto refers to the last checkpoint of run_dir if that is given, else to that of the newest unfinished run in `runs`,
-    else to a fresh start. Raises ConfigError if a path refers to no checkpoint, or if all checkpoints are damaged.
+    A run folder leads to its files by its entry `checkpoints`, which is the folder itself, or a link to
+    callbacks.checkpoint.dirpath.
     """
-    if option != "auto":
-        checkpoint, damaged = Path(option), ""
-        if checkpoint.is_dir() and has_checkpoint(checkpoint):
-            checkpoint, damaged = newest_whole(checkpoint)
-        elif not checkpoint.is_file():
-            missing = last_checkpoint(checkpoint) if checkpoint.is_dir() else checkpoint
+
+    FOLDER = "checkpoints"
+    MOST_FILES = 4  # at one time: last, previous and best, and the one being written
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.last = folder / "last.ckpt"
+        self.previous = folder / "previous.ckpt"  # last.ckpt before the current one
+        self.best = folder / "best.ckpt"
+        self.next = folder / ".next.ckpt"  # becomes last.ckpt once it is whole
+
+    @classmethod
+    def of_run(cls, run_dir: Path) -> "CheckpointStore":
+        return cls(run_dir / cls.FOLDER)
+
+    @classmethod
+    def planned(cls, callbacks: Mapping[str, Any], run_dir: Path) -> "CheckpointStore":
+        """Return the store of a run that has not begun. callbacks: the config group."""
+        entries = [entry for entry in callbacks.values() if isinstance(entry, Mapping)]
+        ours = [entry for entry in entries if str(entry.get("_target_")).endswith(".ResumeCheckpoint")]
+        wanted = next((entry["dirpath"] for entry in ours if entry.get("dirpath")), None)
+        return cls(Path(wanted)) if wanted else cls.of_run(run_dir)
+
+    def files(self) -> list[Path]:
+        """Return the files from which the run can be resumed, the preferred one first."""
+        return [path for path in (self.last, self.previous, self.best) if path.is_file()]
+
+    def newest_whole(self) -> tuple[Path, str]:
+        """Return (the first undamaged file, sentences on damaged files before it). Raises ConfigError if all are
+        damaged."""
+        damaged = {}
+        for checkpoint in self.files():
+            if not (reason := damage(checkpoint)):
+                said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
+                return checkpoint, said
+            damaged[checkpoint] = reason
+        listed = ", ".join(f"{path} ({why})" for path, why in damaged.items())
+        raise ConfigError(
+            f"{self.folder.parent} must have an undamaged checkpoint, but these are damaged: {listed}. "
+            "Hint: start the training again in another folder, without resume=."
+        )
+
+    def place(self, wanted: Path) -> None:
+        """Make this folder a link to another one if that is wanted (callbacks.checkpoint.dirpath). Raises ConfigError
+        if the other folder holds the checkpoints of another run."""
+        if wanted.resolve() == self.folder.resolve():
+            return
+        if self.folder.exists() or self.folder.is_symlink():
             raise ConfigError(
-                f"resume={option} must be a checkpoint or a run folder with a checkpoint, but {missing} is not a file. "
-                "Hint: set resume=auto."
+                f"{KEY} must be {self.folder.resolve()}, where this run has its checkpoints, got {wanted}. "
+                f"Hint: leave {KEY} out."
             )
-        else:
-            require_whole(checkpoint, "resume")
-        place = checkpoint.absolute().parent  # may be a link (callbacks.checkpoint.dirpath)
-        folder = place.parent if place.name == "checkpoints" else None
-        finished = finished_epochs(folder) if folder else None
-        return Resume(folder, checkpoint, finished, f"{damaged}Resuming from {checkpoint} (as set by resume=).")
-    if run_dir is not None:
-        if not has_checkpoint(run_dir):
-            return Resume(None, None, None, f"resume=auto: starting a new run, because {run_dir} has no checkpoint.")
-        return _continue(run_dir, "resume=auto: continuing from", " (hydra.run.dir).")
-    candidates = [path for path in (runs.iterdir() if runs.is_dir() else ()) if has_checkpoint(path)]
-    unfinished = [path for path in candidates if finished_epochs(path) is None]
-    if not unfinished:
-        why = "that has a checkpoint is unfinished" if candidates else "has a checkpoint"
-        return Resume(None, None, None, f"resume=auto: starting a new run, because no run in {runs} {why}.")
-    newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in _checkpoints(path)))
-    return _continue(newest, "resume=auto: continuing from", f", the newest unfinished run in {runs}.")
+        if CheckpointStore(wanted).files():
+            raise ConfigError(
+                f"{KEY} must be a folder for this run alone, but {wanted} holds the checkpoints of another. "
+                f"Hint: set ++{KEY} to a new folder."
+            )
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+            self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise ConfigError(f"{KEY}={wanted} cannot be used: {reason}. Hint: leave {KEY} out.") from error
 
+    def require_room(self, checkpoint_bytes: int, max_epochs: int | None, *, resumed: bool) -> None:
+        """Raise ConfigError if the disk has no room for the files of a run. resumed: some are there already."""
+        num_files = 2 if resumed else self.MOST_FILES
+        if not resumed and max_epochs is not None and max_epochs >= 0:
+            num_files = min(max_epochs, num_files)
+        free, needed = self.free_bytes(), checkpoint_bytes * num_files
+        if free < needed:
+            raise ConfigError(
+                f"{self.folder} must have room for {count_noun(num_files, 'checkpoint')}, about "
+                f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or "
+                f"set hydra.run.dir=FOLDER, or ++{KEY}=FOLDER, to a folder on another disk."
+            )
 
-def _continue(folder: Path, before: str, after: str) -> Resume:
-    """Return the newest undamaged checkpoint of a run folder. before, after: text around its path in the sentence."""
-    checkpoint, damaged = newest_whole(folder)
-    return Resume(folder, checkpoint, finished_epochs(folder), f"{damaged}{before} {checkpoint}{after}")
+    def free_bytes(self) -> int:
+        """Return the free bytes of the disk of this folder, which need not exist yet."""
+        return shutil.disk_usage(nearest_existing(self.folder.resolve())).free
 
-
-def has_checkpoint(folder: Path) -> bool:
-    """Return whether a run folder has a checkpoint to resume from."""
-    return bool(_checkpoints(folder))
-
-
-def newest_whole(folder: Path) -> tuple[Path, str]:
-    """Return (the newest undamaged checkpoint of a run folder, sentences on newer but damaged ones). Raises ConfigError
-    if all are damaged."""
-    damaged = {}
-    for checkpoint in _checkpoints(folder):
-        if not (reason := damage(checkpoint)):
-            said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
-            return checkpoint, said
-        damaged[checkpoint] = reason
-    listed = ", ".join(f"{path} ({why})" for path, why in damaged.items())
-    raise ConfigError(
-        f"{folder} must have an undamaged checkpoint, but these are damaged: {listed}. "
-        "Hint: start the training again in another folder, without resume=."
-    )
+    def remove_drafts(self) -> None:
+        """Remove the files that a killed run was still writing: on a full disk, they take the space of the next
+        checkpoint."""
+        for draft in (*self.folder.glob(".*.tmp"), self.next):
+            with suppress(OSError):
+                draft.unlink()
 
 
 def require_whole(checkpoint: Path, key: str) -> None:
     """Raise ConfigError if a checkpoint is damaged. key: the option that names it. Whether the file is a checkpoint at
     all is checked when it is read."""
     if checkpoint.is_file() and begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
-        others = [previous_checkpoint(checkpoint), checkpoint.with_name("last.ckpt"), checkpoint.with_name("best.ckpt")]
-        whole = next((path for path in others if path != checkpoint and path.is_file() and not damage(path)), None)
+        others = CheckpointStore(checkpoint.parent).files()
+        whole = next((path for path in others if path != checkpoint and not damage(path)), None)
         hint = f" Hint: set {key}={whole}." if whole else " Hint: copy the file again from its source."
         raise ConfigError(f"{checkpoint} must be an undamaged checkpoint, but is damaged: {reason}.{hint}")
 
@@ -112,9 +133,3 @@ def damage(path: Path) -> str:
     except Exception:  # the file is undamaged; whether it is a checkpoint is checked when it is read
         return ""
     return ""
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Return those of last.ckpt, previous.ckpt and best.ckpt that exist. A run can be resumed from each of them."""
-    last = last_checkpoint(folder)
-    return [path for path in (last, previous_checkpoint(last), last.with_name("best.ckpt")) if path.is_file()]

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.mapping_file import read_mapping
-from imagenet_ddp.system.text import count_noun
 
-NUM_CHECKPOINTS = 4  # maximum at one time: last.ckpt, previous.ckpt, best.ckpt, and the one being written
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
 
 
@@ -56,7 +55,7 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
 def make_given(folder: Path, *, key: str = "hydra.run.dir", again: bool = False, can_resume: bool = False) -> Path:
     """Make the folder that the key names. again: the job was restarted, so the folder may contain this run. can_resume:
     whether the command has resume=auto. Raises ConfigError if the folder contains another run or cannot be made."""
-    if not again and ((folder / "config.yaml").exists() or (folder / "checkpoints").exists()):
+    if not again and ((folder / "config.yaml").exists() or CheckpointStore.of_run(folder).folder.exists()):
         resume = ", or set resume=auto to continue that run" if can_resume else ""
         raise ConfigError(
             f"{key}={folder} must be a new folder, but holds a run. Hint: set {key} to another folder{resume}."
@@ -99,40 +98,6 @@ def run_group(folder: Path) -> str | None:
     return parent.name if (parent / "sweep.yaml").is_file() else None
 
 
-def last_checkpoint(folder: Path) -> Path:
-    return folder / "checkpoints" / "last.ckpt"
-
-
-def place_checkpoints(run_dir: Path, wanted: Path) -> Path:
-    """Return the folder of a run's checkpoints, `checkpoints` in run_dir. If another folder is wanted
-    (callbacks.checkpoint.dirpath), make that one, and the first a link to it, so that a resume, a requeued job and a
-    report find the files. Raises ConfigError if the folder holds the checkpoints of another run."""
-    own, key = last_checkpoint(run_dir).parent, "callbacks.checkpoint.dirpath"
-    if wanted.resolve() == own.resolve():
-        return own
-    if own.exists() or own.is_symlink():
-        raise ConfigError(
-            f"{key} must be {own.resolve()}, where this run has its checkpoints, got {wanted}. Hint: leave {key} out."
-        )
-    if (wanted / "last.ckpt").exists():
-        raise ConfigError(
-            f"{key} must be a folder for this run alone, but {wanted} holds the checkpoints of another. "
-            f"Hint: set ++{key} to a new folder."
-        )
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        own.symlink_to(wanted.resolve(), target_is_directory=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{key}={wanted} cannot be used: {reason}. Hint: leave {key} out.") from error
-    return own
-
-
-def previous_checkpoint(last: Path) -> Path:
-    """Return the path of previous.ckpt, which is the last.ckpt before the current one."""
-    return last.with_name("previous.ckpt")
-
-
 @contextmanager
 def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator[None]:
     """Turn an OSError that occurs while this file is written, for example because the disk is full, into a RunError
@@ -143,8 +108,8 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
     except Exception as error:
         if (refusal := _refusal(error)) is None:
             raise
-        folder = folder or (path.parent.parent if path.parent.name == "checkpoints" else path.parent)
-        is_saved = last_checkpoint(folder).is_file()
+        folder = folder or (path.parent.parent if path.parent.name == CheckpointStore.FOLDER else path.parent)
+        is_saved = CheckpointStore.of_run(folder).last.is_file()
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."
             f"{' Files saved earlier are intact.' if is_saved else ''} "
@@ -175,17 +140,6 @@ def _refusal(error: BaseException | None) -> OSError | None:
     return error
 
 
-def require_disk_space(folder: Path, checkpoint_bytes: int, num_checkpoints: int) -> None:
-    """Raise ConfigError if the disk has no room for num_checkpoints files of checkpoint_bytes each."""
-    free, needed = shutil.disk_usage(folder).free, checkpoint_bytes * num_checkpoints
-    if free < needed:
-        raise ConfigError(
-            f"{folder} must have room for {count_noun(num_checkpoints, 'checkpoint')}, about "
-            f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or set "
-            "hydra.run.dir=FOLDER to a folder on another disk."
-        )
-
-
 def lock(folder: Path) -> IO[str]:
     """Lock the run folder until the returned file is closed. On a file system without locks, nothing is locked. Also
     remove the files that a killed run was still writing, because on a full disk they would take the space of the next
@@ -206,10 +160,7 @@ def lock(folder: Path) -> IO[str]:
         ) from error
     except OSError:
         return file
-    checkpoints = last_checkpoint(folder).parent
-    for draft in (*checkpoints.glob(".*.tmp"), checkpoints / ".next.ckpt"):
-        with suppress(OSError):
-            draft.unlink()
+    CheckpointStore.of_run(folder).remove_drafts()
     return file
 
 
@@ -234,7 +185,7 @@ def remove_refused(folder: Path, error: BaseException) -> None:
     with suppress(OSError):  # a read-only disk or a mount point; the user is shown `error` itself
         if code == 1 or not folder.is_dir() or is_locked(folder) or (code > 128 and any(folder.glob("logs/*"))):
             return
-        link = last_checkpoint(folder).parent  # of place_checkpoints
+        link = CheckpointStore.of_run(folder).folder
         own = {"logs", ".lock", MADE_FOR, *([link.name] if link.is_symlink() else [])}
         if {path.name for path in folder.iterdir()} <= own:
             if link.is_symlink():

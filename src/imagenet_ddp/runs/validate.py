@@ -10,8 +10,7 @@ from typing import Any
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
-from imagenet_ddp.runs.checkpoints import has_checkpoint
-from imagenet_ddp.runs.folder import last_checkpoint
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import install
 
@@ -150,14 +149,15 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     path, resumes = Path(value), key == "resume"
-    if path.is_file() or (resumes and has_checkpoint(path)):
+    store = CheckpointStore.of_run(path)
+    if path.is_file() or (resumes and store.files()):
         return []
     hint = f"{key}=runs/<name>/<time>{', or resume=auto' if resumes else '/checkpoints/best.ckpt'}"
     what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt" if resumes else "is a folder"
-        names = ("last.ckpt", "best.ckpt") if resumes else ("best.ckpt", "last.ckpt")
-        inside = [folder / name for name in names for folder in (last_checkpoint(path).parent, path)]
+        order = -1 if resumes else 1  # the last one first to resume
+        inside = [each for found in (store, CheckpointStore(path)) for each in (found.best, found.last)[::order]]
         found = (file for file in (*inside, *sorted(path.glob("*.ckpt"))) if file.is_file())
         hint = next((shlex.quote(f"{key}={file}") for file in found), hint)
     elif value.startswith("~"):  # no shell expands ~ after "resume="

@@ -9,6 +9,7 @@ from typing import Any
 
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.export.formats.registry import FORMATS, graph_format
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path, not_writable_reason
 from imagenet_ddp.system.text import install
 
@@ -22,7 +23,7 @@ def export_path(config: Mapping[str, Any]) -> Path:
     if config["out"] is not None:
         return Path(config["out"])
     folder = Path(config["checkpoint"] or "model").parent
-    run_dir = folder.parent if folder.name == "checkpoints" else folder
+    run_dir = folder.parent if folder.name == CheckpointStore.FOLDER else folder
     return run_dir / "export" / f"model{'_int8' if config['int8'] else ''}{FORMATS[config['format']].suffix}"
 
 

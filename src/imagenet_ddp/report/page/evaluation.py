@@ -19,6 +19,7 @@ from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.run import EVALUATION
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.predictions_file import NOT_FINITE
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system import console
@@ -58,7 +59,7 @@ class Predictions:
         if self.evaluations[part]["checkpoint"] is None:
             return None
         path = Path(self.evaluations[part]["checkpoint"])
-        moved = self.folders[part].parent / "checkpoints" / path.name
+        moved = CheckpointStore.of_run(self.folders[part].parent).folder / path.name
         return moved if moved.is_file() and not path.is_file() else path
 
     def model(self, part: int) -> str:
@@ -157,7 +158,7 @@ def join(parts: list[Predictions]) -> Predictions:
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
     """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, run
     evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason)."""
-    checkpoint, folder, reason = run / "checkpoints" / "best.ckpt", run / EVALUATION, ""
+    checkpoint, folder, reason = CheckpointStore.of_run(run).best, run / EVALUATION, ""
     file = folder / "evaluation.json"
     if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
         if is_running:

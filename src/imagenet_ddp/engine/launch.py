@@ -1,0 +1,184 @@
+"""Launch a job: connect its commands, one per node or per rank, let them agree on the job, and start its processes."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.overrides import typed_config
+from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
+from imagenet_ddp.config.section import to_config, to_plain
+from imagenet_ddp.distributed.launchers import slurm_requeue
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
+from imagenet_ddp.engine.job import Job, should_requeue
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs import folder
+from imagenet_ddp.system import console
+from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.text import count_noun
+
+if TYPE_CHECKING:
+    from imagenet_ddp.distributed.join import Rendezvous
+
+T = TypeVar("T")
+
+LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
+
+
+def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
+    """Return information about the launcher that started this command. A job of a sweep detects its launcher on the
+    machine where the job runs."""
+    found = request.launch_infos[0]
+    if found is None:
+        found = detect(_typed(request), environ, verb=request.verb, typed=request.typed)
+    return with_known_host(found, environ)
+
+
+def _typed(request: parse.Request) -> CommonConfig:
+    return typed_config(request.configs[0], COMMANDS[request.verb], partial=True)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """This command among the commands of its job. rendezvous: None if it is the only one."""
+
+    info: LaunchInfo
+    rendezvous: "Rendezvous | None" = None
+
+    @classmethod
+    def join(cls, request: parse.Request, info: LaunchInfo) -> "Launch":
+        """Wait for the other commands of this job, and compare their options. Raises ConfigError if they differ."""
+        if info.standalone or (info.world_info is not None and info.world_info.world_size == 1):
+            return cls(info)
+        # this package reports a rank that ends; torch's C++ code would also print a stack trace
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        from imagenet_ddp.distributed import devices, join
+        from imagenet_ddp.distributed.meet import SharedError
+
+        config, place = _typed(request), info.world_info
+        speaks = place is None or place.local_rank == 0 or info.manual  # else this machine's first rank reports
+        try:
+            _expect_backend(config)
+            num_local = 1 if place else devices.num_local_processes(config)
+        except ConfigError as error:
+            if not speaks:
+                sys.exit(2)
+            raise parse.NotMetError(error.mistakes, request) from error
+        try:
+            return cls(info, join.join_commands(info, config, num_local, config.cluster.timeout_s))
+        except SharedError:
+            if not speaks:
+                sys.exit(2)
+            raise
+
+    @property
+    def num_local(self) -> int | None:
+        """The number of processes that this node has announced to the others; None if nothing was announced."""
+        met = self.rendezvous
+        return met.world_info.local_world_size if met and met.starts_workers else None
+
+    def agree(self, decide: Callable[[], Job], verb: str) -> Job:
+        """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
+        clocks differ, and continue from the same checkpoint."""
+        if self.rendezvous is None:
+            return decide()
+        from imagenet_ddp.distributed.join import share_file
+        from imagenet_ddp.distributed.meet import SharedError
+
+        meeting = self.rendezvous.meeting
+        try:
+            if meeting.number == 0:
+                job = decide()
+                job = replace(job, run_dir=job.run_dir.resolve())
+                run_dir = {"run_dir": str(job.run_dir), "relative": os.path.relpath(job.run_dir)}
+                meeting.broadcast("job", {**vars(job), **run_dir, "config": to_plain(job.config), "checkpoint": None})
+                share_file(meeting, job.checkpoint)
+                return job
+            content = meeting.broadcast("job")
+            relative, run_dir = content.pop("relative"), Path(content["run_dir"])
+            job = Job(**{**content, "config": to_config(content["config"], COMMANDS[verb])})
+            checkpoint = share_file(meeting, None)
+            if meeting.members[0]["machine"] != meeting.members[meeting.number]["machine"]:
+                run_dir = folder.make_elsewhere(run_dir, relative)
+        except ConfigError as error:
+            if not isinstance(error, SharedError):
+                meeting.abort(error)
+            raise
+        return replace(job, run_dir=run_dir, checkpoint=checkpoint, messages=tuple(job.messages))
+
+    def run(
+        self, task: Callable[[WorldInfo, Any], T], payload: Any, config: CommonConfig, *, own_processes: bool = False
+    ) -> T:
+        """Call task(world_info, payload) in every process of this node. own_processes: start a separate process even if
+        there is only one."""
+        met = self.rendezvous
+        if self.info.world_info is not None:
+            return task(met.world_info if met else self.info.world_info, payload)
+        from imagenet_ddp.distributed import devices
+
+        num_local = devices.num_local_processes(config)
+        if met is None and num_local == 1 and not own_processes:
+            return task(WorldInfo(), payload)
+        if num_local > 1:
+            _expect_backend(config)
+            _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
+        first = met.world_info if met else None
+        if met is not None and first is not None and first.node_rank > 0:
+            _show_place(first, num_local, met.meeting.members[0]["host"])
+        workers, done = Workers(task, (payload,), num_local, first, config.cluster.timeout_s), False
+        try:
+            result = workers.run()
+            done = True
+            return result
+        except WorkersFailedError as error:
+            here = first is None or first.node_rank == 0
+            if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
+                error.is_requeued = slurm_requeue.requeue_and_print(os.environ)  # all workers have saved
+            if met is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
+                who = met.meeting.name(met.meeting.number)
+                reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
+                met.abort(error.exit_code, f"{reason}. Hint: read that node's messages.")
+            raise
+        finally:
+            if met is not None:
+                met.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+
+    def leave(self) -> None:
+        """Leave the other commands of a job that needs no processes."""
+        if self.rendezvous is not None:
+            self.rendezvous.leave()
+
+
+def _expect_backend(config: CommonConfig) -> None:
+    """Check once that several processes can train on this machine, because otherwise each of them would fail
+    separately. Raises ConfigError."""
+    from imagenet_ddp.distributed import devices
+    from imagenet_ddp.distributed.strategies import process_group
+
+    kind, sync = devices.device_type(config.trainer.accelerator), config.trainer.sync_batchnorm
+    if wrong := process_group.validate(config.strategy, kind, sync_batchnorm=sync):
+        raise ConfigError(wrong)
+
+
+def _warn_of_few_cores(num_local: int, device_type: str) -> None:
+    if device_type == "cpu" and num_local > (cores := num_cores()):
+        console.print_message(
+            f"{num_local} processes share {count_noun(cores, 'CPU core')}: they wait for each other in every step, and "
+            f"need {num_local} times the memory of one. Hint: set trainer.devices={cores}.",
+            sys.stdout,
+        )
+
+
+def _show_place(first: WorldInfo, num_local: int, host: str) -> None:
+    last = first.rank + num_local - 1
+    ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
+    console.print_message(
+        f"Node {first.node_rank} of {first.num_nodes} runs {ranks}. The rendezvous is at {first.address}:{first.port}. "
+        f"Node 0 ({host}) shows the run.",
+        sys.stdout,
+    )

@@ -1,0 +1,236 @@
+"""Which run a command continues, and what may differ from it."""
+
+import json
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import PROBES, SMALL, Run, clean_environ, small_run, write_images
+from helpers import logged
+from omegaconf import OmegaConf
+from test_train import probe, start, wait_for
+
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import to_config
+from imagenet_ddp.distributed.launchers.detect import RESTART_COUNT
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.engine import resume
+from imagenet_ddp.engine.job import Job, should_requeue
+from imagenet_ddp.engine.resume import Earlier
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.checkpoints import CheckpointStore
+
+TRAINER = {"max_epochs": 2, "max_steps": -1, "max_time": None}
+
+
+def saved(folder: Path, age: int, epochs: int | None) -> Path:
+    """Make a run folder with a checkpoint. epochs: None: not finished. Higher age: older."""
+    checkpoint = CheckpointStore.of_run(folder).last
+    checkpoint.parent.mkdir(parents=True)
+    torch.save({"age": age}, checkpoint)
+    os.utime(checkpoint, (1_000_000 - age, 1_000_000 - age))
+    if epochs is not None:
+        (folder / "summary.json").write_text(json.dumps({"finished": True, "epochs": epochs, "steps": 5}))
+    return checkpoint
+
+
+def find(wanted: Path, option: Path | str | None, *, typed: bool = False, again: bool = False) -> Earlier:
+    request: Any = SimpleNamespace(
+        configs=[OmegaConf.create({"resume": option and str(option)})], again=again,
+        hydra=OmegaConf.create({"run": {"dir": str(wanted)}}), typed=[f"hydra.run.dir={wanted}"] if typed else [],
+    )  # fmt: skip
+    return resume.find(request, {}, None)
+
+
+def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
+    runs, wanted = tmp_path / "runs/n", tmp_path / "runs/n/new"
+    assert "no run in" in find(wanted, "auto").sentence
+    done = saved(runs / "a", 1, 3)
+    assert "that has a checkpoint is unfinished" in find(wanted, "auto").sentence
+    saved(runs / "b", 30, None)
+    newer = saved(runs / "c", 20, None)
+    found = find(wanted, "auto")
+    assert (found.run_dir, found.checkpoint) == (runs / "c", newer)
+    assert "the newest unfinished run" in found.sentence
+    assert find(runs / "a", "auto", typed=True).checkpoint == done
+    assert find(tmp_path / "new", "auto", typed=True).checkpoint is None
+
+
+def test_a_restarted_job_and_a_path(tmp_path: Path) -> None:
+    assert find(tmp_path / "r", None, typed=True, again=True) == Earlier()
+    last = saved(tmp_path / "r", 0, None)
+    found = find(tmp_path / "r", None, typed=True, again=True)
+    assert found == Earlier(tmp_path / "r", last, f"Restarted: continuing from {last}.")
+    for asked in (tmp_path / "r", last):
+        found = find(tmp_path / "new", asked)
+        assert (found.run_dir, found.checkpoint) == (tmp_path / "r", last)
+    with pytest.raises(ConfigError, match="is not a file"):
+        find(tmp_path / "new", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("now", "steps", "finished"),
+    [({}, -1, True), ({"max_epochs": 3}, -1, False), ({"max_epochs": 9}, 5, True), ({"max_time": "1:0"}, -1, True)],
+)
+def test_a_finished_run_is_prolonged_by_what_ends_it(
+    now: dict[str, Any], steps: int, finished: bool, tmp_path: Path
+) -> None:
+    """max_epochs=9 is that of a run which max_steps=5 has ended."""
+    saved(tmp_path, 0, 2)
+    trainer = {**TRAINER, "max_steps": steps, **now}
+    config = to_config({"trainer": trainer}, CommonConfig)
+    before = trainer if steps == 5 else TRAINER
+    changed = resume.changes({"trainer": before}, {"trainer": trainer})
+    assert resume.is_finished(tmp_path, config.trainer, changed) == finished
+    if finished:
+        assert f"{tmp_path} is finished: 2 epochs of" in resume.finished_sentence(tmp_path, config)
+    (tmp_path / "summary.json").unlink()
+    assert not resume.is_finished(tmp_path, config.trainer, changed)
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "devices", "nodes_here", "num_local", "said"),
+    [
+        ("auto", "auto", 1, None, None),
+        ("auto", 2, 1, None, None),  # one node starts what the run had
+        (2, 2, 2, 2, None),
+        (2, 2, 1, None, "with trainer.num_nodes=2, but this command has 1 node. Hint: set trainer.num"),
+        (2, 2, 2, 1, "with trainer.devices=2, but each node has 1 device. Hint: set trainer.devices="),
+    ],
+)
+def test_a_resumed_run_meets_with_the_world_it_had(
+    num_nodes: object, devices: object, nodes_here: int, num_local: int | None, said: str | None
+) -> None:
+    trainer, info = {"num_nodes": num_nodes, "devices": devices}, LaunchInfo(num_nodes=nodes_here)
+    if said is None:
+        return resume.refuse_other_world(trainer, Path("last.ckpt"), info, num_local)
+    with pytest.raises(ConfigError, match=said):
+        resume.refuse_other_world(trainer, Path("last.ckpt"), info, num_local)
+
+
+def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
+    job = Job(to_config({"cluster": {"requeue": True}}, CommonConfig), tmp_path)
+    environ = {"SLURM_JOB_ID": "7"}
+    assert not should_requeue(job, signal.SIGUSR2, environ)  # it would start over
+    store = CheckpointStore.of_run(tmp_path)
+    store.place(tmp_path / "disk")
+    store.last.touch()
+    assert should_requeue(job, signal.SIGUSR2, environ)
+    assert not should_requeue(job, signal.SIGTERM, environ)
+    assert not should_requeue(job, signal.SIGUSR2, {})
+    off = to_config({"cluster": {"requeue": False}}, CommonConfig)
+    assert not should_requeue(replace(job, config=off), signal.SIGUSR2, environ)
+
+
+# ---- checkpoints on another disk -----------------------------------------------------------------------------------
+
+
+def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, tree: Path, tmp_path: Path) -> None:
+    """SIGKILL, then resume=auto; a launcher's restart; evaluate and export of the run folder; a second run in the same
+    place is refused."""
+    where, done = "+callbacks.checkpoint.dirpath=disk/mine", tmp_path / "disk/mine"
+    options = [*SMALL, f"data.root={tree}", "name=n", where]
+    process = start(tmp_path, *options, "trainer.max_epochs=99", *probe(tmp_path / "seen", slow_s=0.05))
+    wait_for(lambda: (done / "previous.ckpt").exists())
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    (folder,) = (tmp_path / "runs/n").iterdir()
+    assert (folder / "checkpoints").resolve() == done
+    epoch = torch.load(done / "last.ckpt", weights_only=True)["epoch"]
+
+    more = [*options, "++callbacks.probe=null", f"trainer.max_epochs={epoch + 2}"]
+    again = run("train", *more, "resume=auto", PYTHONPATH=PROBES)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"resume=auto: continuing from {Path('runs/n', folder.name)}/checkpoints/last.ckpt" in again.stdout
+    assert torch.load(done / "last.ckpt", weights_only=True)["epoch"] == epoch + 1
+
+    more[-1] = f"trainer.max_epochs={epoch + 3}"
+    again = run("train", *more, f"hydra.run.dir={folder}", **clean_environ(**{RESTART_COUNT: "1"}))
+    assert again.returncode == 0 and "Restarted: continuing from" in again.stdout, again.stdout + again.stderr
+    assert {path.name for path in done.iterdir()} == {"last.ckpt", "previous.ckpt", "best.ckpt"}
+
+    best = f"checkpoint={folder}/checkpoints/best.ckpt"
+    for verb, written in (("evaluate", None), ("export", folder / "export/model.safetensors")):
+        out = run(verb, best, *(["format=safetensors", "card=false"] if written else ["hydra.run.dir=e"]))
+        assert out.returncode == 0, out.stdout + out.stderr
+        assert written is None or written.is_file()
+    asked = run("evaluate", f"checkpoint={folder}")
+    assert asked.returncode == 2 and best in asked.stderr, "the hint can be typed"
+
+    moved = run("train", f"resume={folder}", "++callbacks.checkpoint.dirpath=disk/other", "trainer.max_epochs=999")
+    assert moved.returncode == 2 and "Hint: leave callbacks.checkpoint.dirpath out." in moved.stderr
+    other = run("train", *options, "hydra.run.dir=runs/n/other")
+    assert other.returncode == 2 and "disk/mine holds the checkpoints of another" in other.stderr
+    assert not (tmp_path / "runs/n/other").exists()
+
+
+# A net without batch norm and without randomness: its weights do not depend on how an update's images are split.
+PLAIN = (*small_run("model.name=squeezenet1_1", "+model.args.dropout=0"), "trainer.max_epochs=3", "logger=csv",
+         "trainer.log_every_n_steps=1", "optim.lr=0.05", "allow_targets=[probe]",
+         "+callbacks.probe._target_=probe.Probe")  # fmt: skip
+
+
+def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> None:
+    """2 ranks, then 1, then 2 again, each stopped within an epoch: as if 2 ranks had trained without a stop."""
+    write_images(tmp_path / "images/train", {"cat": 20, "dog": 12})
+    write_images(tmp_path / "images/val", {"cat": 5, "dog": 4})
+    options = [*PLAIN, f"data.root={tmp_path}/images"]
+
+    def train(*more: str, code: int = 0) -> str:
+        done = run("train", *options, *more, PYTHONPATH=PROBES)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    train("trainer.devices=2", "hydra.run.dir=whole", "+callbacks.probe.folder=p0")
+    again = ["hydra.run.dir=r", "resume=auto", "+callbacks.probe.what=signal"]
+    train(*again, "trainer.devices=2", "+callbacks.probe.folder=p1", "+callbacks.probe.step=2", code=143)
+    # 4 forwards to the end of the first epoch; the second is left after 4, where the update is complete
+    out = train(*again, "trainer.devices=1", "+callbacks.probe.folder=p2", "+callbacks.probe.step=7", code=143)
+    assert "Batch: 4 per device × 1 device × 1 node × 2 accumulation = 8 images per step." in out
+    assert "Reason for this batch: it keeps the 8 images per step from before the resume." in out
+    out = train(*again, "trainer.devices=2", "+callbacks.probe.folder=p3")
+    assert "Batch: 4 per device × 2 devices × 1 node × 1 accumulation = 8 images per step." in out
+    assert "This batch" not in out
+
+    counts: dict[int, Counter[int]] = {epoch: Counter() for epoch in range(3)}
+    for path in tmp_path.glob("p[123]/seen*.jsonl"):
+        for line in path.read_text().splitlines():
+            epoch, _, images = json.loads(line)
+            counts[epoch].update(images)
+    assert counts == {epoch: Counter(range(32)) for epoch in range(3)}
+    whole, parts = (
+        torch.load(tmp_path / f"{name}/checkpoints/last.ckpt", weights_only=True) for name in ("whole", "r")
+    )
+    assert whole["global_step"] == parts["global_step"] == 12
+    for name, weights in whole["state_dict"].items():
+        torch.testing.assert_close(parts["state_dict"][name], weights, rtol=0, atol=1e-5)
+    rates = [dict(logged.of_csv(tmp_path / name)["lr"]) for name in ("whole", "r")]
+    assert rates[0] == pytest.approx(rates[1])
+    assert len(rates[0]) == 12
+    told = json.loads((tmp_path / "r/summary.json").read_text())
+    assert told["global_batch_size"] == 8
+    assert told["plan"]["batch"]["value"] == {"images_per_device": 4, "accumulation": 1}
+
+    # what the command sets differently, it gets
+    more = [
+        "resume=r",
+        "trainer.max_epochs=4",
+        "+callbacks.probe.step=99",
+        "trainer.devices=1",
+        "data.batch_size=2",
+        "+callbacks.probe.folder=p4",
+    ]
+    assert "The batch changed from 8 to 2 images per step (as set)" in train(*more)
+
+    parts["callbacks"]["History"] = {"other": 1}
+    torch.save(parts, tmp_path / "other.ckpt")
+    done = run("train", "resume=other.ckpt", "trainer.max_epochs=9", "callbacks=default", PYTHONPATH=PROBES)
+    assert done.returncode == 2
+    assert "other.ckpt must be a checkpoint that this run can continue from, but" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr and "KeyError, 'rows'" in done.stderr
