@@ -65,7 +65,8 @@ def test_who_waits_for_which_processes_is_said(said: list[str]):
             time.sleep(0.02)
         yield 1
 
-    watch = StallWatchdog(processes(100, 101), LOCATION, "Rank 1", said.append)
+    loader = processes(100, 101)  # the watchdog refers to it weakly
+    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append)
     assert list(watch.watch(batches)) == [0, 1]
     assert said[0].startswith("Rank 1 has waited 0")
     assert said[0].partition(" s for ")[2] == (
