@@ -105,7 +105,7 @@ def _of_weights(config: Mapping[str, Any], found: Weights) -> TrainedModel:
         classes, labels = list(known), list(known.values())
     notes = [sentence, *facts.lines(config["data"])]
     if not has_names:
-        notes.append(f"{found.origin} does not name its {num_classes} classes: they are numbered from 0.")
+        notes.append(f"{found.origin} does not name its {num_classes} classes: predict and export number them from 0.")
     what = f"{num_classes:,} classes"
     return TrainedModel(found.origin, what, net.state_dict(), classes, labels, has_names=has_names, notes=tuple(notes))
 

@@ -9,16 +9,8 @@ import torchmetrics.classification as tm
 from torch import Tensor
 from torchmetrics import Metric
 
-# Each metric is called with (predictions, targets). macro is the mean over the classes that occur as label or
-# prediction.
-FURTHER: dict[str, tuple[type[Metric], dict[str, Any]]] = {
-    "f1": (tm.MulticlassF1Score, {"average": "macro"}),
-    "precision": (tm.MulticlassPrecision, {"average": "macro"}),
-    "recall": (tm.MulticlassRecall, {"average": "macro"}),
-    "per_class": (tm.MulticlassAccuracy, {"average": "none"}),
-    "cohen_kappa": (tm.MulticlassCohenKappa, {}),
-    "matthews": (tm.MulticlassMatthewsCorrCoef, {}),
-}
+from imagenet_ddp.config.schema.commands import METRICS
+
 MAX_AUROC_CLASSES = 1000  # AUROC keeps all scores in memory: 0.2 GB for ImageNet's validation images
 
 
@@ -108,7 +100,8 @@ def further_metrics(
         if name == "auroc":
             found[name] = _auroc(scores, target, num_images)
             continue
-        kind, arguments = FURTHER[name]
+        kind_name, arguments = METRICS[name]
+        kind: Any = getattr(tm, kind_name)
         if not has_none.any():
             value = kind(num_classes=num_classes, **arguments)(predicted, target)
         elif "average" not in arguments:
@@ -116,7 +109,7 @@ def further_metrics(
         else:
             value = kind(num_classes=num_classes + 1, average="none")(with_none, target)[:num_classes]
             value = value[occurs].mean() if arguments["average"] == "macro" else value
-        if name == "per_class":
+        if arguments.get("average") == "none":
             shares: list[float] = value.tolist()  # pyright: ignore[reportUnknownMemberType]
             found[name] = [each if count else None for each, count in zip(shares, num_images, strict=True)]
         else:

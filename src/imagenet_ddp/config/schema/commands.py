@@ -29,7 +29,17 @@ _SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-0
 _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
 _CHECKPOINT = "Checkpoint written by train, or weights of another program, with model.name; null: model.weights."
-METRICS = ("f1", "precision", "recall", "per_class", "auroc", "cohen_kappa", "matthews")  # of models/metrics.py
+# Further metrics of evaluate: name -> (class of torchmetrics.classification, its arguments). macro is the mean over the
+# classes that occur as label or prediction. auroc is computed for each class in models/metrics.py.
+METRICS: dict[str, tuple[str, dict[str, str]]] = {
+    "f1": ("MulticlassF1Score", {"average": "macro"}),
+    "precision": ("MulticlassPrecision", {"average": "macro"}),
+    "recall": ("MulticlassRecall", {"average": "macro"}),
+    "per_class": ("MulticlassAccuracy", {"average": "none"}),
+    "auroc": ("BinaryAUROC", {}),
+    "cohen_kappa": ("MulticlassCohenKappa", {}),
+    "matthews": ("MulticlassMatthewsCorrCoef", {}),
+}
 
 
 @dataclass
