@@ -157,6 +157,7 @@ class Meeting:
         if self.number > 0:
             self.wait(lambda: self.store.check([f"{key}/verdict"]), timeout_s + GRACE_S, lambda: [0], key)
             return []
+        values: list[Any] = []
         missing = lambda: [n for n in range(self.size) if not self.store.check([keys[n]])]  # noqa: E731
         try:
             self.wait(lambda: self.store.add(f"{key}/count", 0) >= self.size, timeout_s, missing, key)
