@@ -544,7 +544,6 @@ def _templates(name: str) -> list[tuple[str, re.Pattern[str]]]:
 
 # Hints that no line here can bring up: what they need.
 ELSEWHERE = {
-    "distributed/validate.py": ("srun without --gpu",),  # SLURM's variables: tests/distributed/test_validate.py
     "distributed/network/nccl.py": ("export", "once it works"),  # notes of doctor, which refuse nothing
     # a net of one's own, and a machine without timm: tests/models/test_validate.py
     "models/validate.py": ("model.weights=PATH", "model.args.", "run `", "schedule.milestones instead"),

@@ -12,7 +12,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason, query_gpus
+from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -46,7 +46,6 @@ def validate(
     errors += _cpu(config, environ)
     if verb != "evaluate":
         errors += _cpu_precision(config)
-    errors += _gpus_of_other_jobs(config["trainer"], environ)
     if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors, None  # the number of processes depends on these values
     try:
@@ -166,29 +165,6 @@ def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
     return [
         f"trainer.precision must be 32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, because "
         f"gradients in bf16 may be wrong at that size, got {precision}. Hint: set trainer.precision=32-true."
-    ]
-
-
-def _gpus_of_other_jobs(trainer: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Return an error if it is unknown which GPUs of a shared node belong to this job.
-
-    srun --gpu-bind=none (SLURM 22.05, several tasks) removes CUDA_VISIBLE_DEVICES. Unless SLURM also hides the devices
-    themselves, a task would then use the first GPUs of the node, even if they belong to another job.
-    """
-    num_own = environ.get("SLURM_GPUS_ON_NODE", "")
-    if (
-        not slurm.in_step(environ)
-        or not num_own.isdecimal()
-        or "CUDA_VISIBLE_DEVICES" in environ
-        or no_gpu_reason(trainer)
-    ):
-        return []
-    num_present = len(query_gpus())
-    if num_present <= int(num_own):
-        return []
-    return [
-        f"this job has {num_own} of the node's {num_present} GPUs (SLURM_GPUS_ON_NODE), but CUDA_VISIBLE_DEVICES "
-        "is not set, and the first GPUs may belong to another job. Hint: use srun without --gpu-bind."
     ]
 
 

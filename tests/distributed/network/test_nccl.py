@@ -94,17 +94,13 @@ def test_every_preset_is_tested():
             {"NCCL_DEBUG": "LOUD"},
             "NCCL_DEBUG must be VERSION, WARN, INFO, TRACE or null, got LOUD. Hint: set nccl.env.NCCL_",
         ),
-        ({"TORCH_NCCL_ASYNC_ERROR_HANDLING": 4}, "HANDLING must be 0, 1, 2, 3 or null, got 4."),
         (
             {"GLOO_SOCKET_IFNAME": "^lo"},
             "must be whole interface names such as eth0 or eth0,eth1 or null, got ^lo.",
         ),
-        ({"GLOO_SOCKET_IFNAME": "lo, eth0"}, "got lo, eth0."),
         ({"NCCL_SOCKET_IFNAME": ""}, "must be text such as eth0, =eth0,eth1 or ^lo,docker or null, got empty."),
-        ({"NCCL_SOCKET_FAMILY": "IPv4"}, "must be AF_INET, AF_INET6 or null, got IPv4."),
         ({"NCCL_NTHREADS": [64]}, "got [64]. Hint: set nccl.env.NCCL_NTHREADS=1."),
         ({"NCCL_SOCKET_IFNAM": "lo"}, "is not a known variable. Hint: did you mean nccl.env.NCCL_SOCKET_IFNAME?"),
-        ({"GLOO_SOCKET_IFACE": "lo"}, "did you mean nccl.env.GLOO_SOCKET_IFNAME?"),
         ({"nccl_debug": "INFO"}, "nccl.env.nccl_debug must be a variable of NCCL, Gloo or libfabric (NCCL_..., "),
         ({"LD_PRELOAD": "x"}, "Hint: leave this key out, and export the variable instead."),
     ],
@@ -129,7 +125,6 @@ def test_the_page_explains_the_names_whose_spelling_is_checked():
             {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCHELASTIC_RUN_ID": "none"},
             "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         ),
-        ({"GLOO_SOCKET_IFNAME": "ens3"}, {"GLOO_SOCKET_IFNAME": "ens3f1"}, "GLOO_SOCKET_IFNAME"),
     ],
 )
 def test_a_conflict_is_named_and_nothing_overridden(
@@ -145,9 +140,7 @@ def test_a_conflict_is_named_and_nothing_overridden(
 @pytest.mark.parametrize(
     ("env", "environ"),
     [
-        ({"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "info"}),
         ({"NCCL_P2P_DISABLE": True}, {"NCCL_P2P_DISABLE": "1"}),
-        ({"FI_EFA_USE_DEVICE_RDMA": True}, {"FI_EFA_USE_DEVICE_RDMA": "yes"}),
         ({"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": ""}),
         # torchrun gives its workers a 1 that nobody typed.
         (
@@ -186,22 +179,13 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
             "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (used to reach other machines).",
         ),
         ("GLOO", "ens", None, "the whole name of an interface"),  # Gloo takes no prefix
-        ("GLOO", "=ens3", None, "the whole name of an interface"),
         ("GLOO", "ens3,typo", None, "got ens3,typo, where typo is missing."),
-        ("GLOO", "ens3, lo", None, "got ens3, lo, where  lo is missing"),
-        ("GLOO", "bare0", None, "got bare0."),
         ("GLOO", "down0", None, "got down0, where down0 is down."),
         ("GLOO", "lo", MASTER, "other machines can reach, because the rendezvous address is 10.1.1.9, got lo."),
-        ("GLOO", "ens3,lo", MASTER, "got ens3,lo, which matches lo first"),
         ("NCCL", "=ens", None, "must match an interface"),
-        ("NCCL", "bare0", None, "must match an interface"),
-        ("NCCL", "down0", None, "must match an interface"),
         ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves no interface."),
-        ("NCCL", "=lo", MASTER, "got =lo. Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3 "),
         ("NCCL", "^docker", MASTER, "got ^docker, which matches lo first."),
-        ("NCCL", "^docker", "node-a", "because the rendezvous address is node-a"),
         ("NCCL", "^docker", "node-z", "(used to reach other machines; on this machine, node-z is a loopback address)"),
-        ("NCCL", "typo", "10.9.9.9", "or set NCCL_SOCKET_IFNAME=ens3 (used to reach other machines)"),
     ],
 )
 def test_a_name_that_cannot_work(machine: None, variable: str, value: str, address: str | None, said: str):
@@ -213,16 +197,10 @@ def test_a_name_that_cannot_work(machine: None, variable: str, value: str, addre
     ("variable", "value", "address"),
     [
         ("GLOO", "ens3", MASTER),
-        ("GLOO", "ens3,ens3f1", MASTER),
-        ("GLOO", "lo", None),
         ("GLOO", "lo", "127.0.0.1"),
-        ("GLOO", "lo", "localhost"),
-        ("GLOO", "", MASTER),
         ("NCCL", "ens", MASTER),
         ("NCCL", "=ens3,typo", MASTER),  # one list for machines whose cards are named differently
         ("NCCL", "^lo,docker", MASTER),
-        ("NCCL", "^docker", None),
-        ("NCCL", "=lo", "::1"),
     ],
 )
 def test_a_name_that_works(machine: None, variable: str, value: str, address: str | None):

@@ -42,16 +42,15 @@ def images_of(num_images: int, seed: int = 0) -> Tensor:
 
 
 def record(net: nn.Module) -> list[int]:
-    """The list gets the number of images of each call, by whichever thread, in order of size where threads race."""
+    """The list gets the number of images of each call, by whichever thread."""
     sizes: list[int] = []
     net.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
     return sizes
 
 
 def calls(replicas: Replicas, num_images: int) -> list[int]:
-    """Images per call of one forward whose replicas take turns."""
+    """Images per call of one forward."""
     sizes = record(replicas.net)
-    replicas._draws = {True: True, False: True}
     replicas(images_of(num_images))
     return sizes
 
@@ -158,21 +157,6 @@ def test_autocast_reaches_the_threads(dtype: torch.dtype | None):
     assert {call[1:] for call in net.calls} == {(logits.dtype, True, False)}
     assert threading.get_ident() not in {call[0] for call in net.calls}
     assert not torch.is_autocast_enabled("cpu")
-
-
-def test_replicas_are_called_at_the_same_time():
-    """Each waits for the others: one after the other would never end."""
-    meeting = threading.Barrier(3)
-    net = make_net().eval()
-    replicas = replicas_of(net, 3)
-    replicas(images_of(6))
-
-    def wait(module: nn.Module, args: tuple[Tensor]) -> None:
-        meeting.wait(timeout=20)
-
-    net.register_forward_pre_hook(wait)
-    replicas(images_of(6))
-    assert not meeting.broken
 
 
 @pytest.mark.parametrize("bad", [[1], [2], [1, 2], [0, 1, 2]])

@@ -57,18 +57,16 @@ class DataParallelStrategy(SingleDeviceStrategy):
 
 
 class Replicas:
-    """Call the net on all devices at once.
+    """Call the net on all devices.
 
-    Random numbers (dropout): each GPU has its own generator, which each forward pass seeds from the CPU's generator, so
-    that a resumed run draws the same numbers. CPU threads share one generator, and the order in which they draw is not
-    fixed. Therefore, the first forward pass calls the replicas one after the other, and so does each forward pass that
-    follows a forward pass in which random numbers were drawn.
+    GPUs compute at once. Each has its own generator of random numbers (dropout), which each forward pass seeds from the
+    CPU's generator, so that a resumed run draws the same numbers. CPU threads share one generator and the cores, so
+    their replicas are called one after the other.
     """
 
     def __init__(self, net: nn.Module, devices: list[torch.device], first: int | None = None, full: int = 1):
         """Prepare to call the net on these devices. first, full: as in `split_batch`."""
         self.net, self.devices, self._first, self._full = net, devices, first, full
-        self._draws = {True: True, False: True}  # in training mode or not -> whether a pass draws random numbers
 
     def sizes(self, num_images: int) -> list[int]:
         """Return the number of images per device."""
@@ -83,14 +81,9 @@ class Replicas:
         parts = images.split([sizes[device] for device in called])
         parts = [part.to(self.devices[device], non_blocking=True) for part, device in zip(parts, called, strict=True)]
         root = self.devices[0]
-        if root.type == "cpu":
-            before = torch.default_generator.get_state()
-            outputs = self._apply(called, replicas, parts, in_turn=self._draws[self.net.training])
-            self._draws[self.net.training] = not torch.equal(before, torch.default_generator.get_state())
-        else:
-            if self.net.training:
-                self._seed_gpus()
-            outputs = self._apply(called, replicas, parts, in_turn=False)
+        if root.type != "cpu" and self.net.training:
+            self._seed_gpus()
+        outputs = self._apply(called, replicas, parts)
         if called[0] != 0 and self.net.training:
             with torch.no_grad():
                 for kept, updated in zip(self.net.buffers(), replicas[0].buffers(), strict=True):
@@ -113,7 +106,7 @@ class Replicas:
         for device, seed in list(zip(self.devices, seeds, strict=True))[1:]:
             torch.cuda.default_generators[device.index].manual_seed(seed)
 
-    def _apply(self, called: list[int], replicas: list[nn.Module], parts: list[Tensor], *, in_turn: bool) -> list[Any]:
+    def _apply(self, called: list[int], replicas: list[nn.Module], parts: list[Tensor]) -> list[Any]:
         """Return one output per replica. Raises a replica's exception with a note that names the replica."""
         outputs: list[Any] = [None] * len(called)
         errors: dict[int, Exception] = {}
@@ -132,7 +125,7 @@ class Replicas:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(len(called))]
         for thread in threads:
             thread.start()
-            if in_turn:
+            if contexts[0].device.type == "cpu":
                 thread.join()
         for thread in threads:
             thread.join()
