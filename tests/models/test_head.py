@@ -11,7 +11,7 @@ from imagenet_ddp.config.schema.learning import LossConfig, ModelConfig
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.losses import Loss
-from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+from imagenet_ddp.models.pretrained import find_weights, load_weights_into
 
 OLD, NEW, BATCH = 12, 7, 4
 # A small net of each family, by image size. The first two lines are quick. RepVGG and ReXNet are left out, because
@@ -45,7 +45,7 @@ def fine_tuned(library: str, name: str, size: int, folder: Path) -> tuple[torch.
     model = ModelConfig(name=name, library=library)
     torch.save(create_model(model, OLD, 1, size).state_dict(), folder / "weights.pt")
     net = create_model(model, NEW, 2, size)
-    weights = read_weights("model.weights", str(folder / "weights.pt"), library, name)
+    weights = find_weights("model.weights", str(folder / "weights.pt"), library, name)
     sentence, head_fits = load_weights_into(net, weights, head_names(net, NEW), [*"abcdefg"])
     assert not head_fits
     return net, sentence

@@ -17,7 +17,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+from imagenet_ddp.models.pretrained import find_weights, load_weights_into
 
 NAME = "shufflenet_v2_x0_5"
 
@@ -76,7 +76,7 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
     else:
         torch.save(stored, tmp_path / name)
     other = create_model(NAME, 6, seed=2)
-    weights = read_weights("model.weights", str(tmp_path / name), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / name), "torchvision", NAME)
     sentence, head_fits = load_weights_into(other, weights, ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
     assert head_fits and "is new" not in sentence and "not used" not in sentence
@@ -97,7 +97,7 @@ def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
         stored = dict(reversed(stored.items()))
     torch.save({"state_dict": stored | {f"{other}queue": torch.ones(2)}}, tmp_path / "x.pt")
     fresh = create_model(NAME, 6, seed=2)
-    weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
     sentence, head_fits = load_weights_into(fresh, weights, ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), state.values(), strict=True))
     assert head_fits and re.search(rf"tensors? not used \({re.escape(other)}", sentence)
@@ -105,7 +105,7 @@ def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
 
 def test_if_nothing_fits_the_message_has_names_of_both_sides(net: torch.nn.Module, tmp_path: Path):
     torch.save({f"blocks.{n}.w": torch.ones(2) for n in range(9)}, tmp_path / "x.pt")
-    weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
     with pytest.raises(
         ConfigError, match=r"x\.pt must hold .*: conv1\.0\.weight, .*; it has blocks\.0\.w, blocks\.1\.w"
     ):
@@ -125,7 +125,7 @@ def test_the_head_is_replaced_where_the_classes_differ(
     torch.save(stored, tmp_path / "best.ckpt")
     other = create_model(NAME, len(classes), seed=2)
     sentence, head_fits = load_weights_into(
-        other, read_weights("model.weights", str(tmp_path / "best.ckpt"), "torchvision", NAME), ("fc",), classes
+        other, find_weights("model.weights", str(tmp_path / "best.ckpt"), "torchvision", NAME), ("fc",), classes
     )
     assert (other.get_parameter("fc.weight").abs().max() < 1e-3) == is_new
     assert torch.equal(other.get_parameter("conv1.0.weight"), net.get_parameter("conv1.0.weight"))
@@ -143,14 +143,14 @@ def test_the_reason_for_a_new_head_is_true(net: torch.nn.Module, tmp_path: Path,
     if "head.weight" in stored:
         stored |= {"projector.weight": torch.ones(9, 1024), "projector.bias": torch.ones(9)}
     torch.save(stored, tmp_path / "x.pth")
-    weights = read_weights("model.weights", str(tmp_path / "x.pth"), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / "x.pth"), "torchvision", NAME)
     sentence, head_fits = load_weights_into(create_model(NAME, 8, seed=2), weights, ("fc",), list("abcdefgh"))
     assert reason in sentence and not head_fits
 
 
 def test_weights_of_another_net_are_refused(net: torch.nn.Module, tmp_path: Path):
     torch.save(net.state_dict(), tmp_path / "other.pt")
-    weights = read_weights("model.weights", str(tmp_path / "other.pt"), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / "other.pt"), "torchvision", NAME)
     resnet = create_model("resnet18", 6, seed=0)
     before = resnet.get_parameter("conv1.weight").clone()
     with pytest.raises(ConfigError, match="must hold the weights of this net, but "):
@@ -164,7 +164,7 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
     head = [name for name in tensors if name.endswith("bias")][-1]
     tensors[head][0] = torch.nan
     torch.save(tensors, tmp_path / "diverged.pt")
-    weights = read_weights("model.weights", str(tmp_path / "diverged.pt"), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / "diverged.pt"), "torchvision", NAME)
     with pytest.raises(ConfigError, match=rf"diverged\.pt must hold finite weights, but 1 .*\({head}\)"):
         load_weights_into(net, weights, (head.rpartition(".")[0],), list("abcdef"))
 
@@ -178,7 +178,7 @@ def test_files_without_weights_are_refused(tmp_path: Path, content: Any, words: 
     path = tmp_path / "x.pt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
     with pytest.raises(ConfigError, match=words):
-        read_weights("model.weights", str(path), "torchvision", NAME)
+        find_weights("model.weights", str(path), "torchvision", NAME)
 
 
 def test_a_damaged_file_is_refused(net: torch.nn.Module, tmp_path: Path):
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_refused(net: torch.nn.Module, tmp_path: Path):
     content[len(content) // 2] ^= 1  # which torch.load does not notice
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"x\.pt cannot be read \(its part .* has another checksum\)"):
-        read_weights("model.weights", str(path), "torchvision", NAME)
+        find_weights("model.weights", str(path), "torchvision", NAME)
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path: Path):
@@ -198,7 +198,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path):
 
     torch.save({"state_dict": Evil()}, tmp_path / "x.pt")
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+        find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
     assert not (tmp_path / "ran").exists()
 
 
@@ -208,7 +208,7 @@ def test_a_vision_transformer_takes_weights_of_another_image_size(tmp_path: Path
     keys = ModelConfig(name=name, library=library)
     small, large = create_model(keys, 5, 0, 64), create_model(keys, 5, 1, 96)
     torch.save(small.state_dict(), tmp_path / "small.pt")
-    weights = read_weights("model.weights", str(tmp_path / "small.pt"), library, name)
+    weights = find_weights("model.weights", str(tmp_path / "small.pt"), library, name)
     load_weights_into(large, weights, head_names(large, 5), list("abcde"))
     key = next(key for key in large.state_dict() if "pos_embed" in key)
     before, after = small.state_dict()[key], large.state_dict()[key]
@@ -228,13 +228,13 @@ def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     with pytest.raises(ConfigError) as caught:
-        read_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
+        find_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
     [sentence] = caught.value.mistakes
     url = torchvision.models.get_model_weights("resnet18")["DEFAULT"].url
     assert f"could not be downloaded from {url} (" in sentence
     assert f"put that file at {tmp_path}/hub/checkpoints/{url.rpartition('/')[2]}" in sentence
     with pytest.raises(ConfigError, match=r"\(IMAGENET1K_V1, DEFAULT\)"):
-        read_weights("model.weights", "V9", "torchvision", "resnet18")
+        find_weights("model.weights", "V9", "torchvision", "resnet18")
 
 
 def test_timms_names(monkeypatch: pytest.MonkeyPatch):
@@ -243,9 +243,9 @@ def test_timms_names(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("timm.create_model", refuse)
     with pytest.raises(ConfigError, match=r"convnext_atto\.d2_in1k/resolve/main/model\.safetensors"):
-        read_weights("model.weights", "DEFAULT", "timm", "convnext_atto")
+        find_weights("model.weights", "DEFAULT", "timm", "convnext_atto")
     with pytest.raises(ConfigError, match="d2_in1k"):
-        read_weights("model.weights", "x", "timm", "convnext_atto")
+        find_weights("model.weights", "x", "timm", "convnext_atto")
 
 
 class Wrapped(torch.nn.Module):
@@ -260,7 +260,7 @@ def test_a_part_that_is_named_as_a_prefix_stays(tmp_path: Path):
     torch.save(
         {"state_dict": {f"net.{name}": value for name, value in Wrapped().state_dict().items()}}, tmp_path / "x.pt"
     )
-    weights = read_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
     other = Wrapped()
     assert load_weights_into(other, weights, ("head",), ["a", "b"])[1]
     assert torch.equal(other.backbone.weight, weights.tensors["net.backbone.weight"])
@@ -275,6 +275,6 @@ def test_the_lock_of_downloads_is_not_needed_to_read(tmp_path: Path, monkeypatch
     torch.save(state, folder / weights.url.rpartition("/")[2])
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
-    found = read_weights("model.weights", "DEFAULT", "torchvision", NAME)
+    found = find_weights("model.weights", "DEFAULT", "torchvision", NAME)
     assert found.tensors.keys() == state.keys()
     assert not (folder / ".imagenet_ddp.lock").exists()

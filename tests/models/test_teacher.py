@@ -19,7 +19,7 @@ class FixedSize(nn.Module):
 @pytest.mark.parametrize("key", ["train_size", "progressive_start"])
 def test_a_teacher_must_accept_all_sizes_of_the_training_images(monkeypatch: pytest.MonkeyPatch, key: str):
     """Otherwise, the run would fail in the epoch in which the size changes."""
-    monkeypatch.setattr(teacher, "read_weights", lambda *_: Weights({}, "x.ckpt"))
+    monkeypatch.setattr(teacher, "find_weights", lambda *_: Weights("x.ckpt", dict))
     monkeypatch.setattr(teacher, "create_model", lambda *_: FixedSize())
     data = replace(DataConfig(image_size=32), **{key: 64})
     expected = rf"^teacher\.name=vit_b_16 must accept images of data\.{key}=64 pixels, but does not"

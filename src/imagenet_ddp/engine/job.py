@@ -100,10 +100,10 @@ def _new_config(request: parse.Request, environ: Mapping[str, str]) -> TrainConf
     config = request.configs[0]
     if not OmegaConf.select(config, "model.weights"):
         return typed_config(config, TrainConfig)
-    from imagenet_ddp.engine.trained_model import read_other, use_preprocessing
+    from imagenet_ddp.engine.trained_model import find_other, use_preprocessing
 
     config = copy.deepcopy(config)
-    use_preprocessing(config, request, read_other(typed_config(config, TrainConfig).model).facts)
+    use_preprocessing(config, request, find_other(typed_config(config, TrainConfig).model).facts)
     return _checked(config, request, environ)
 
 

@@ -13,7 +13,7 @@ from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.transforms import Sizes
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.engine.trained_model import read_other
+from imagenet_ddp.engine.trained_model import find_other
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.batch_norm import require_batch
 from imagenet_ddp.models.features import require_features
@@ -44,7 +44,7 @@ def prepare_training(
     heads, messages = head_names(module.net, len(classes)), []
     callbacks: list[L.Callback] = []
     if model.weights and not resumed:
-        weights = read_other(model)
+        weights = find_other(model)
         sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
         messages += [sentence, *weights.facts.lines(config.data)]
         if model.head == "regression" and not head_fits:

@@ -80,7 +80,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
 def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str, str]) -> CommonConfig:
     """Return the typed options, completed by the preprocessing of weights that are no checkpoint of this project. path:
     the file of checkpoint=; None: that of model.weights."""
-    from imagenet_ddp.engine.trained_model import read_other, use_preprocessing
+    from imagenet_ddp.engine.trained_model import find_other, use_preprocessing
 
     merged = copy.deepcopy(request.configs[0])
     if request.verb == "evaluate" and not any(typed_value(request, key) for key in NAMES_DATA):
@@ -89,7 +89,7 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
             "data must be set, because these weights do not say on which images to evaluate them, got none. "
             f"Hint: set {shlex.join(map(quoted, options))}."
         )
-    use_preprocessing(merged, request, read_other(typed_config(merged, COMMANDS[request.verb]).model, path).facts)
+    use_preprocessing(merged, request, find_other(typed_config(merged, COMMANDS[request.verb]).model, path).facts)
     return _checked(merged, request, environ)
 
 

@@ -17,7 +17,7 @@ from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.pretrained import Weights, load_weights_into, num_outputs, read_weights
+from imagenet_ddp.models.pretrained import Weights, find_weights, load_weights_into, num_outputs
 from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.system.text import shorten_list
@@ -74,13 +74,13 @@ def load(config: Mapping[str, Any], path: Path | None) -> TrainedModel:
         what = f"epoch {epochs}, imagenet_ddp {contents['version']}"
         names = contents["classes"], contents["labels"]
         return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs)
-    return _of_weights(config, read_other(config["model"], path))
+    return _of_weights(config, find_other(config["model"], path))
 
 
-def read_other(model: ModelConfig, path: Path | None = None) -> Weights:
-    """Read weights that are no checkpoint of this project. path: the file of checkpoint=; None: model.weights."""
+def find_other(model: ModelConfig, path: Path | None = None) -> Weights:
+    """Find weights that are no checkpoint of this project. path: the file of checkpoint=; None: model.weights."""
     key, value = ("checkpoint", str(path)) if path is not None else ("model.weights", model["weights"])
-    return read_weights(key, value, "" if model["_target_"] else model["library"], model["name"])
+    return find_weights(key, value, "" if model["_target_"] else model["library"], model["name"])
 
 
 def _of_weights(config: Mapping[str, Any], found: Weights) -> TrainedModel:

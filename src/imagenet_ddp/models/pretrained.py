@@ -1,22 +1,23 @@
-"""Load pretrained weights from a library, which are downloaded once, or from a file."""
-
-# pyright: standard
+"""Find pretrained weights of a library, the hub or a file, and load them into a net."""
 
 import argparse
+import importlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
+import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 
+from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import weight_facts
-from imagenet_ddp.models.download import announce, announce_timm, failed, from_hub, from_url, hub_dir, one_at_a_time
+from imagenet_ddp.models.download import from_hub, from_timm, from_url
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.head import is_in_head, start_head
 from imagenet_ddp.models.known_names import HUB, is_file, is_remote
@@ -35,33 +36,42 @@ DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 @dataclass
 class Weights:
-    """Pretrained weights by name. origin: a description of their source."""
+    """Pretrained weights, on the disk of this machine.
 
-    tensors: dict[str, Tensor]
+    origin: a description of their source. read: returns the tensors. contents: this project's part of a checkpoint.
+    """
+
     origin: str
-    contents: Mapping[str, Any] = field(default_factory=dict)  # this project's part of a checkpoint
+    read: Callable[[], Mapping[str, Tensor]]
     facts: Facts = field(default_factory=Facts)
+    contents: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors by name, which are read when they are first used: the facts are needed earlier, and elsewhere."""
+        return self.read()
 
 
-def read_weights(key: str, weights: str, library: str, name: str) -> Weights:
-    """Read pretrained weights. Weights of a library are downloaded once per machine, and verified.
+def find_weights(key: str, weights: str, library: str, name: str) -> Weights:
+    """Find pretrained weights. Those of a library, the hub or a URL are downloaded once per machine.
 
     key: the option that names the weights, for messages. weights: DEFAULT, a name of weights in the library, hf://, a
     URL, or a file written by this project, pytorch/examples, torchvision's reference scripts, timm or safetensors.
     library: "" for a net of the user's own. Raises ConfigError if the weights are not available.
     """
+    option = f"{key}={weights}"
     if weights.startswith(HUB):
-        path, config = from_hub(key, weights)
-        found = _read_file(key, path, library, name, weights)
-        own = config.get("pretrained_cfg")
-        if library == "timm" and isinstance(own, Mapping) and not found.contents:
+        path, config = from_hub(option, weights.removeprefix(HUB).strip("/"))
+        found = _of_file(key, path, library, name, weights)
+        own: Any = config.get("pretrained_cfg")
+        if library == "timm" and is_mapping(own) and not found.contents:
             of_file = {"num_classes": config.get("num_classes"), "label_names": config.get("label_names"), **own}
             found = replace(found, facts=weight_facts.of_timm(name, None, of_file, weights))
         return found
     if is_file(weights):
-        path = from_url(key, weights) if is_remote(weights) else expand_home(weights)
-        return _read_file(key, path, library, name, str(path))
-    return _from_timm(key, weights, name) if library == "timm" else _from_torchvision(key, weights, name)
+        path = from_url(option, weights) if is_remote(weights) else expand_home(weights)
+        return _of_file(key, path, library, name, str(path))
+    return _of_timm(key, weights, name) if library == "timm" else _of_torchvision(key, weights, name)
 
 
 def load_weights_into(
@@ -80,7 +90,8 @@ def load_weights_into(
     stored_classes = weights.contents.get("classes")
     other_classes = stored_classes is not None and list(stored_classes) != list(classes)
     head_fits = not other_classes
-    loaded, wrong = {}, []
+    loaded: dict[str, Tensor] = {}
+    wrong: list[str] = []
     for name, tensor in own.items():
         if is_in_head(name, heads):
             head_fits &= name in found and found[name].shape == tensor.shape
@@ -146,20 +157,9 @@ def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> No
         found[name] = torch.cat([extra, grid.to(old.dtype)], dim=1)
 
 
-def _read_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
+def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
     try:
-        if path.suffix == ".safetensors":
-            from safetensors import safe_open
-
-            with safe_open(path, "pt") as file:
-                stored: Any = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118, it is no mapping
-                stored |= weight_facts.metadata_entry((file.metadata() or {}).get(weight_facts.KEY))
-        else:
-            if begins_as_zip(path) and (reason := zip_damage(path)):
-                raise ValueError(reason)
-            # torchvision's reference scripts store their command line as a Namespace, which runs no code
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                stored = torch.load(path, map_location="cpu", weights_only=True)
+        stored = _content(path)
     except FileNotFoundError:
         raise ConfigError(
             f"{key} must be a file of weights, but {path} does not exist. "
@@ -170,24 +170,47 @@ def _read_file(key: str, path: Path, library: str, name: str, origin: str) -> We
             f"{key}={path} needs safetensors, which is not installed. Hint: run `{install('safetensors')}`."
         ) from None
     except Exception as error:  # zip, pickle, EOF or runtime errors, depending on the contents of the file
-        raise ConfigError(
-            f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read "
-            f"({load_error(error)}). Hint: set {key}=DEFAULT to load the weights of the library."
-        ) from error
+        raise _unreadable(key, path, load_error(error)) from error
     tensors = _tensors(stored)
     if not tensors:
         raise ConfigError(
             f"{key} must be a file of weights, but {path} holds no named tensors. "
             "Hint: save net.state_dict() with torch.save."
         )
-    beside = stored if isinstance(stored, dict) else {}
-    contents = beside.get(weight_facts.KEY, {})
-    return Weights(tensors, origin, contents, weight_facts.of_file(beside, library, name, origin))
+
+    def read() -> Mapping[str, Tensor]:
+        if begins_as_zip(path) and (reason := zip_damage(path)):
+            raise _unreadable(key, path, reason)
+        return tensors
+
+    beside: Mapping[str, Any] = stored if is_mapping(stored) else {}
+    facts = weight_facts.of_file(beside, library, name, origin)
+    return Weights(origin, read, facts, beside.get(weight_facts.KEY, {}))
+
+
+def _content(path: Path) -> Any:
+    """Return the content of a file. Its tensors stay on the disk until they are used, except in torch's old format."""
+    if path.suffix == ".safetensors":
+        safetensors: Any = importlib.import_module("safetensors")
+        with safetensors.safe_open(path, "pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            tensors = {each: file.get_tensor(each) for each in file.keys()}  # noqa: SIM118, it is no mapping
+            return tensors | weight_facts.metadata_entry(metadata.get(weight_facts.KEY))
+    # torchvision's reference scripts store their command line as a Namespace, which runs no code
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=begins_as_zip(path))
+
+
+def _unreadable(key: str, path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read ({reason}). "
+        f"Hint: set {key}=DEFAULT to load the weights of the library."
+    )
 
 
 def _tensors(stored: Any) -> dict[str, Tensor]:
     """Return name -> tensor from the contents of a file, in any of the forms in which programs save weights."""
-    if not isinstance(stored, Mapping):
+    if not is_mapping(stored):
         return {}
     for part in PARTS:
         if found := _tensors(stored.get(part)):
@@ -243,29 +266,22 @@ def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str)
             found[f"{head}.{part}"] = found.pop(f"{fitting[0]}.{part}" if fitting[0] else part)
 
 
-def _from_torchvision(key: str, weights: str, name: str) -> Weights:
-    kinds = torchvision.models.get_model_weights(name)
+def _of_torchvision(key: str, weights: str, name: str) -> Weights:
+    kinds: Any = torchvision.models.get_model_weights(name)  # pyright: ignore[reportUnknownMemberType]
     try:
-        entry: Any = kinds[weights]
+        entry = kinds[weights]
     except KeyError:
         raise ConfigError(
             f"{key} must be a file, or one of torchvision's weights for {name} "
             f"({', '.join(kinds.__members__)}), got {weights}. Hint: set {key}=DEFAULT."
         ) from None
-    target = hub_dir() / entry.url.rpartition("/")[2]
-    try:
-        with one_at_a_time(target):
-            if not target.is_file():
-                announce(entry.url, round(entry.meta["_file_size"] * 2**20))
-            tensors = entry.get_state_dict(progress=False, check_hash=True)
-    except (OSError, RuntimeError) as error:  # URLError is an OSError; a wrong checksum raises RuntimeError
-        hint = f"put that file at {target}, or set {key}=PATH to another file"
-        raise failed(key, weights, entry.url, error, hint) from error
+    file = entry.url.rpartition("/")[2]
+    from_url(f"{key}={weights}", entry.url, file, Path(file).stem.rpartition("-")[2])  # resnet18-f37072fd.pth
     facts = weight_facts.of_torchvision(name, entry)
-    return Weights(dict(tensors), facts.origin, facts=facts)
+    return Weights(facts.origin, lambda: entry.get_state_dict(progress=False), facts)
 
 
-def _from_timm(key: str, weights: str, name: str) -> Weights:
+def _of_timm(key: str, weights: str, name: str) -> Weights:
     timm = import_timm(f"{key}={weights}")
     full_name = timm_name(name, weights)
     try:
@@ -278,12 +294,6 @@ def _from_timm(key: str, weights: str, name: str) -> Weights:
             f"{key} must be a file, or one of timm's weights for {name} ({shorten_list(['DEFAULT', *tags], 8)}), "
             f"got {weights}. Hint: set {key}={'DEFAULT' if tags else 'PATH'}."
         )
-    try:
-        with one_at_a_time(hub_dir() / full_name):
-            announce_timm(config)
-            net = timm.create_model(full_name, pretrained=True)
-    except Exception as error:  # the hub raises errors of httpx, OSError or RuntimeError
-        hub = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors"
-        where = hub if config.hf_hub_id else config.url
-        raise failed(key, weights, where, error, f"download that file and set {key}=PATH") from error
-    return Weights(net.state_dict(), f"timm's {full_name}", facts=weight_facts.of_timm(name, weights))
+    from_timm(f"{key}={weights}", config)
+    facts = weight_facts.of_timm(name, weights)
+    return Weights(f"timm's {full_name}", lambda: timm.create_model(full_name, pretrained=True).state_dict(), facts)

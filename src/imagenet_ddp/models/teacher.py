@@ -15,7 +15,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.pretrained import load_weights_into, read_weights
+from imagenet_ddp.models.pretrained import find_weights, load_weights_into
 
 
 class Teacher:
@@ -65,7 +65,7 @@ def make_teacher(
         return None, ""
     name = teacher.name or model_name
     model = ModelConfig(name=name, library=teacher.library, weights=teacher.weights)
-    weights = read_weights("teacher.weights", teacher.weights, teacher.library, name)
+    weights = find_weights("teacher.weights", teacher.weights, teacher.library, name)
     usual = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
     own = tuple(tuple(weights.facts.data.get(key, usual[key])) for key in usual)
     if "config" in weights.contents and teacher.name is None:  # a checkpoint of this program

@@ -1,16 +1,14 @@
 """Find out with which images pretrained weights were trained: their preprocessing, and the names of their classes."""
 
-# pyright: standard
-
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-import torchvision
+import torchvision  # pyright: ignore[reportMissingTypeStubs]
 
-from imagenet_ddp.config.validators import shown
+from imagenet_ddp.config.validators import is_mapping, shown
 from imagenet_ddp.models.factory import import_timm, timm_name
 
 KEY = "imagenet_ddp"  # of this project's part of a checkpoint, and of the metadata of an exported file
@@ -25,9 +23,9 @@ class Facts:
     """
 
     origin: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
-    classes: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    classes: list[str] = field(default_factory=list[str])
+    labels: list[str] = field(default_factory=list[str])
 
     def data_at(self, image_size: int) -> dict[str, Any]:
         """Return the values of data.* for images of another size, with the same share of the image in the crop."""
@@ -54,7 +52,8 @@ class Facts:
 def of_torchvision(name: str, weights: Any = None) -> Facts:
     """Return the facts of torchvision's weights. weights: one of the model's enumeration; None: the first ones, whose
     preprocessing is that of most files of this net."""
-    weights = weights or next(iter(torchvision.models.get_model_weights(name)))
+    kinds: Any = torchvision.models.get_model_weights(name)  # pyright: ignore[reportUnknownMemberType]
+    weights = weights or next(iter(kinds))
     seen = weights.transforms()
     data = {
         "image_size": seen.crop_size[0], "val_resize": seen.resize_size[0], "interpolation": seen.interpolation.value,
@@ -78,8 +77,8 @@ def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None
         "fit": "squash" if (seen["crop_mode"], seen["crop_pct"]) == ("squash", 1) else "crop",
         "mean": list(seen["mean"]), "std": list(seen["std"]),
     }  # fmt: skip
-    classes = list(values.get("label_names") or [])
-    shown_as = values.get("label_descriptions") or {}
+    classes: list[str] = list(values.get("label_names") or [])
+    shown_as: Mapping[str, str] = values.get("label_descriptions") or {}
     labels = [shown_as.get(each, each) for each in classes]
     subset: Any = timm.data.infer_imagenet_subset(values) if not (own or classes) else None
     if subset not in (None, "imagenet-1k"):
@@ -93,17 +92,18 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
     """Return the facts that a file states about itself, else those of the net's own weights. stored: its entries beside
     the tensors; library: "" for a net of the user's own."""
     own = stored.get(KEY)
-    if isinstance(own, Mapping) and isinstance(own.get("eval_transform"), Mapping):
-        data = {"fit": "crop", **own["eval_transform"]}
+    if is_mapping(own) and is_mapping(own.get("eval_transform")):
+        data: dict[str, Any] = {"fit": "crop", **own["eval_transform"]}
         data = {key: data[key] for key in ("image_size", "val_resize", "interpolation", "fit", "mean", "std")}
         return Facts(origin, data, list(own["classes"]), list(own["labels"]))
     of_net = of_timm(name) if library == "timm" else of_torchvision(name) if library else Facts()
-    classes = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
-    if isinstance(classes, Mapping):
+    classes: Any = next((stored[key] for key in ("classes", "class_names", "class_to_idx") if key in stored), None)
+    if is_mapping(classes):
         classes = sorted(classes, key=classes.__getitem__)
-    if not (isinstance(classes, list | tuple) and all(isinstance(each, str) for each in classes)):
-        classes = []
-    return Facts(of_net.origin, of_net.data, list(classes), list(classes))
+    names = cast("list[Any]", list(classes)) if isinstance(classes, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]
+    if not all(isinstance(each, str) for each in names):
+        names = []
+    return Facts(of_net.origin, of_net.data, names, names)
 
 
 def metadata_entry(text: str | None) -> dict[str, Any]:
