@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from imagenet_ddp.config import keys
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config.schema.algorithms import OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.known_names import OPTIMIZERS, TIMM_OPTIMIZERS
 from imagenet_ddp.models.lr_schedules import (
     choose_warmup_epochs,
     make_schedule,
@@ -24,8 +23,9 @@ from imagenet_ddp.models.lr_schedules import (
     scaling_rule,
     schedule_spanning,
 )
-from imagenet_ddp.models.optimizers import FUSED, TORCH, make_optimizer, num_states, place_state
+from imagenet_ddp.models.optimizers import make_optimizer, num_states, place_state
 
+OF_TORCH = [name for name, row in OPTIMIZERS.items() if row.torch_class]
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
 
@@ -70,14 +70,13 @@ def test_schedules(keys: dict[str, Any], max_epochs: int, expected: dict[float, 
     assert {epochs: factor(epochs) for epochs in expected} == pytest.approx(expected, abs=1e-9)
 
 
-SCHEDULES = keys.declared("train")["schedule.name"].words.replace(" or ", ", ").split(", ")
 SHARE = st.floats(0, 1)
 INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
 
 
 @given(
     st.fixed_dictionaries({
-        "name": st.sampled_from(SCHEDULES), "interval": st.sampled_from(["step", "epoch"]),
+        "name": st.sampled_from([*SCHEDULES]), "interval": st.sampled_from(["step", "epoch"]),
         "step_epochs": st.integers(1, 40), "milestones": st.lists(st.integers(1, 200), min_size=1, max_size=4),
         "gamma": INSIDE | st.just(1.0), "power": st.floats(0.1, 9), "cycle_epochs": st.none() | st.integers(1, 40),
         "decay_fraction": INSIDE | st.just(1.0), "peak_fraction": INSIDE, "final_fraction": SHARE,
@@ -121,7 +120,7 @@ def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_s
     assert scaled_lr(optim(lr=0.1, scaling=scaling), global_batch_size) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", [*OPTIMIZERS, *TIMM_OPTIMIZERS])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_rule_of_scaling_is_timms(name: str):
     """train.py of timm: sqrt if the name has ada or lamb, else linear."""
     is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adan", "lamb")
@@ -236,7 +235,7 @@ def test_frozen_parameters_are_left_out():
     assert group["params"] == [net.bias]
 
 
-@pytest.mark.parametrize("name", [*OPTIMIZERS, *TIMM_OPTIMIZERS])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_lowers_a_loss(name: str):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -253,8 +252,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
 def test_optimizers_are_those_of_the_libraries():
     import timm.optim
 
-    assert set(TIMM_OPTIMIZERS) <= set(timm.optim.list_optimizers())
-    assert set(OPTIMIZERS) == set(TORCH)
+    assert OPTIMIZERS.keys() - set(OF_TORCH) <= set(timm.optim.list_optimizers())
 
 
 def test_arguments_go_before_keys():
@@ -322,9 +320,9 @@ def test_a_fused_step_is_equal_within_the_documented_tolerance(name: str):
 @pytest.mark.parametrize(
     ("name", "fused", "args"),
     [
-        *((name, True, {}) for name in FUSED),
-        *((name, False, {"foreach": True}) for name in (*OPTIMIZERS, "lamb", "lars", "lion")),
-        *((name, False, {}) for name in (*OPTIMIZERS, "muon")),
+        *((name, True, {}) for name, row in OPTIMIZERS.items() if row.fused),
+        *((name, False, {"foreach": True}) for name in (*OF_TORCH, "lamb", "lars", "lion")),
+        *((name, False, {}) for name in (*OF_TORCH, "muon")),
     ],
 )
 def test_state_is_resumed_in_another_memory_format(

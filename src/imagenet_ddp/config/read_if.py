@@ -10,6 +10,7 @@ from typing import Any
 
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, key_of, leaves
+from imagenet_ddp.config.schema.algorithms import LOSSES, OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
 
 
@@ -49,6 +50,15 @@ def _null(key: str) -> Condition:
     return Condition((key,), NULL, "null")
 
 
+def _read_by(group: str, rows: Mapping[str, tuple[str, ...]], *also: Condition) -> dict[str, tuple[Condition, ...]]:
+    """Return the conditions of the keys that rows of a table read. rows: name -> keys. also: of each of these keys."""
+    keys = dict.fromkeys(key for reads in rows.values() for key in reads)
+    return {
+        f"{group}.{key}": (_one_of(f"{group}.name", *(name for name, reads in rows.items() if key in reads)), *also)
+        for key in keys
+    }
+
+
 # What else a choice of data needs.
 _ROOTS = {
     "data=imagefolder": "data.root=FOLDER",
@@ -65,7 +75,7 @@ _OF_LIBRARY = _null("model._target_")
 _OPTIM = _null("optim._target_")
 _WITH_WARMUP = (
     Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto"),
-    _one_of("schedule.name", "cosine", "linear", "poly", "step", "multistep", "exponential", "wsd", "constant"),
+    _one_of("schedule.name", *(name for name in SCHEDULES if name != "one_cycle")),
 )
 _TEACHER = _set("teacher.weights", "DEFAULT")
 _DDP = _one_of("strategy.name", "auto", "ddp")
@@ -103,37 +113,17 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "model.zero_init_last": (_OF_LIBRARY,),
     "model.unfreeze_epoch": (_one_of("model.freeze", "backbone"),),
     "compile.regions": (_one_of("compile.name", "default", "reduce-overhead", "max-autotune", "auto"),),
-    "optim.lr_adamw": (_one_of("optim.name", "muon"), _OPTIM),
+    **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OPTIM),
     "optim.reference_batch": (_one_of("optim.scaling", "auto", "linear", "sqrt"),),
-    "optim.momentum": (_one_of("optim.name", "sgd", "rmsprop", "lars", "muon"), _OPTIM),
-    "optim.betas": (
-        _one_of("optim.name", "adamw", "adam", "nadam", "lamb", "lion", "muon", "adabelief", "adan", "adopt", "mars",
-                "nadamw"),
-        _OPTIM,
-    ),
-    "optim.eps": (
-        _one_of("optim.name", "adamw", "adam", "nadam", "rmsprop", "lamb", "muon", "adabelief", "adan", "adopt",
-                "madgrad", "mars", "nadamw"),
-        _OPTIM,
-    ),
     "optim.weight_decay": (_OPTIM,),
-    "optim.nesterov": (_one_of("optim.name", "sgd"), _OPTIM),
-    "schedule.step_epochs": (_one_of("schedule.name", "step"),),
-    "schedule.milestones": (_one_of("schedule.name", "multistep"),),
-    "schedule.milestone_steps": (_one_of("schedule.name", "multistep"),),
-    "schedule.gamma": (_one_of("schedule.name", "step", "multistep", "exponential"),),
-    "schedule.power": (_one_of("schedule.name", "poly"),),
-    "schedule.cycle_epochs": (_one_of("schedule.name", "cosine"),),
-    "schedule.decay_fraction": (_one_of("schedule.name", "wsd"),),
+    **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}),
     "schedule.peak_fraction": (
         Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0"),
     ),
-    "schedule.final_fraction": (_one_of("schedule.name", "cosine", "linear", "poly", "one_cycle", "wsd"),),
     "schedule.warmup": _WITH_WARMUP,
     "schedule.warmup_steps": _WITH_WARMUP[1:],
     "schedule.warmup_start": _WITH_WARMUP,
-    "loss.focal_gamma": (_one_of("loss.name", "focal"),),
-    "loss.bce_threshold": (_one_of("loss.name", "bce"),),
+    **_read_by("loss", LOSSES),
     "teacher.name": (_TEACHER,),
     "teacher.library": (_TEACHER,),
     "teacher.share": (_TEACHER,),

@@ -1,10 +1,7 @@
-"""List the models of torchvision and the optimizers by name, so that a wrong name is refused without importing a
-library.
+"""List the models of torchvision, so that a wrong name is refused without importing it, and tell apart the values of
+model.weights."""
 
-A test compares these lists with the libraries.
-"""
-
-# torchvision.models.list_models(module=torchvision.models)
+# torchvision.models.list_models(module=torchvision.models), with which a test compares them
 CLASSIFIERS: tuple[str, ...] = (
     "alexnet", "convnext_base", "convnext_large", "convnext_small", "convnext_tiny", "densenet121", "densenet161",
     "densenet169", "densenet201", "efficientnet_b0", "efficientnet_b1", "efficientnet_b2", "efficientnet_b3",
@@ -19,9 +16,6 @@ CLASSIFIERS: tuple[str, ...] = (
     "swin_v2_b", "swin_v2_s", "swin_v2_t", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn", "vgg19",
     "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32", "wide_resnet101_2", "wide_resnet50_2",
 )  # fmt: skip
-OPTIMIZERS = ("sgd", "adamw", "adam", "nadam", "rmsprop")  # from torch.optim
-# From timm.optim, without those that need more than gradients (a closure, the Hessian).
-TIMM_OPTIMIZERS = ("adabelief", "adan", "adopt", "lamb", "lars", "lion", "madgrad", "mars", "muon", "nadamw")
 FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
 HUB = "hf://"  # begins the name of a repository of the Hugging Face hub
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
+from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
 from imagenet_ddp.config.schema.learning import AveragingConfig, OptimConfig, ScheduleConfig
 
 WARMUP_EPOCHS = 5.0  # for large batches, as in Goyal et al. 2017
@@ -22,7 +23,7 @@ def scaled_rates(optim: OptimConfig, global_batch_size: int) -> dict[str, float]
     rates = {"optim.lr": optim.lr}
     if optim.lr_head is not None:
         rates["optim.lr_head"] = optim.lr_head
-    if optim.name == "muon" and not optim.target:
+    if not optim.target and "lr_adamw" in OPTIMIZERS[optim.name].reads:
         rates["optim.lr_adamw"] = optim.lr_adamw
     scale = scaled_lr(optim, global_batch_size) / optim.lr
     return {key: rate * scale for key, rate in rates.items()}

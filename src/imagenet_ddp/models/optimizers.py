@@ -1,37 +1,25 @@
 """Make the optimizer that the optim.* keys describe."""
 
-import functools
 from typing import Any
 
 import torch
 from torch import nn
 
 from imagenet_ddp.config.instantiate import make
+from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.parameter_groups import parameter_groups
 
-# torch's optimizers, each with the optim.* keys that it accepts as arguments.
-TORCH = {
-    "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
-    "adamw": (torch.optim.AdamW, ("betas", "eps")),
-    "adam": (torch.optim.Adam, ("betas", "eps")),
-    "nadam": (torch.optim.NAdam, ("betas", "eps")),
-    "rmsprop": (torch.optim.RMSprop, ("momentum", "eps")),
-}
-FUSED = ("sgd", "adamw", "adam")
-MOMENTUM = ("lars", "muon")  # timm's optimizers that accept optim.momentum
-
 
 def num_states(optim: OptimConfig) -> int | None:
     """Return the number of values that the optimizer stores per weight; None if unknown."""
     if optim.target:
         return None
-    has_momentum = int(optim.momentum > 0)
-    fewer = {"sgd": has_momentum, "rmsprop": 1 + has_momentum, "lion": 1, "lars": has_momentum}
-    return fewer.get(optim.name, 2)
+    row = OPTIMIZERS[optim.name]
+    return row.num_states + ("momentum" in row.reads and optim.momentum > 0)
 
 
 def choose_fused(config: CommonConfig, kind: str, precision: str) -> tuple[bool, str]:
@@ -40,7 +28,7 @@ def choose_fused(config: CommonConfig, kind: str, precision: str) -> tuple[bool,
     name, arguments = optim.name, optim.args
     if optim.target:
         return False, "optim._target_ is set"
-    if name not in FUSED:
+    if not OPTIMIZERS[name].fused:
         return False, f"there is no fused {name} in torch"
     if arguments.keys() & {"fused", "foreach"}:
         return bool(arguments.get("fused")), "as set"
@@ -68,25 +56,19 @@ def make_optimizer(
     groups, name, arguments = parameter_groups(net, optim, lr, heads), optim.name, dict(optim.args)
     if optim.target:
         return make("optim._target_", optim.target, arguments, params=groups, lr=lr)
-    kind: Any
-    keys: tuple[str, ...]
-    if name in TORCH:
-        kind, keys = TORCH[name]
-    else:
-        kind = functools.partial(_timm_optimizer, name)
-        keys = ("betas", "eps", "momentum") if name in MOMENTUM else ("betas", "eps")
+    row = OPTIMIZERS[name]
     if name == "muon":  # for weights that timm does not give to Muon, such as those of depthwise convolutions
         arguments.setdefault("fallback_lr_scale", optim.lr_adamw / optim.lr)
-    defaults: dict[str, Any] = {key: optim[key] for key in keys if optim[key] is not None}
-    defaults |= {"lr": lr, "weight_decay": optim.weight_decay}
-    if "betas" in defaults:
-        defaults["betas"] = tuple(defaults["betas"])
+    given = {key: optim[key] for key in row.reads if key != "lr_adamw" and optim[key] is not None}
+    if "betas" in given:
+        given["betas"] = tuple(given["betas"])
+    given |= {"lr": lr, "weight_decay": optim.weight_decay, **row.arguments}
     if fused:
-        defaults["fused"] = True
-    if name == "nadam":  # decouple the weight decay from the gradient, as AdamW does
-        defaults["decoupled_weight_decay"] = True
+        given["fused"] = True
     try:
-        return kind(groups, **{**defaults, **arguments})
+        if row.torch_class:
+            return getattr(torch.optim, row.torch_class)(groups, **{**given, **arguments})
+        return _of_timm(name)(groups, opt=name, **{**given, **arguments})
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
@@ -111,8 +93,8 @@ def place_state(optimizer: torch.optim.Optimizer) -> None:
                     state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
-def _timm_optimizer(name: str, groups: Any, **arguments: Any) -> torch.optim.Optimizer:
+def _of_timm(name: str) -> Any:
     import_timm(f"optim.name={name}")
     from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 
-    return create_optimizer_v2(groups, opt=name, **arguments)
+    return create_optimizer_v2

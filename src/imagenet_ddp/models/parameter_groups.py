@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
 from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.models.head import is_in_head
 
@@ -16,7 +17,6 @@ _BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.
 # Tokens, positions, and the tables and small nets that compute a bias from positions.
 _EMBEDDING = re.compile(r"pos_embed|position_bias|(cls|class|dist|reg|mask)_token|cpb_mlp|attention_biases$")
 _SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimensions
-TRUST_RATIO = ("lars", "lamb")  # the optimizers that scale each step by the ratio of weights to gradients
 
 
 def parameter_groups(net: nn.Module, optim: OptimConfig, lr: float, heads: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -45,15 +45,15 @@ def parameter_groups(net: nn.Module, optim: OptimConfig, lr: float, heads: tuple
 
 def _own_settings(net: nn.Module, optim: OptimConfig, heads: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return the settings of each parameter that differ from those of the optimizer."""
-    no_decay, name_of = _without_decay(net, no_decay_kinds(optim)), None if optim.target else optim.name
+    no_decay = _without_decay(net, no_decay_kinds(optim))
     own: dict[str, dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
         own[name] = {"weight_decay": 0.0} if name in no_decay else {}
-        if name_of in TRUST_RATIO and "always_adapt" not in optim.args:
+        if _has_trust_ratio(optim) and "always_adapt" not in optim.args:
             own[name]["always_adapt"] = name not in no_decay  # the trust ratio, which timm ties to weight decay
         # Muon is for the matrices of hidden layers (Jordan 2024, kellerjordan.github.io/posts/muon)
         is_vector = parameter.dim() < 2 or is_in_head(name, heads) or bool(_EMBEDDING.search(name))
-        if name_of == "muon" and is_vector:
+        if optim.name == "muon" and not optim.target and is_vector:
             own[name] |= {"use_fallback": True, "fallback_lr_scale": 1.0}
     return own
 
@@ -62,7 +62,11 @@ def no_decay_kinds(optim: OptimConfig) -> list[str]:
     """Return optim.no_decay_on, or its default: lars and lamb are defined without decay of norms and biases."""
     if optim.no_decay_on is not None:
         return optim.no_decay_on
-    return ["norm", "bias"] if optim.name in TRUST_RATIO and not optim.target else []
+    return ["norm", "bias"] if _has_trust_ratio(optim) else []
+
+
+def _has_trust_ratio(optim: OptimConfig) -> bool:
+    return not optim.target and OPTIMIZERS[optim.name].trust_ratio
 
 
 def layer_numbers(net: nn.Module, heads: tuple[str, ...]) -> tuple[dict[str, int], int]:

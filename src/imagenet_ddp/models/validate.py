@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.schema.algorithms import OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.models.known_names import CLASSIFIERS, OPTIMIZERS, TIMM_OPTIMIZERS, is_file, is_remote
+from imagenet_ddp.models.known_names import CLASSIFIERS, is_file, is_remote
 from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import install
-
-# Schedules that depend on the last epoch.
-FALLING = ("cosine", "linear", "poly", "one_cycle", "wsd")
 
 
 def validate(config: CommonConfig, environ: Mapping[str, str], *, partial: bool = False) -> list[str]:
@@ -42,15 +40,14 @@ def _names(config: CommonConfig) -> list[str]:
                 f"{group}.name must be a classifier of torchvision.models{own}, got {shown(name)}. Hint: {hint}"
             )
     if not optim.target:
-        if optim.name in TIMM_OPTIMIZERS:
-            needs_timm.append(f"optim.name={optim.name}")
-        elif optim.name not in OPTIMIZERS:
-            names = ", ".join((*OPTIMIZERS, *TIMM_OPTIMIZERS))
-            close = get_close_matches(optim.name.lower(), (*OPTIMIZERS, *TIMM_OPTIMIZERS), 1)
+        if optim.name not in OPTIMIZERS:
+            close = get_close_matches(optim.name.lower(), OPTIMIZERS, 1)
             found.append(
-                f"optim.name must be one of {names}, got {shown(optim.name)}. "
+                f"optim.name must be one of {', '.join(OPTIMIZERS)}, got {shown(optim.name)}. "
                 f"Hint: set optim.name={close[0] if close else 'sgd'}, or optim._target_=torch.optim.Adam."
             )
+        elif not OPTIMIZERS[optim.name].torch_class:
+            needs_timm.append(f"optim.name={optim.name}")
     if needs_timm and importlib.util.find_spec("timm") is None:
         found.append(f"{needs_timm[0]} needs timm, which is not installed. Hint: run `{install('timm')}`.")
     return found
@@ -98,7 +95,8 @@ def _combinations(config: CommonConfig) -> list[str]:
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     endless = endless and not integer(1).accepts(trainer.max_steps)
-    if endless and schedule.name in FALLING and not (schedule.name == "cosine" and schedule.cycle_epochs):
+    row = SCHEDULES.get(schedule.name)
+    if endless and row and row.to_the_end and not (schedule.name == "cosine" and schedule.cycle_epochs):
         found.append(
             f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs "
             f"is {shown(max_epochs)}. Hint: set trainer.max_epochs=90, or schedule.name=constant."

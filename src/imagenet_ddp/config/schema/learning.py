@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from imagenet_ddp.config.schema.algorithms import LOSSES, SCHEDULES, readers
 from imagenet_ddp.config.section import Replaceable, Section
 from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, is_mapping, kind, list_of, number
 
@@ -119,12 +120,12 @@ class OptimConfig(Replaceable):
         "How lr grows with the batch; sqrt: with its square root; none: not at all; auto, as in timm: sqrt for lamb "
         "and names with ada (adamw, nadam), else linear.",
     ] = "auto"
-    momentum: Annotated[float, number(0, below=1), "sgd, rmsprop, lars, muon: momentum."] = 0.9
+    momentum: Annotated[float, number(0, below=1), f"{', '.join(readers('momentum'))}: momentum."] = 0.9
     betas: Annotated[
         list[float] | None,
         list_of(number(0, below=1), "two numbers ≥ 0 and < 1", 2),
         Example("[0.9,0.999]"),
-        "adamw, adam, nadam, lamb, lion: decay of the two running means; null: the optimizer's default.",
+        f"{', '.join(readers('betas'))}: decay of the two running means; null: the optimizer's default.",
     ] = None
     eps: Annotated[
         float | None,
@@ -147,7 +148,7 @@ class OptimConfig(Replaceable):
 class ScheduleConfig(Section):
     name: Annotated[
         str,
-        choice("step", "multistep", "cosine", "linear", "poly", "exponential", "one_cycle", "wsd", "constant"),
+        choice(*SCHEDULES),
         "Learning-rate schedule; wsd: warm-up, stable, decay.",
     ] = "step"
     interval: Annotated[
@@ -210,7 +211,7 @@ _WEIGHTS = kind(
 class LossConfig(Section):
     name: Annotated[
         str,
-        choice("cross_entropy", "bce", "focal"),
+        choice(*LOSSES),
         "Loss function; bce: binary cross entropy of each class, as in ResNet strikes back.",
     ] = "cross_entropy"
     label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Amount of label smoothing."] = 0.0
