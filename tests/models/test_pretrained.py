@@ -241,8 +241,10 @@ def test_timms_names(monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr("timm.create_model", refuse)
-    with pytest.raises(ConfigError, match=r"convnext_atto\.d2_in1k/resolve/main/model\.safetensors"):
+    monkeypatch.setattr("huggingface_hub.model_info", refuse)
+    with pytest.raises(
+        ConfigError, match=r"downloaded from \S*/timm/convnext_atto\.d2_in1k \(Network is unreachable\)"
+    ):
         find_weights("model.weights", "DEFAULT", "timm", "convnext_atto")
     with pytest.raises(ConfigError, match="d2_in1k"):
         find_weights("model.weights", "x", "timm", "convnext_atto")

@@ -112,7 +112,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "model.drop_path": (_OF_LIBRARY,),
     "model.zero_init_last": (_OF_LIBRARY,),
     "model.unfreeze_epoch": (_one_of("model.freeze", "backbone"),),
-    "compile.regions": (_one_of("compile.name", "default", "reduce-overhead", "max-autotune", "auto"),),
+    "compile.regions": (_one_of("compile.name", "default", "reduce-overhead", "max-autotune"),),
     **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OPTIM),
     "optim.reference_batch": (_one_of("optim.scaling", "auto", "linear", "sqrt"),),
     "optim.weight_decay": (_OPTIM,),

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -276,7 +277,8 @@ def _of_torchvision(key: str, weights: str, name: str) -> Weights:
             f"({', '.join(kinds.__members__)}), got {weights}. Hint: set {key}=DEFAULT."
         ) from None
     file = entry.url.rpartition("/")[2]
-    from_url(f"{key}={weights}", entry.url, file, Path(file).stem.rpartition("-")[2])  # resnet18-f37072fd.pth
+    digest = re.search(r"-([0-9a-f]+)\.", file)  # resnet18-f37072fd.pth
+    from_url(f"{key}={weights}", entry.url, file, digest and digest[1])
     facts = weight_facts.of_torchvision(name, entry)
     return Weights(facts.origin, lambda: entry.get_state_dict(progress=False), facts)
 
