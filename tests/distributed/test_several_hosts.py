@@ -537,8 +537,8 @@ def test_a_pulled_cable_ends_all(two: tuple[Host, Host], small: list[str], tmp_p
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path, node: int) -> None:
-    """kill -9 of what was typed: its workers are told to stop. With node 0's command goes the store, and without it
-    no step to stop at can be agreed on: its worker leaves unsaved, and the other follows."""
+    """kill -9 of what was typed: its workers are told to stop, and save. With node 0's command goes the store, and what
+    watches for failures may end the workers before they have saved."""
     processes = start(two, *small, *TWO, "trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.05), env=AT_ZETA)
     wait_for((tmp_path / "seen/seen0.jsonl").exists)
     killed_at = time.time()
@@ -546,13 +546,9 @@ def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[s
     found = ends(*processes, timeout_s=90)
     assert since(killed_at, found) < 30
     nobody_is_left(two)
-    if node == 0:
-        assert "rank 0 exits without saving: the rendezvous store does not answer" in found[0].err
-        assert "rank 1 ends because rank 0 (node 0, local rank 0) is gone" in found[1].err
-        assert found[1].code == 1
-    else:
-        assert "Stopped and saved after step" in found[0].out
-        assert found[0].code == 128 + signal.SIGTERM
+    is_saved = "Stopped and saved after step" in found[0].out and found[0].code == 128 + signal.SIGTERM
+    is_told = all("rank 0 (node 0, local rank 0) is gone" in each.err and each.code == 1 for each in found)
+    assert is_saved or (node == 0 and is_told), [each.out + each.err for each in found]
 
 
 # ---- what doctor foretells ------------------------------------------------------------------------------------------
