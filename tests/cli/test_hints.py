@@ -157,7 +157,7 @@ LINES = [
         "data=ImageNet data.root=imagenet", "data=null", "data=cifar10", "data=pets",
         "data.name=imagnet", "data.name=what", "model=resnet50", "model=bogus", "optim=adamm", "optim=AdamX",
         "averaging=swa trainer.max_epochs=-1 schedule.name=constant", "averaging=ema averaging.start_epoch=9",
-        "averaging=ema trainer.precision=bf16-true", "model.freeze=backbone", "model.weights=gone.pt",
+        "averaging=ema trainer.precision=bf16-true", "budget_min=3", "model.freeze=backbone", "model.weights=gone.pt",
         "schedule.name=one_cycle", "schedule.warmup=constant", "+optim.args.lr=0.5",
         "loss.name=bce loss.bce_threshold=0 loss.label_smoothing=0.1",
         "trainer.accelerator=cpu trainer.precision=bf16-mixed data.image_size=16",

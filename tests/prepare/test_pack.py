@@ -9,8 +9,10 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,34 @@ def test_an_interrupted_pack_is_resumed(photos: Path, uninterrupted: dict[str, b
     assert packs(photos, out, *EIGHT_SHARDS) == 0
     assert (out / "train-00001.bin").stat().st_ino == before.st_ino
     assert contents(out) == uninterrupted
+
+
+def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
+    out, moments, unfinished, longest_s = tmp_path / "out", random.Random(time.time_ns()), 0, 0.5
+    for _ in range(60):
+        with started(photos, out, *EIGHT_SHARDS) as process:
+            _wait_for(out / manifest.WORK / "plan.json")
+            time.sleep(moments.uniform(0, longest_s))
+            process.kill()
+        if (out / manifest.FILE).exists():  # the kill came too late: from the start, and sooner
+            shutil.rmtree(out)
+            longest_s /= 2
+            continue
+        unfinished += 1
+        with pytest.raises(ConfigError, match="packing was interrupted"):
+            manifest.read(out)
+        if unfinished == 4:
+            break
+    assert unfinished == 4, "hardly a kill came in time"
+    assert packs(photos, out, *EIGHT_SHARDS) == 0
+    assert contents(out) == uninterrupted
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() and not (path.parents[1] / manifest.FILE).exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.001)
 
 
 def test_two_at_once(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
