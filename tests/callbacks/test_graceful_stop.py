@@ -39,7 +39,7 @@ def test_no_logged_step_is_missing_after_a_resume(tree: Path, tmp_path: Path, st
     assert [epoch for at, epoch in curves["epoch"]] == sorted(epoch for _, epoch in curves["epoch"])
 
 
-@pytest.mark.parametrize(("batch_s", "counts"), [(0.25, [8, 4, 4]), (5, [8, 1, 1]), (0.001, [8, 1000, 1000])])
+@pytest.mark.parametrize(("batch_s", "counts"), [(0.25, [1, 4, 4]), (5, [1, 1, 1]), (0.001, [1, 1000, 1000])])
 def test_signals_are_exchanged_once_per_second(
     monkeypatch: pytest.MonkeyPatch, batch_s: float, counts: list[int]
 ) -> None:

@@ -12,8 +12,7 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
 from imagenet_ddp.runs.signals import Signals, Stopped
 
-FIRST_BATCHES = 8  # batches before the first exchange, when the time of a batch is unknown
-EXCHANGE_S = 1.0  # time between two exchanges after it
+EXCHANGE_S = 1.0  # time between two exchanges; the first follows the first batch, whose time is unknown
 
 
 class _Exchange:
@@ -21,27 +20,28 @@ class _Exchange:
     ranks have the same batches but not the same clock."""
 
     def __init__(self) -> None:
-        self._wanted = FIRST_BATCHES  # batches between two exchanges, the same on all ranks
+        self._wanted = 1  # batches between two exchanges, the same on all ranks
         self.begin()
 
     def begin(self) -> None:
-        self._num_batches, self._start_s, self._last_s = 0, time.monotonic(), time.monotonic()
+        self._num_batches, self._start_s = 0, time.monotonic()
 
     def skip(self, seconds: float) -> None:
         """Do not count this time, which another stage has taken since the last batch."""
         self._start_s += seconds
-        self._last_s += seconds
 
     def is_due(self) -> bool:
         """Count a batch. Return whether an exchange follows it."""
-        self._num_batches, self._last_s = self._num_batches + 1, time.monotonic()
+        self._num_batches += 1
         return self._num_batches >= self._wanted
 
     def highest(self, number: int, device: torch.device) -> int:
         """Return the highest signal number of all ranks, 0 without a signal. Waits for the device. Call on all
         ranks."""
         if self._num_batches:
-            batch_s = (self._last_s - self._start_s) / self._num_batches
+            if device.type == "cuda":  # it computes the batches some time after this process has requested them
+                torch.cuda.synchronize(device)
+            batch_s = (time.monotonic() - self._start_s) / self._num_batches
             self._wanted = max(1, round(EXCHANGE_S / max(batch_s, 1e-4)))
         # the highest number, and the lowest count; not strategy.reduce, which adds a barrier
         values = torch.tensor([number, -self._wanted], device=device)
