@@ -123,7 +123,7 @@ def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_s
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_rule_of_scaling_is_timms(name: str):
     """train.py of timm: sqrt if the name has ada or lamb, else linear."""
-    is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adan", "lamb")
+    is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adafactor", "adan", "lamb")
     assert scaling_rule(optim(name=name)) == ("sqrt" if is_sqrt else "linear")
     assert scaling_rule(optim(name=name, scaling="none")) == "none"
     assert scaling_rule(optim(_target_="torch.optim.Adamax")) == "sqrt"

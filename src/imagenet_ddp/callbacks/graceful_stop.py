@@ -24,15 +24,16 @@ class _Exchange:
         self.begin()
 
     def begin(self) -> None:
-        self._num_batches, self._start_s = 0, time.monotonic()
+        self._num_batches, self._start_s, self._last_s = 0, time.monotonic(), time.monotonic()
 
     def skip(self, seconds: float) -> None:
         """Do not count this time, which another stage has taken since the last batch."""
         self._start_s += seconds
+        self._last_s += seconds
 
     def is_due(self) -> bool:
         """Count a batch. Return whether an exchange follows it."""
-        self._num_batches += 1
+        self._num_batches, self._last_s = self._num_batches + 1, time.monotonic()
         return self._num_batches >= self._wanted
 
     def highest(self, number: int, device: torch.device) -> int:
@@ -41,7 +42,8 @@ class _Exchange:
         if self._num_batches:
             if device.type == "cuda":  # it computes the batches some time after this process has requested them
                 torch.cuda.synchronize(device)
-            batch_s = (time.monotonic() - self._start_s) / self._num_batches
+                self._last_s = time.monotonic()
+            batch_s = (self._last_s - self._start_s) / self._num_batches
             self._wanted = max(1, round(EXCHANGE_S / max(batch_s, 1e-4)))
         # the highest number, and the lowest count; not strategy.reduce, which adds a barrier
         values = torch.tensor([number, -self._wanted], device=device)

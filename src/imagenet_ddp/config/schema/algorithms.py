@@ -34,6 +34,7 @@ OPTIMIZERS = {
     # decouples the weight decay from the gradient, as AdamW does
     "nadam": Optimizer(("betas", "eps"), "NAdam", arguments={"decoupled_weight_decay": True}),
     "rmsprop": Optimizer(("momentum", "eps"), "RMSprop", num_states=1),
+    "adafactor": Optimizer((), "Adafactor", num_states=0),  # stores sums of rows and columns, far fewer than weights
     # Those of timm that need more than gradients (a closure, the Hessian) are left out.
     "adabelief": Optimizer(("betas", "eps")),
     "adan": Optimizer(("betas", "eps")),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from imagenet_ddp.config.schema.algorithms import LOSSES, SCHEDULES, readers
+from imagenet_ddp.config.schema.algorithms import LOSSES, OPTIMIZERS, SCHEDULES, readers
 from imagenet_ddp.config.section import Replaceable, Section
 from imagenet_ddp.config.validators import AUTO, NULL, Example, choice, integer, is_mapping, kind, list_of, number
 
@@ -80,8 +80,8 @@ class CompileConfig(Section):
 class OptimConfig(Replaceable):
     name: Annotated[
         str,
-        "sgd, adamw, adam, nadam or rmsprop; lamb, lars, lion, muon and others of timm.optim; any name if _target_ is "
-        "set.",
+        f"{', '.join(name for name, row in OPTIMIZERS.items() if row.torch_class)}; lamb, lars, lion, muon and others "
+        "of timm.optim; any name if _target_ is set.",
     ] = "sgd"
     _target_: Annotated[str | None, "Class of your own optimizer, called with params=, lr= and the keys of args."] = (
         None
