@@ -237,6 +237,17 @@ def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_
         find_weights("model.weights", "V9", "torchvision", "resnet18")
 
 
+def test_a_damaged_file_in_torchvisions_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    url = torchvision.models.ResNet18_Weights.DEFAULT.url
+    path = tmp_path / "hub/checkpoints" / url.rpartition("/")[2]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"<html>")
+    with pytest.raises(ConfigError, match=f"{re.escape(str(path))}, but that file cannot be read .*Hint: delete it"):
+        _ = find_weights("model.weights", "DEFAULT", "torchvision", "resnet18").tensors
+
+
 def test_timms_names(monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("Network is unreachable")

@@ -355,6 +355,25 @@ def test_changed_images_are_packed_anew_or_refused(tmp_path: Path):
     assert "a pack of these images and options, but was made with other images" in refused(tree, out)
 
 
+def test_an_image_that_changes_meanwhile(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    shutil.copytree(photos, tmp_path / "own")
+    image, write = tmp_path / "own/train/b/3.jpg", pack._write_shards
+
+    def changed(*args: Any, **more: Any) -> Any:
+        found = write(*args, **more)
+        shutil.copyfile(photos / "train/c/7.jpg", image)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pack, "_write_shards", changed)
+        assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 1
+    said = capsys.readouterr().err
+    assert "1 image changed during packing; the first was train/b/3.jpg. Hint: run the same command again" in said
+    assert packs(tmp_path / "own", tmp_path / "out", *EIGHT_SHARDS) == 0
+    assert packs(tmp_path / "own", tmp_path / "fresh", *EIGHT_SHARDS) == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
 def test_what_would_mix_is_refused(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     foreign = tmp_path / "foreign"
     foreign.mkdir()

@@ -278,9 +278,19 @@ def _of_torchvision(key: str, weights: str, name: str) -> Weights:
         ) from None
     file = entry.url.rpartition("/")[2]
     digest = re.search(r"-([0-9a-f]+)\.", file)  # resnet18-f37072fd.pth
-    from_url(f"{key}={weights}", entry.url, file, digest and digest[1])
+    path = from_url(f"{key}={weights}", entry.url, file, digest and digest[1])
+
+    def read() -> Mapping[str, Tensor]:
+        try:
+            return entry.get_state_dict(progress=False)
+        except Exception as error:  # as in _of_file
+            raise ConfigError(
+                f"{key}={weights} must be in {path}, but that file cannot be read ({load_error(error)}). Hint: delete "
+                "it, and run this command again to download it."
+            ) from error
+
     facts = weight_facts.of_torchvision(name, entry)
-    return Weights(facts.origin, lambda: entry.get_state_dict(progress=False), facts)
+    return Weights(facts.origin, read, facts)
 
 
 def _of_timm(key: str, weights: str, name: str) -> Weights:

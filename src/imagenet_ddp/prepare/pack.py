@@ -94,6 +94,7 @@ def _run(plan: Plan, out: Path) -> None:
         (out / FILE).unlink()
     plans = shards.plan_shards(out, wanted, splits)
     written = _write_shards(plan, out, plans, splits, wanted)
+    shards.validate_unchanged(splits)
     bad = [
         (splits[shard.split].images.path(index), reason) for shard in plans for index, reason in written[shard.file].bad
     ]

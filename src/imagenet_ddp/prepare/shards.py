@@ -19,11 +19,11 @@ from imagenet_ddp.data.sources.files import FileImages
 from imagenet_ddp.data.sources.listing import map_concurrently
 from imagenet_ddp.data.sources.manifest import RECORD, WORK, File, PackOptions
 from imagenet_ddp.data.sources.packed import PackedImages
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.disk_space import require_free_space
 from imagenet_ddp.prepare.encode import EncodedImage, encode_image
 from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.text import MIB
+from imagenet_ddp.system.text import MIB, count_noun
 
 PART = "shard.part"  # growing file in WORK with the shard that is being written
 NUM_SAMPLES = 64  # images packed beforehand to estimate the size
@@ -101,6 +101,21 @@ def _states(images: Images) -> np.ndarray:
     chunks = [range(first, min(first + _CHUNK, len(images))) for first in range(0, len(images), _CHUNK)]
     found = map_concurrently(lambda chunk: [state(index) for index in chunk], chunks)
     return np.array(list(itertools.chain.from_iterable(found)), dtype=np.int64).reshape(-1, 2)
+
+
+def validate_unchanged(splits: Mapping[str, SourceSplit]) -> None:
+    """Raise RunError if a file changed after its state was read: the pack would mix old and new images, and once it is
+    finished, only sizes are compared."""
+    changed: list[str] = []
+    for name, split in splits.items():
+        old, new = split.states, _states(split.images)
+        differ = (old != new).any(axis=1) & (old[:, 0] >= 0) & (new[:, 0] >= 0)
+        changed += [f"{name}/{split.names[index]}" for index in np.flatnonzero(differ).tolist()]
+    if changed:
+        raise RunError(
+            f"{count_noun(len(changed), 'image')} changed during packing; the first was {changed[0]}. Hint: run the "
+            "same command again, which packs only the shards with changed images again."
+        )
 
 
 def fingerprint(source: Source, splits: Mapping[str, SourceSplit]) -> str:

@@ -96,6 +96,12 @@ def test_one_mistake(content: str, said: str, tmp_path: Path):
     assert len(texts) <= 2
 
 
+def test_the_rest_of_a_file_after_an_unclosed_quote_is_not_printed(tmp_path: Path):
+    texts = found(tmp_path, 'path,label\na.jpg,"cat\n' + "b.jpg,dog\n" * 1000)
+    [text] = [each for each in texts if "control characters" in each]
+    assert "row 2 (cat\\nb.jpg,dog" in text and len(text) < 1000
+
+
 def test_all_kinds_are_found_at_once_and_ten_rows_of_each_are_named(tmp_path: Path):
     wrong = "".join(f"{number}.jpg,,test,zero\n" for number in range(1200))
     texts = found(tmp_path, GOOD + wrong)

@@ -26,6 +26,7 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 NEEDED = ("path", "label")
 SPLITS = ("train", "val")
 MAX_ROWS = 10  # number of rows named for each kind of mistake
+MAX_CELL = 300  # characters of a cell shown in a message
 BUDGET_S = 20.0  # for looking for files; those that are not looked for count as existing
 _CHUNK = 1024  # number of files that a thread looks for
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -304,14 +305,18 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
 def rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
     """Return a message about the rows that break a rule, with their number and the first of them, or an empty list if
     there are none. wrong: (row number, content) of each such row."""
-    # a terminal would act on control characters
+    # a terminal would act on control characters; after an unclosed quote, a cell is the rest of the file
     texts = [
-        f"row {number} ({_CONTROL.sub(lambda found: found[0].encode('unicode_escape').decode(), what)})"
+        f"row {number} ({_CONTROL.sub(lambda found: found[0].encode('unicode_escape').decode(), _start(what))})"
         for number, what in wrong
     ]
     if not texts:
         return []
     return [f"{rule} in {count_noun(len(texts), 'row')}: {shorten_list(texts, MAX_ROWS)}. Hint: {hint}."]
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}..."
 
 
 def _number(text: str) -> float:
