@@ -45,7 +45,7 @@ def start_fork_server() -> None:
     saved a checkpoint. The server imports torch once for all workers."""
     if choose_mp_context() != "forkserver":
         return
-    forkserver.set_forkserver_preload(["imagenet_ddp.data.loader"])
+    forkserver.set_forkserver_preload(["imagenet_ddp.data.preload"])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
     try:
         resource_tracker.ensure_running()
