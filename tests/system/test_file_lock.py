@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.data.sources import download
+from imagenet_ddp.system import file_lock
 
 
 def test_who_waits_says_so_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(download, "REPEAT_S", 0.01)
-    monkeypatch.setattr(download, "POLL_S", 0.01)
+    monkeypatch.setattr(file_lock, "REPEAT_S", 0.01)
+    monkeypatch.setattr(file_lock, "POLL_S", 0.01)
     said, is_repeated = list[str](), threading.Event()
 
     def say(text: str) -> None:
@@ -17,11 +17,11 @@ def test_who_waits_says_so_again_and_again(tmp_path: Path, monkeypatch: pytest.M
         if len(said) >= 2:
             is_repeated.set()
 
-    monkeypatch.setattr(download, "print_message", say)
+    monkeypatch.setattr(file_lock, "print_message", say)
     lock, entered = tmp_path / "x.lock", threading.Event()
 
     def wait() -> None:
-        with download.lock_or_wait(lock):
+        with file_lock.lock_or_wait(lock):
             entered.set()
 
     with lock.open("a") as other:

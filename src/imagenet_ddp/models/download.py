@@ -1,6 +1,5 @@
 """Download pretrained weights, from the Hugging Face hub or a URL. Each download is announced."""
 
-import fcntl
 import hashlib
 import importlib
 import json
@@ -15,6 +14,7 @@ import torch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.known_names import FILES
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import first_line, install, shorten_list
 
 # Names under which libraries put weights into a repository of the hub, best first.
@@ -116,6 +116,5 @@ def _one_at_a_time(target: Path) -> Generator[None]:
         if not target.exists():
             with suppress(OSError):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context((target.parent / ".imagenet_ddp.lock").open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX)
+                stack.enter_context(lock_or_wait(target.parent / ".imagenet_ddp.lock", silent=True))
         yield

@@ -10,13 +10,14 @@ from torchvision.datasets import imagenet as torchvision_imagenet
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.cli.text_values import quoted
-from imagenet_ddp.data.sources.download import Archive, lock_or_wait
+from imagenet_ddp.data.sources.download import Archive
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
 from imagenet_ddp.data.sources.listing import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import count_noun
 
 URL = "https://image-net.org/download-images.php"

@@ -24,7 +24,6 @@ from imagenet_ddp.cli.text_values import quoted
 from imagenet_ddp.data.bad_images import max_bad_images
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.manifest import FILE, WORK, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
@@ -36,6 +35,7 @@ from imagenet_ddp.prepare.shards import Shard, SourceSplit, WrittenShard
 from imagenet_ddp.prepare.worker_pool import Limits, process_images
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import MIB, count_noun, duration, shorten_list
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.data.bad_images import LoadError
-from imagenet_ddp.data.sources.download import lock_or_wait
 from imagenet_ddp.data.sources.manifest import File
 from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import first_line, install
 
 GIB = 2**30

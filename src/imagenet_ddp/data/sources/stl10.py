@@ -20,9 +20,10 @@ import numpy as np
 
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
-from imagenet_ddp.data.sources.download import Archive, lock_or_wait, size_of
+from imagenet_ddp.data.sources.download import Archive, size_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import MIB, first_line
 
 if TYPE_CHECKING:
