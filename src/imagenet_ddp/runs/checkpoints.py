@@ -12,7 +12,7 @@ from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
 from imagenet_ddp.system.paths import nearest_existing
 from imagenet_ddp.system.text import count_noun, first_line
 
-KEY = "callbacks.checkpoint.dirpath"  # option that puts the files on another disk
+DIRPATH = "callbacks.checkpoint.dirpath"  # puts the files on another disk
 
 
 class CheckpointStore:
@@ -70,20 +70,20 @@ class CheckpointStore:
             return
         if self.folder.exists() or self.folder.is_symlink():
             raise ConfigError(
-                f"{KEY} must be {self.folder.resolve()}, where this run has its checkpoints, got {wanted}. "
-                f"Hint: leave {KEY} out."
+                f"{DIRPATH} must be {self.folder.resolve()}, where this run has its checkpoints, got {wanted}. "
+                f"Hint: leave {DIRPATH} out."
             )
         if CheckpointStore(wanted).files():
             raise ConfigError(
-                f"{KEY} must be a folder for this run alone, but {wanted} holds the checkpoints of another. "
-                f"Hint: set ++{KEY} to a new folder."
+                f"{DIRPATH} must be a folder for this run alone, but {wanted} holds the checkpoints of another. "
+                f"Hint: set ++{DIRPATH} to a new folder."
             )
         try:
             wanted.mkdir(parents=True, exist_ok=True)
             self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise ConfigError(f"{KEY}={wanted} cannot be used: {reason}. Hint: leave {KEY} out.") from error
+            raise ConfigError(f"{DIRPATH}={wanted} cannot be used: {reason}. Hint: leave {DIRPATH} out.") from error
 
     def require_room(self, checkpoint_bytes: int, max_epochs: int | None, *, resumed: bool) -> None:
         """Raise ConfigError if the disk has no room for the files of a run. resumed: some are there already."""
@@ -95,7 +95,7 @@ class CheckpointStore:
             raise ConfigError(
                 f"{self.folder} must have room for {count_noun(num_files, 'checkpoint')}, about "
                 f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or "
-                f"set hydra.run.dir=FOLDER, or ++{KEY}=FOLDER, to a folder on another disk."
+                f"set hydra.run.dir=FOLDER, or ++{DIRPATH}=FOLDER, to a folder on another disk."
             )
 
     def free_bytes(self) -> int:
