@@ -38,14 +38,14 @@ ELSEWHERE = {
     "A byte of a pack is altered: `prepare=check` and `data.verify=true` name the image":
         "tests/data/sources/test_packed.py::test_an_altered_image_is_found",
     "A logger's server hangs (accepts messages, never answers): the run continues and finally reports what was lost":
-        "tests/callbacks/loggers/test_background.py::test_a_server_that_hangs_holds_nothing_up",
+        "tests/callbacks/test_loggers.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at startup: the run is refused within 30 s":
-        "tests/callbacks/loggers/test_background.py::test_a_service_that_does_not_begin_is_refused",
+        "tests/callbacks/test_loggers.py::test_a_service_that_does_not_begin_is_refused",
     "A logger's server does not answer when a run is resumed: the run continues, and the next resumed run sends its "
     "figures":
-        "tests/callbacks/loggers/test_background.py::test_a_resumed_run_goes_on_without_its_service",
+        "tests/callbacks/test_loggers.py::test_a_resumed_run_goes_on_without_its_service",
     "A logger's server dies during a run: the logger is switched off, and the run continues":
-        "tests/callbacks/loggers/test_real_runs.py::test_mlflow_server",
+        "tests/callbacks/test_logger_runs.py::test_mlflow_server",
 }  # fmt: skip
 
 

@@ -11,11 +11,10 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import OmegaConf
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.defaults import make_callbacks
+from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
-from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema import commands
@@ -139,7 +138,7 @@ def test_runs_of_a_sweep_are_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for folder, group in (("s/0", "s"), ("study/trials/3", "study"), ("study", None)):
         [logger] = make_loggers(config, tmp_path / folder, 0)
         assert isinstance(logger, MLFlowLogger)
-        assert logger.tags == (None if group is None else {"group": group})
+        assert logger.group == group
 
 
 def test_what_a_resumed_run_logs_again_is_taken_out(tmp_path: Path) -> None:

@@ -1,21 +1,23 @@
-"""Make the callbacks of a run, in the order required by their dependencies."""
+"""Make the callbacks of a run, in the order required by their dependencies, and its loggers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint, require_other_files
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
+from imagenet_ddp.callbacks.loggers import RunFiles
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.instantiate import make, open_arguments
 from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -55,11 +57,25 @@ def make_callbacks(
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([LoggerPictures(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
+        *([RunFiles(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]
     return callbacks
+
+
+def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
+    """Return the loggers of the config's logger group, which write into the run folder unless configured otherwise.
+
+    Ranks other than 0 get dummy loggers, because two real loggers would create the same database at once. first_step:
+    number of steps trained before a resume.
+    """
+    if rank:
+        return [DummyLogger() for _ in given(config["logger"])]
+    folder = str(run_dir)
+    return make_entries(
+        config, "logger", save_dir=folder, run_dir=folder, first_step=first_step, group=run_group(run_dir)
+    )
 
 
 def given(entries: Mapping[str, Any]) -> list[str]:

@@ -16,9 +16,8 @@ from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.defaults import make_callbacks
+from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.loggers.make import make_loggers
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain

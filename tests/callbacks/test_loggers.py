@@ -7,50 +7,36 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from imagenet_ddp.callbacks.logger_pictures import LoggerPictures
-from imagenet_ddp.callbacks.loggers import background
-from imagenet_ddp.callbacks.loggers.background import Background
+from imagenet_ddp.callbacks import loggers
+from imagenet_ddp.callbacks.loggers import Background
 from imagenet_ddp.errors import ConfigError
 
 
-class Service(DummyLogger):
-    """do: called with (metrics, step) and for the end."""
+class Sent(Background):
+    """do: called with (metrics, step). begin: called when the run begins."""
 
-    def __init__(self, do: Any) -> None:
-        super().__init__()
-        self.do = do
-        self.ended: list[str] = []
-
-    @property
-    def experiment(self) -> Any:
-        raise OSError("not while there is no service")
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        self.do(metrics, step)
-
-    def finalize(self, status: str) -> None:
-        self.ended.append(status)
-
-
-class Sent(Background, Service):
     all: ClassVar[list["Sent"]] = []
+    server = "http://server"
 
     def __init__(self, folder: Path, do: Any, begin: Any = None) -> None:
-        self.prepare(folder, "mine", "http://server")
-        Service.__init__(self, do)
-        self.begin = begin or (lambda: None)
+        super().__init__(folder, "mine", None, {})
+        self.do, self.begin, self.ended = do, begin or (lambda: None), list[str]()
         self.all.append(self)
 
-    def _open(self) -> None:
+    def _open(self) -> Any:
         self.begin()
         self.stored["id"] = "7"
+        logger: Any = DummyLogger()
+        logger.log_metrics = self.do
+        return logger
+
+    def _close(self, status: str) -> None:
+        self.ended.append(status)
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +89,8 @@ def test_a_failure_is_reported_once_and_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "END_S", 0.2)
-    monkeypatch.setattr(background, "MAX_WAITING", 50)
+    monkeypatch.setattr(loggers, "END_S", 0.2)
+    monkeypatch.setattr(loggers, "MAX_WAITING", 50)
     released = threading.Event()
     logger = Sent(tmp_path, lambda *_: released.wait(120))
     logger.connect()
@@ -118,7 +104,7 @@ def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytes
 
 
 def test_more_than_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "MAX_WAITING", 5)
+    monkeypatch.setattr(loggers, "MAX_WAITING", 5)
     released = threading.Event()
     logger = Sent(tmp_path, lambda *_: released.wait(120))
     logger.connect()
@@ -144,7 +130,7 @@ def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: p
         ConfigError, match=r"mine must be able to reach http://server, but cannot: no key\. Hint: set logger=none\."
     ):
         first.connect()  # without the warning that the training continues
-    monkeypatch.setattr(background, "START_S", 0.2)
+    monkeypatch.setattr(loggers, "START_S", 0.2)
     released = threading.Event()
     with pytest.raises(ConfigError, match="there was no answer in 0 s"):
         Sent(tmp_path, None, lambda: released.wait(120)).connect()
@@ -169,19 +155,3 @@ def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
     second.log_metrics({"a": 2.0}, 7)
     with pytest.warns(UserWarning, match="mine lost 3 messages: no key"):  # the beginning, and the end
         second.finalize("failed")
-
-
-def test_a_picture_that_cannot_be_drawn_does_not_end_a_training(tmp_path: Path) -> None:
-    """Bytes of a folder's name that are no text."""
-    source = SimpleNamespace(labels=["cat", "d\udcff"])
-    strategy = SimpleNamespace(reduce=lambda counts, reduce_op: counts)
-    trainer: Any = SimpleNamespace(
-        datamodule=SimpleNamespace(source=source), is_global_zero=True, sanity_checking=False, strategy=strategy
-    )
-    module: Any = SimpleNamespace(device="cpu")
-    callback = LoggerPictures(tmp_path, {})
-    callback.on_validation_start(trainer, module)
-    batch = {"target": torch.tensor([0, 1])}
-    callback.on_validation_batch_end(trainer, module, {"logits": torch.eye(2)}, batch, 0)
-    with pytest.warns(UserWarning, match="confusion_matrix.png cannot be drawn"):
-        callback.on_train_end(trainer, module)
