@@ -8,6 +8,7 @@ from torch import nn
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model, require_image_size
+from imagenet_ddp.runs.checkpoint_file import load_weights
 
 # One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
 FAMILIES = {
@@ -41,6 +42,15 @@ def test_a_net_computes():
     assert logits.isfinite().all()
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_weights_load_without_the_versions_of_the_layers_formats():
+    """MNASNet refuses a state dict without them, and a checkpoint's tensors come as a plain dict."""
+    net, other = (create_model(model(name="mnasnet0_5"), 3, seed) for seed in (0, 1))
+    load_weights(other, dict(net.state_dict()), "best.ckpt")
+    assert all(torch.equal(a, b) for a, b in zip(weights(net), weights(other), strict=True))
+    with pytest.raises(ConfigError, match="Missing key"):
+        load_weights(other, dict(list(net.state_dict().items())[1:]), "best.ckpt")
 
 
 def weights(net: nn.Module) -> list[torch.Tensor]:

@@ -203,8 +203,12 @@ def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor]
             f"({broken[0]}), because its training diverged. "
             "Hint: use an earlier checkpoint of the run, such as best.ckpt."
         )
+    loaded = module.state_dict()  # has the version of the layers' formats, without which MNASNet refuses its weights
+    for name in loaded.keys() - state_dict.keys():
+        del loaded[name]
+    loaded.update(state_dict)
     try:
-        module.load_state_dict(dict(state_dict))
+        module.load_state_dict(loaded)
     except RuntimeError as error:
         lines = str(error).splitlines()[1:3]  # the first line only names the class
         reasons = "; ".join(textwrap.shorten(line.strip(" \t."), 300) for line in lines)
