@@ -12,14 +12,12 @@ from typing import Any
 from omegaconf import MISSING
 
 from imagenet_ddp.benchmark.results import tables
-from imagenet_ddp.cli import help
 from imagenet_ddp.cli.known_terms import BY_NAME, Term, plain
 from imagenet_ddp.config import read_if
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.schema.commands import COMMANDS
-from imagenet_ddp.config.validators import shown
-from imagenet_ddp.report import __main__ as report_help
+from imagenet_ddp.config.validators import NULL, shown
 from imagenet_ddp.system.text_table import as_markdown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -27,11 +25,11 @@ RESULTS = DOCS / "results.csv"
 BENCHMARKS = DOCS / "benchmarks"  # the files written by scripts/benchmark_docs.py
 _HEAD = """# Reference of all keys
 
-Type each key as `key=value`. `python -m imagenet_ddp.train --cfg job` shows the values for one command line, and
-[configuration.md](configuration.md) explains how they are composed. The files in `conf/` override some of the defaults
-listed here. For example, each recipe sets `data.image_size`.
+`python -m imagenet_ddp.train --cfg job` shows every key with its value for one command line. The first column shows
+each key with its default, as you would type it; a recipe or another file of `conf/` may choose another default
+([options](configuration.md)).
 
-This page is generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
+Generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
 """
 
 
@@ -53,14 +51,27 @@ def _is_own(key: Key, of_train: Key | None) -> bool:
 
 
 def _table(title: str, keys: list[Key]) -> list[str]:
-    head = ["| key | value | default | meaning | read if |", "|---|---|---|---|---|"]
+    head = ["| key=default | values | meaning |", "|---|---|---|"]
     return [f"## {title or 'Keys of all commands'}\n", *head, *map(_row, keys), ""]
 
 
 def _row(key: Key) -> str:
-    words = key.words if key.allowed is not None or key.type is not dict else "a mapping"
-    cells = (f"`{key.path}`", words, _default(key), key.meaning, read_if.words(key.path))
+    words = key.words if key.allowed is not None or key.type is not dict else "mapping"
+    default = "" if key.default == MISSING else shown(key.default)
+    values = re.sub(r"^an? ", "", words.removesuffix(" or null") if default == "null" else words)
+    cells = (f"`{key.path}={default}`", values, key.meaning + _read_if(key))
     return f"| {' | '.join(map(_escaped, cells))} |"
+
+
+def _read_if(key: Key) -> str:
+    """Return the conditions under which a key is read, except those that its meaning begins with, such as "stl10: "."""
+    begins = key.meaning.partition(": ")[0].replace(",", "").split()
+    conditions = [
+        condition.words
+        for condition in read_if.CONDITIONS.get(key.path, ())
+        if condition.allowed != NULL and not any(condition.allowed.accepts(word) for word in begins)
+    ]
+    return f" Only if {' and '.join(conditions)}." if conditions else ""
 
 
 def _escaped(text: str) -> str:
@@ -68,18 +79,11 @@ def _escaped(text: str) -> str:
     return text if text.startswith("`") else re.sub(r"[|<*_]", r"\\\g<0>", text)
 
 
-def _default(key: Key) -> str:
-    return "must be set" if key.default == MISSING else f"`{shown(key.default)}`"
-
-
 _COMING_FROM = """# Coming from another program
 
-If you type an option of another program, the error shows the equivalent option here, and nothing is started:
+If you type an option of another program, the error shows what to type here, and nothing is started:
 
     $ python -m imagenet_ddp.train -a resnet50 --lr 0.1 --print-freq 10
-
-Names of other programs typed as keys (`print_freq=10`, `trainer.gpus=2`) are answered in the same way. If an option of
-another program accepts several values, as in `--opt-betas 0.9 0.95`, separate them by commas in VALUE.
 
 pytorch/examples' command for two machines, `main.py -a resnet50 --dist-url tcp://10.0.0.1:23456 --dist-backend nccl
 --multiprocessing-distributed --world-size 2 --rank 0 FOLDER`, is typed here as:
@@ -87,9 +91,8 @@ pytorch/examples' command for two machines, `main.py -a resnet50 --dist-url tcp:
     $ python -m imagenet_ddp.train data=imagenet data.root=FOLDER model.name=resnet50 trainer.num_nodes=2 \\
         cluster.node_rank=0 cluster.address=tcp://10.0.0.1:23456
 
-In the tables, "there" is the other program and "here" is this one.
-
-This page is generated from `src/imagenet_ddp/cli/known_terms.txt` by `python scripts/doc_pages.py`.
+Several values, as in `--opt-betas 0.9 0.95`, are separated by commas in VALUE. `python scripts/doc_pages.py` generates
+these tables from `src/imagenet_ddp/cli/known_terms.txt`.
 """
 
 
@@ -147,19 +150,21 @@ PROGRAMS = {
 
 
 def coming_from() -> str:
-    """Return the text of docs/coming-from.md."""
-    parts = [_COMING_FROM]
-    for title, (introduction, names) in PROGRAMS.items():
-        spellings: dict[Term, list[str]] = {}
+    """Return the text of docs/coming-from.md. Options that several programs share are in one table, the first."""
+    spellings: dict[Term, dict[str, list[str]]] = {}  # term -> title of a program -> its names there
+    for title, (_, names) in PROGRAMS.items():
         for name in names.split():
-            spellings.setdefault(BY_NAME[plain(name)], []).append(f"`{name}`")
-        rows = [
-            f"| {', '.join(there)} | {_here(term)} | {term.note.replace('{}', 'VALUE')} |"
-            for term, there in spellings.items()
-        ]
-        head = "| there | here | difference in meaning |\n|---|---|---|"
-        parts.append("\n".join([f"## {title}\n\n{introduction}\n", head, *rows, ""]))
-    return "\n".join(parts)
+            spellings.setdefault(BY_NAME[plain(name)], {}).setdefault(title, []).append(f"`{name}`")
+    tables = {"Options of several of these programs": "", **{title: intro for title, (intro, _) in PROGRAMS.items()}}
+    rows: dict[str, list[str]] = {title: [] for title in tables}
+    for term, by_title in spellings.items():
+        title = next(iter(by_title if len(by_title) == 1 else rows))
+        there = ", ".join(dict.fromkeys(name for names in by_title.values() for name in names))
+        rows[title].append(f"| {there} | {_here(term)} | {term.note.replace('{}', 'VALUE')} |")
+    head = "| there | here | difference in meaning |\n|---|---|---|"
+    parts = ["\n".join([f"## {title}\n", *([f"{tables[title]}\n"] if tables[title] else []), head, *rows[title], ""])
+             for title in tables]  # fmt: skip
+    return "\n".join([_COMING_FROM, *parts])
 
 
 def _here(term: Term) -> str:
@@ -174,21 +179,18 @@ def _here(term: Term) -> str:
 
 _RECIPES = """# Recipes
 
-`experiment=NAME` sets the keys of the file `conf/experiment/NAME.yaml`. Options that you type take precedence. Figures
-are those of the named papers and programs on ImageNet-1k, unless a line says that they were measured here.
+`experiment=NAME` sets the keys of `conf/experiment/NAME.yaml`, which also names the source of each recipe. Options that
+you type take precedence. Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
+they were measured here.
 
-`python scripts/doc_pages.py` generates this page from the comments at the top of these files. If `docs/results.csv`
-exists, its measurements are added. Write the table over seeds of a folder of runs, such as an
-[ablation](runs.md#ablations), to this file:
-
-    python scripts/recipe_table.py runs/ablation_NAME against=NAME > docs/results.csv
-    python scripts/doc_pages.py
+`python scripts/doc_pages.py` generates this page from these files and from `docs/results.csv`. To renew the latter:
+`python scripts/recipe_table.py runs/ablation_NAME against=NAME > docs/results.csv`, from the runs of an
+[ablation](runs.md#ablations).
 """
 _MEASURED = """## Measured here
 
-The table shows medians over the seeds, and the range of top-1. Differences and ratios are relative to the first row. p
-is the two-sided p-value of Welch's t-test between the seeds, not corrected for the number of rows.
-The commands are in the order of the rows.
+Medians over the seeds, with the range of top-1; differences and ratios to the first row; two-sided p-values of Welch's
+t-test, not corrected for the number of rows. The commands are in the order of the rows.
 """
 
 
@@ -235,34 +237,23 @@ def _p_value(text: str) -> str:
 def recipes(results: Path = RESULTS) -> str:
     """Return the text of docs/recipes.md. results: CSV file of the results measured here."""
     parts = [_RECIPES, *([measured] if (measured := _measured(results)) else [])]
+    variants: dict[str, list[str]] = {}  # recipe -> lines of those that differ from it only in the number of epochs
+    sections: dict[str, str] = {}
     for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
         comments = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
         text = " ".join(comments[1:])
         what, *fields = re.split(r" (?=(?:Expect|Source|Differs|Costs|Command)[:,])", text)
-        rows = [f"- {line}" for line in fields if not line.startswith("Command")]
+        if same := re.search(r"otherwise as (\w+)\.$", what):
+            told = " ".join(line.removeprefix("Expect: ") for line in fields if line.startswith(("Expect", "Costs")))
+            variants.setdefault(same[1], []).append(f"- `experiment={path.stem}`: {told}")
+            continue
+        rows = [f"- {line}" for line in fields if not line.startswith(("Command", "Source"))]
         commands = [line.partition(": ")[2].strip() for line in fields if line.startswith("Command")]
-        parts.append("\n".join([f"## {path.stem}\n", what, "", *rows, "\n```", *commands, "```", ""]))
+        sections[path.stem] = "\n".join([f"## {path.stem}\n", what, "", *rows, "\n```", *commands, "```", ""])
+    for name, section in sections.items():
+        more = ["The same with more epochs:\n", *variants[name], ""] if name in variants else []
+        parts.append("\n".join([section, *more]))
     return "\n".join(parts)
-
-
-_COMMANDS = """# Commands
-
-This page contains the output of `python -m imagenet_ddp.COMMAND --help`, or `imagenet-ddp COMMAND --help`, for every
-command.
-
-It is generated by `python scripts/doc_pages.py`.
-"""
-
-
-def commands() -> str:
-    """Return the text of docs/commands.md."""
-    texts = {**{verb: help.text(verb) for verb in COMMANDS}, "report": report_help.HELP}
-    return "\n".join([_COMMANDS, *(f"## {verb}\n\n```text\n{text.rstrip()}\n```\n" for verb, text in texts.items())])
-
-
-def index() -> str:
-    """Return the text of docs/index.md: the README, with links for a site whose root is docs/."""
-    return (DOCS.parent / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 
 def scaling_tables(results: Path) -> str:
@@ -330,8 +321,6 @@ def performance() -> str:
 
 
 PAGES = {
-    "index.md": index,
-    "commands.md": commands,
     "reference.md": reference,
     "coming-from.md": coming_from,
     "recipes.md": recipes,

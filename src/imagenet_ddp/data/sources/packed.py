@@ -2,8 +2,9 @@
 
 Nothing is loaded into memory in advance. Each process opens the index and the shards when it first needs them, so a
 loader worker starts quickly, and all processes of a machine share the system's page cache. JPEGs are read with pread,
-which takes one request per image and does not add the pages it reads to the memory of the process. Raw pixels are
-memory-mapped, so that a crop reads only the rows it needs. docs/performance.md has the measurements.
+which takes one request per image and does not add the pages it reads to the memory of the process (on one core of an
+AMD EPYC, a cold JPEG takes 101 to 111 µs, from a memory map 178 to 199). Raw pixels are memory-mapped, so that a crop
+reads only the rows it needs (19 µs, with pread 35 to 40).
 """
 
 import mmap
