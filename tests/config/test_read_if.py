@@ -8,7 +8,7 @@ import pytest
 from imagenet_ddp.benchmark import options as benchmark_options
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.keys import Key, declared
-from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread, words
+from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
@@ -105,8 +105,3 @@ def test_commands_that_read_a_checkpoint_refuse_keys_of_training(verb: str):
     assert found[0].startswith("optim.lr=0.5 has no effect, because only training reads optim. Hint: leave it out")
     assert set(OF_TRAINING) <= declared(verb).keys()
     assert not unread(typed[:3], {}, declared("train"))
-
-
-def test_the_words_name_every_condition():
-    assert words("data.progressive_epochs") == "data.progressive_start is set and data.augment is crop or pad_crop"
-    assert words("optim.lr") == ""

@@ -178,11 +178,6 @@ OF_TRAINING = (
 )  # fmt: skip
 
 
-def words(path: str) -> str:
-    """Return when a key is read, in words; "" if always."""
-    return " and ".join(condition.words for condition in CONDITIONS.get(path, ()))
-
-
 def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[str]:
     """Return a message for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
     values = leaves(config)
