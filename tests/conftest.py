@@ -278,20 +278,17 @@ def work(tmp_path: Path) -> Path:
 @pytest.fixture
 def told(record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """Return a function: told(end, words) checks that the output of a faults.trainings.End contains these words, and
-    records them for the page.
+    records its exit code and seconds for the page.
 
-    said: the words that the page shows instead. seconds: the seconds to the message; None if the fault exists from the
-    start; -1: those of `end`.
+    seconds: the seconds to the message; None if the fault exists from the start; -1: those of `end`.
     """
 
-    def tell(end: Any, words: str = "", *, said: str = "", seconds: float | None = -1) -> None:
-        if end is not None:
-            assert words in end.said, end.out + end.err
-            assert "Traceback" not in end.err, end.err
-            record_property("code", end.code)
-            if seconds is not None:
-                record_property("seconds", round(end.said_s if seconds < 0 else seconds, 1))
-        record_property("said", said or words)
+    def tell(end: Any, words: str = "", *, seconds: float | None = -1) -> None:
+        assert words in end.said, end.out + end.err
+        assert "Traceback" not in end.err, end.err
+        record_property("code", end.code)
+        if seconds is not None:
+            record_property("seconds", round(end.said_s if seconds < 0 else seconds, 1))
 
     return tell
 

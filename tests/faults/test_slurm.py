@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import PROBES, ROOT
-from faults.trainings import QUIET, SLOW, Told, assert_same, short
+from faults.trainings import QUIET, SLOW, assert_same, short
 from helpers.slurm_cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -27,9 +27,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("victim", ["srun", "slurm_script"])
-def test_killed_launcher(
-    cluster: Cluster, tree: Path, unharmed: Callable[..., Path], work: Path, told: Told, victim: str
-) -> None:
+def test_killed_launcher(cluster: Cluster, tree: Path, unharmed: Callable[..., Path], work: Path, victim: str) -> None:
     """SIGKILL of srun, or of the batch script, in the middle of an epoch: no process of the job remains, and the same
     script, submitted again, continues the run bit-exactly."""
     options = [option for option in short(tree) if not option.startswith("trainer.devices=")]
@@ -53,7 +51,6 @@ def test_killed_launcher(
     state = cluster.end(job)["JobState"]
     assert state in ("FAILED", "NODE_FAIL", "CANCELLED", "COMPLETED"), state
     cluster.until(lambda: not processes_of(work))
-    told(None, said=f"the job's state is {state}")
     again = submit(*QUIET)
     assert cluster.end(again)["JobState"] == "COMPLETED", (work / f"slurm-{again}.log").read_text()
     assert_same(unharmed(), work / "r")

@@ -130,9 +130,7 @@ class DataConfig(Replaceable):
     ] = 0.0
     grayscale: Annotated[float, number(0, 1), Example("0.2"), "Probability that an image is converted to grey."] = 0.0
     blur: Annotated[float, number(0, 1), Example("0.1"), "Probability of a Gaussian blur of 0.1 to 2 pixels."] = 0.0
-    erasing: Annotated[float, number(0, 1), Example("0.25"), "Probability that a rectangle of the image is erased."] = (
-        0.0
-    )
+    erasing: Annotated[float, number(0, 1), Example("0.25"), "Probability that 2 to 33 % of the image is erased."] = 0.0
     erasing_fill: Annotated[
         str, choice("mean", "noise"), "Filling of an erased rectangle: the mean colour, or normal noise in each pixel."
     ] = "mean"
