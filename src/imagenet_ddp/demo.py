@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.engine.open_model import open_predictor, resolved_config
+from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown

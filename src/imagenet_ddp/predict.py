@@ -19,8 +19,7 @@ from omegaconf import OmegaConf
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.sources.listing import find_images, list_folder
-from imagenet_ddp.engine.open_model import open_predictor, resolved_config
-from imagenet_ddp.engine.stored_config import checkpoint_path
+from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_path

@@ -8,9 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from imagenet_ddp.callbacks.prediction_collector import Predicted
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
+from imagenet_ddp.engine.evaluation_results import Predicted, further_results, prediction_columns, results_lines
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.runs import predictions_file
 

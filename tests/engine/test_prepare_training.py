@@ -2,18 +2,12 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from conftest import SMALL, Run, small_run, write_images
 
-from imagenet_ddp.config.schema.commands import TrainConfig
-from imagenet_ddp.config.schema.learning import AveragingConfig, ModelConfig
-from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.engine.prepare_training import _require_forgetting
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.models.factory import create_model
 
 
@@ -113,26 +107,3 @@ def test_a_model_of_timm(run: Run, tree: Path, tmp_path: Path):
     result = run("predict", "checkpoint=r/checkpoints/last.ckpt", f"images={tree}/val/cat")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.splitlines()) == 5
-
-
-@pytest.mark.parametrize(
-    ("max_epochs", "max_steps", "num_updates"),
-    [(10, -1, 100), (10, 20, 20), (-1, 20, 20), (None, 20, 20), (2, 500, 20), (-1, -1, None)],
-)
-def test_a_constant_decay_must_forget_the_first_weights_before_the_run_ends(
-    max_epochs: int | None, max_steps: int, num_updates: int | None
-):
-    """By whichever of trainer.max_epochs and trainer.max_steps ends it. An epoch has 10 steps of 8 images."""
-
-    def require(decay: float) -> None:
-        averaging = AveragingConfig(name="ema", decay=decay, warmup=False, every_n_steps=1)
-        config = TrainConfig(averaging=averaging, trainer=TrainerConfig(max_epochs=max_epochs, max_steps=max_steps))
-        plan: Any = SimpleNamespace(config=config, averaging_start_epoch=0, global_batch_size=8)
-        _require_forgetting(plan, 77)
-
-    if num_updates is None:
-        require(0.9999)
-    else:
-        require(0.09 ** (1 / num_updates))
-        with pytest.raises(ConfigError, match=f"within the {num_updates} updates of this run, but 11 % of"):
-            require(0.11 ** (1 / num_updates))

@@ -20,9 +20,8 @@ from timm.data import create_transform, resolve_model_data_config
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.engine.job import _new_config
-from imagenet_ddp.engine.open_model import open_predictor
 from imagenet_ddp.engine.predictor import Predictor
-from imagenet_ddp.engine.stored_config import from_checkpoint
+from imagenet_ddp.engine.stored_config import from_checkpoint, open_predictor
 from imagenet_ddp.engine.trained_model import load
 
 NET = "shufflenet_v2_x0_5"

@@ -23,8 +23,7 @@ from torch import nn
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
-from imagenet_ddp.engine import exported
-from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor
+from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor, open_exported
 from imagenet_ddp.engine.stored_config import from_checkpoint
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
@@ -195,7 +194,7 @@ def test_other_inputs(
     assert (image.type, output.name) == (
         ("tensor(float)", "logits") if is_outside else ("tensor(uint8)", "probabilities")
     )
-    predictor = exported.make_predictor(path, "auto")
+    predictor = open_exported(path, "auto")
     got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos[:4]])  # not a multiple of three
     assert np.abs(got.numpy() - expected(reference, photos[:4])).max() < 1e-5
     run_card(path.parent, photos[0], expected(reference, photos[:1])[0])
@@ -324,7 +323,7 @@ def test_int8(checkpoint: Path, reference: Predictor, photos: list[torch.Tensor]
     metadata = json.loads(onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map[KEY])
     before, after = metadata["comparison"]["float32"], metadata["comparison"]["int8"]
     assert after["top1"][1] >= before["top1"][1] - 0.1
-    predictor = exported.make_predictor(path, "auto")
+    predictor = open_exported(path, "auto")
     got = predictor.probabilities([predictor.read.prepare(photo) for photo in photos]).numpy()
     assert 1e-5 < np.abs(got - expected(reference, photos)).mean() < 0.05
     # Sums of bytes may overflow on a CPU without VNNI; unoptimised, onnxruntime adds the same numbers as floats. One
@@ -376,12 +375,12 @@ def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
 def test_a_foreign_file_is_refused_by_predict(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError, match="must be an exported model"):
-        exported.make_predictor(tmp_path / name, "auto")
+        open_exported(tmp_path / name, "auto")
 
 
 def test_a_foreign_archive_is_refused_in_one_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with ZipFile(tmp_path / "a.pt2", "w") as archive:
         archive.writestr("a", "a")
     with pytest.raises(ConfigError, match="must be a file that export has written, but has no metadata imagenet_ddp"):
-        exported.make_predictor(tmp_path / "a.pt2", "auto")
+        open_exported(tmp_path / "a.pt2", "auto")
     assert capfd.readouterr() == ("", "")  # torch.export.load would log a traceback

@@ -104,11 +104,6 @@ class Augmentation:
     def _of_pillow(self) -> bool:
         return self.policy != "none" or max(self.color_jitter, self.grayscale, self.blur) > 0
 
-    def costly(self) -> dict[str, Any]:
-        """Return the enabled options that take noticeable CPU time, with their values."""
-        keys = ("policy", "color_jitter", "grayscale", "blur", "erasing")
-        return {key: getattr(self, key) for key in keys if getattr(self, key) not in ("none", 0)}
-
     def apply(self, pixels: Tensor, generator: random.Random) -> None:
         """Augment the image in place. pixels: uint8 (3, H, W), channels last in memory."""
         with torch.random.fork_rng(devices=[]):

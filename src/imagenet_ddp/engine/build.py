@@ -192,9 +192,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         resume.refuse_other_data(stored[KEY], job.checkpoint, source, num_images)
     counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
     module = make_module(plan, source.classes, len(data.val_images), counts)
-    learning, messages = prepare_training(
-        plan, module, source.classes, num_images, resumed=stored is not None, say=log.say
-    )
+    learning, messages = prepare_training(plan, module, source.classes, resumed=stored is not None, say=log.say)
     for message in messages:
         log.say(message)
     contents = {

@@ -9,7 +9,6 @@ import torch
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models import batch_norm
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, first_line
 
@@ -49,11 +48,6 @@ def _reason(plan: Plan, error: Exception) -> str:
             f"timed out after {plan.config.strategy.timeout_s:g} s (strategy.timeout_s): another rank did not take "
             "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
             "increase strategy.timeout_s if a rank is merely slow."
-        )
-    if isinstance(error, ValueError) and str(error).startswith(batch_norm.ERROR):  # a small remainder with dp
-        return (
-            "batch norm needs 2 images per device in each batch, but the last one of an epoch has fewer. "
-            f"Hint: set data.batch_size={plan.config.data.batch_size + 1}."
         )
     return ""
 

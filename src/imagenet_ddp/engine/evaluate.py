@@ -4,11 +4,10 @@ from pathlib import Path
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.loggers import connect
-from imagenet_ddp.callbacks.prediction_collector import Predictions
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
-from imagenet_ddp.engine.evaluation_results import further_results, prediction_columns, results_lines
+from imagenet_ddp.engine.evaluation_results import Predictions, further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.stored_config import folder_of

@@ -1,24 +1,31 @@
-"""Predict the classes of image files with a checkpoint, on one device."""
+"""Predict the classes of image files with a checkpoint on one device, or with an exported file on the CPU."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from imagenet_ddp.data.decode import Reading, UnreadableImage
 from imagenet_ddp.data.loader import FileReader
-from imagenet_ddp.data.transforms import EvalTransform, normalise
+from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config, image_statistics
 from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.export.formats.base import KEY, Function
+from imagenet_ddp.export.formats.registry import graph_format
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.views import average_views
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.predictions_file import NOT_FINITE
+from imagenet_ddp.system.text import first_line
 
 
 @dataclass(frozen=True)
@@ -99,3 +106,55 @@ def make_predictor(
     reader = FileReader(reading, transform)
     title = model_title(config["model"], trained.contents["config"]["data"]) if trained.contents else trained.origin
     return Predictor(trained.classes, trained.labels, reader, probabilities, device, explain, title=title)
+
+
+def open_exported(path: Path, decoder: str) -> Predictor:
+    """Open an exported file. decoder: value of data.decoder. Raises ConfigError for a file that export did not
+    write."""
+    hint = "Hint: write the file with python -m imagenet_ddp.export."
+    kind = graph_format(path)
+    assert kind is not None
+    try:
+        opened = kind.open(path)
+    except Exception as error:  # a runtime, zip or pickle error, depending on the file
+        raise ConfigError(
+            f"{path} must be an exported model, but cannot be read as one ({first_line(error).rstrip('.')}). {hint}"
+        ) from error
+    if opened is None:
+        raise ConfigError(f"{path} must be a file that export has written, but has no metadata {KEY}. {hint}")
+    function, text = opened
+    return _predictor(function, json.loads(text), decoder, path.name)
+
+
+def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title: str) -> Predictor:
+    transform = EvalTransform.from_options(metadata["eval_transform"])
+    size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
+
+    @torch.inference_mode()
+    def run(batch: Tensor) -> Tensor:
+        """Return the probabilities of a batch, uint8 (B, 3, H, W)."""
+        if preprocessing != "outside":
+            return function(batch)
+        return function(normalise(batch, transform.mean, transform.std, channels_last=False)).softmax(dim=1)
+
+    def probabilities(images: list[Tensor]) -> Tensor:
+        """Return the probabilities of images. Images of the same shape form a batch. If the file has a fixed batch
+        size, the last batch is padded."""
+        rows = torch.empty(len(images), len(metadata["classes"]))
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for position, image in enumerate(images):
+            shapes.setdefault(tuple(image.shape), []).append(position)
+        for positions in shapes.values():
+            step = size or len(positions)
+            for part in (positions[start : start + step] for start in range(0, len(positions), step)):
+                padded = part + part[:1] * (step - len(part) if size else 0)
+                rows[part] = run(torch.stack([images[position] for position in padded]))[: len(part)].float()
+        return rows
+
+    reading = Reading(decoder, metadata["exif_orientation"])
+    is_inside = preprocessing == "inside"
+    reader = FileReader(reading, whole if is_inside else transform)
+    cpu = torch.device("cpu")
+    return Predictor(
+        metadata["classes"], metadata["labels"], reader, probabilities, cpu, title=title, reads_whole=is_inside
+    )

@@ -21,17 +21,14 @@ from imagenet_ddp.models.head import head_names, is_in_head
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.pretrained import load_weights_into
 from imagenet_ddp.models.teacher import make_teacher
-from imagenet_ddp.system.text import count_noun, percent
 
 MOST_ON_FEATURES = 0.4  # share of budget_min that may pass before the last layer has its start
-MOST_KEPT = 0.1  # share of the first weights in an exponential average at the end of training
 
 
 def prepare_training(
     plan: Plan,
     module: ImageClassifier,
     classes: list[str],
-    num_images: int,
     *,
     resumed: bool,
     say: Callable[[str], None] = print,
@@ -78,7 +75,6 @@ def prepare_training(
         callbacks.append(FrozenLayers(frozen, model.unfreeze_epoch, batch_norm=keeps_statistics))
     averaging = config.averaging
     if averaging.name != "none":
-        _require_forgetting(plan, num_images)
         decay = averaging.decay if averaging.name == "ema" else None
         callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
     return callbacks, messages
@@ -101,21 +97,3 @@ def _require_batch(plan: Plan, module: ImageClassifier) -> None:
     size = data["progressive_start"] or Sizes.from_options(data).image_size
     smallest = next((each for each in range(2, 5) if fewest(each) > 1), 2)
     require_batch(config.model, module.net, fewest(data["batch_size"]), size, smallest)
-
-
-def _require_forgetting(plan: Plan, num_images: int) -> None:
-    """Raise ConfigError for a constant decay that keeps the first weights until the end. num_images: of an epoch."""
-    averaging, trainer = plan.config.averaging, plan.config["trainer"]
-    steps_per_epoch = -(-num_images // plan.global_batch_size)
-    ends = [steps_per_epoch * trainer["max_epochs"]] if trainer["max_epochs"] not in (None, -1) else []
-    ends += [trainer["max_steps"]] if trainer["max_steps"] not in (None, -1) else []
-    if averaging.name != "ema" or averaging.warmup or not ends:
-        return
-    steps = min(ends) - plan.averaging_start_epoch * steps_per_epoch
-    updates = max(steps // averaging.every_n_steps, 1)
-    if (kept := averaging.decay**updates) > MOST_KEPT:
-        raise ConfigError(
-            f"averaging.decay={averaging.decay:g} with averaging.warmup=false must forget the first weights within "
-            f"the {count_noun(updates, 'update')} of this run, but {percent(kept, 0)} of the average would be those. "
-            f"Hint: set averaging.warmup=true, or averaging.decay={(MOST_KEPT / 10) ** (1 / updates):.3g}."
-        )

@@ -1,17 +1,12 @@
 """Collect the results of a finished run for summary.json and for the last lines of the log."""
 
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.data.augment import AugmentedTransform
-from imagenet_ddp.data.decode import UnreadableImage
-from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
@@ -29,9 +24,6 @@ NEXT_STEPS = (  # options of train, comment
     ("data=imagenet data.root=FOLDER", "ImageNet"),
 )
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
-NUM_VIEWED = 16  # validation images whose size is looked at
-MOST_WAITING = 0.1  # share of the training time spent waiting for images above which the augmentation is named
-MIRRORED = {"left": "right", "right": "left", "b": "d", "d": "b", "p": "q", "q": "p"}
 # Keys of trainer that may be 0 -> the value that the hint suggests
 SUGGESTED = {"max_epochs": 5, "max_steps": -1, "limit_train_batches": 1.0}
 
@@ -86,13 +78,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if best is not None:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
-    # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
-    is_comparable = job.config.averaging.name == "none" and data["sampling"] != "balanced"
-    is_comparable &= job.config.loss.class_weights is None
-    means = parts.train_log.epoch_means
-    if best is not None and means is not None and parts.train_log.num_epochs >= MIN_EPOCHS and is_comparable:
-        lines += chance_lines(best, means.top1, parts.data, parts.module.num_counted[0])
-    lines += _wait_lines(parts)
+    lines += _chance_lines(job, parts)
     if parts.trainer.global_step:
         lines += from_scratch_lines(job.config, len(parts.data.train_images))
     if num_bad := len(parts.data.bad_images.board.all()):
@@ -112,73 +98,23 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     return lines
 
 
-def chance_lines(best: float, trained: float, data: ImageDataModule, num_counted: int) -> list[str]:
-    """Return a line if the best val/top1 is no better than always answering the most frequent class, with the causes in
-    the options that may apply. Classes that a flip turns into each other are named at any accuracy.
-
-    best: best val/top1. trained: train/top1 of the last epoch. Both are fractions.
-    """
-    classes, options, causes = data.source.classes, data.options, []
-    if options["flip"] and options["augment"] != "none" and (pair := mirrored_pair(classes)):
-        causes.append(
-            f"data.flip={options['flip']:g} mirrors training images, which may turn {pair[0]} into {pair[1]}. "
-            "Hint: set data.flip=0."
-        )
-    counts = np.bincount(data.val_images.targets)
+def _chance_lines(job: Job, parts: Run) -> list[str]:
+    """Return a line if the best val/top1 is no better than always answering the most frequent class."""
+    best, means, targets = parts.train_log.best.value, parts.train_log.epoch_means, parts.data.val_images.targets
+    # An average may lag behind the weights for a long time, and balanced classes cost accuracy on the frequent ones.
+    is_balanced = job.config.data.sampling == "balanced" or job.config.loss.class_weights is not None
+    is_comparable = job.config.averaging.name == "none" and not is_balanced
+    if best is None or means is None or parts.train_log.num_epochs < MIN_EPOCHS or not is_comparable:
+        return []
+    counts = np.bincount(targets)
     guess = counts.max() / counts.sum()
-    luck = 3 * (guess * (1 - guess) / max(num_counted, 1)) ** 0.5  # three standard deviations
-    if len(classes) < 2 or best > guess + min(luck, 0.1 * (1 - guess)):
-        return causes
-    if (share := _visible_share(data)) < 0.6:
-        causes.append(
-            f"Validation sees only the middle {percent(share, 0)} of an image (median). "
-            "Hint: if objects are near the edges, set data.fit=pad or data.fit=squash."
-        )
-    line = f"Val top-1 is no better than always answering the most frequent class ({percent(guess)})"
-    line += f"; train top-1 is {percent(trained)}."
-    return [line, *(causes or ["Check the labels in train_batch.png and in the validation images."])]
-
-
-def mirrored_pair(classes: Sequence[str]) -> tuple[str, str] | None:
-    """Return two classes whose names differ in left and right, or are b and d, p and q, or digits; None if there are
-    none."""
-    names = {name.lower(): name for name in classes}
-    if set("25") <= names.keys() <= set("0123456789"):  # digits, of which a mirrored 2 resembles a 5
-        return "2", "5"
-    for name in names:
-        pattern = "[bdpq]" if len(name) == 1 else "left|right"
-        other = re.sub(pattern, lambda found: MIRRORED[found[0]], name)
-        if other != name and other in names:
-            return names[name], names[other]
-    return None
-
-
-def _visible_share(data: ImageDataModule) -> float:
-    """Return the median share of a validation image's area that the centre crop keeps."""
-    shares, images, transform = [], data.val_images, data.eval_transform
-    if transform.fit != "crop":
-        return 1.0
-    for index in range(0, len(images), max(len(images) // NUM_VIEWED, 1)):
-        try:
-            picture = images.open(index)
-        except (OSError, UnreadableImage):
-            continue
-        side = min(transform.image_size / transform.resize, 1.0) * min(picture.height, picture.width)
-        shares.append(side**2 / (picture.height * picture.width))
-    return median(shares) if shares else 1.0
-
-
-def _wait_lines(parts: Run) -> list[str]:
-    """Return a line if training waited for images whose augmentation takes noticeable CPU time."""
-    transform, wait = parts.data.train_transform, parts.train_log.train_times.run.data_wait_frac
-    if wait < MOST_WAITING or not isinstance(transform, AugmentedTransform):
+    luck = 3 * (guess * (1 - guess) / max(parts.module.num_counted[0], 1)) ** 0.5  # three standard deviations
+    if len(parts.data.source.classes) < 2 or best > guess + min(luck, 0.1 * (1 - guess)):
         return []
-    if not (costly := transform.augmentation.costly()):
-        return []
-    keys = ", ".join(f"data.{key}={value}" for key, value in costly.items())
     return [
-        f"Training waited for images for {percent(wait, 0)} of the time, in part for their augmentation ({keys}). "
-        "Hint: increase data.num_workers if CPU cores are unused, or choose a cheaper data.policy (docs/data.md)."
+        f"Val top-1 is no better than always answering the most frequent class ({percent(guess)}); train top-1 is "
+        f"{percent(means.top1)}. Check the labels in train_batch.png and in the validation images, and set data.flip=0 "
+        "if mirrored images belong to other classes."
     ]
 
 

@@ -1,7 +1,6 @@
 """Describe the plan before training starts: the arithmetic, the recipe, and each automatic choice with its reason."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import keep_cache
 from imagenet_ddp.models.losses import weights_by_class
-from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_rule, scaling_words
+from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_rule
 from imagenet_ddp.models.parameter_groups import no_decay_kinds
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
@@ -26,8 +25,9 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     rate, and each automatic choice with its reason."""
     config, info, kind = plan.config, plan.world_info, plan.accelerator.value
     trainer, strategy, optim, options = config["trainer"], config["strategy"], config.optim, config["data"]
-    epochs, reason = warmup_of_run(plan, len(data.train_images))
-    warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}, because {reason} (schedule.warmup_epochs=auto)."
+    epochs, reason = plan.warmup_epochs
+    least = ", or a tenth of trainer.max_steps if that is less" if epochs and trainer["max_steps"] > 0 else ""
+    warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}{least}, because {reason} (schedule.warmup_epochs=auto)."
     return [
         info.sentence(),
         _data_line(data, config),
@@ -55,23 +55,6 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     ]
 
 
-def warmup_of_run(plan: Plan, num_images: int) -> tuple[float, str]:
-    """Return the epochs of warm-up, which trainer.max_steps may cut short, and the reason. num_images: of an epoch."""
-    epochs, reason = plan.warmup_epochs
-    trainer = plan.config["trainer"]
-    max_steps, limit, accumulate = (
-        trainer[key] for key in ("max_steps", "limit_train_batches", "accumulate_grad_batches")
-    )
-    if reason == "as set" or max_steps in (None, -1):
-        return epochs, reason
-    batches = -(-num_images // plan.global_batch_size) * accumulate
-    batches = min(limit, batches) if isinstance(limit, int) else batches * (1.0 if limit is None else limit)
-    of_run = max_steps / max(math.ceil(batches / accumulate), 1) / 10
-    if of_run >= epochs:
-        return epochs, reason
-    return of_run, f"{reason.partition(';')[0]}; a tenth of trainer.max_steps={max_steps}"
-
-
 def batch_lines(plan: Plan) -> list[str]:
     """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
     config, info = plan.config, plan.world_info
@@ -83,8 +66,7 @@ def batch_lines(plan: Plan) -> list[str]:
     ]
     if (before := plan.update_before) in (None, plan.global_batch_size):
         return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
-    lr, _ = _learning_rate(plan)
-    was = lr * (scaled_lr(config.optim, before) / scaled_lr(config.optim, plan.global_batch_size))
+    lr, was = plan.learning_rate.value, scaled_lr(config.optim, before)
     effect = f"changes with it from {was:g} to {lr:g}" if lr != was else f"stays {lr:g}, because it is not scaled"
     return [
         *lines,
@@ -95,25 +77,10 @@ def batch_lines(plan: Plan) -> list[str]:
 
 def learning_rate_line(plan: Plan) -> str:
     """Return the line on the learning rate after warm-up."""
-    value, reason = _learning_rate(plan)
-    of = " of the last layer, the only one that is trained" if _is_frozen(plan.config) else ""
+    value, reason = plan.learning_rate
     if scaling_rule(plan.config.optim) != "none":
-        return f"Learning rate{of}: {reason} = {value:g}."
-    return f"Learning rate{of}: {value:g}, {reason}."
-
-
-def _is_frozen(config: Config) -> bool:
-    """Return whether only the last layer is trained, for the whole run."""
-    return bool(config.model.freeze) and config.model.unfreeze_epoch is None
-
-
-def _learning_rate(plan: Plan) -> tuple[float, str]:
-    """Return (the learning rate of the layers that are trained, the reason for it)."""
-    optim = plan.config.optim
-    if not _is_frozen(plan.config) or optim.lr_head is None:
-        return plan.learning_rate.value, plan.learning_rate.reason
-    of_head = replace(optim, lr=optim.lr_head)
-    return scaled_lr(of_head, plan.global_batch_size), scaling_words(of_head, plan.global_batch_size)
+        return f"Learning rate: {reason} = {value:g}."
+    return f"Learning rate: {value:g}, {reason}."
 
 
 def long_warmup_lines(plan: Plan) -> list[str]:
@@ -124,7 +91,7 @@ def long_warmup_lines(plan: Plan) -> list[str]:
     factor = make_schedule(plan.config.schedule, max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
     return [
         f"The warm-up ({_epochs(warmup_epochs)}) is longer than the run ({_epochs(max_epochs)}), so the learning rate"
-        f" reaches only {percent(factor, 0)} of {_learning_rate(plan)[0]:g}."
+        f" reaches only {percent(factor, 0)} of {plan.learning_rate.value:g}."
         " Hint: set schedule.warmup_epochs=auto."
     ]
 
@@ -222,9 +189,9 @@ def _class_weight_lines(option: Any, classes: list[str]) -> list[str]:
 def learning_lines(config: Config, start_epoch: int) -> list[str]:
     """Return the lines on learning rates that differ between layers, and on the average of the weights."""
     optim, averaging, lines = config.optim, config.averaging, []
-    if optim.lr_head is not None and not _is_frozen(config):
+    if optim.lr_head is not None:
         lines.append(f"Learning rate of the last layer: {optim.lr_head / optim.lr:g} times that of the others.")
-    if optim.layer_decay is not None and not _is_frozen(config):
+    if optim.layer_decay is not None:
         lines.append(f"Learning rate of each block: {optim.layer_decay:g} times that of the next.")
     if averaging.name != "none":
         steps = averaging.every_n_steps

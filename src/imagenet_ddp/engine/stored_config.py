@@ -1,11 +1,11 @@
-"""Read the config of a checkpoint, or complete that of other weights, for an evaluation, a prediction or an export.
-Import torch only to read it."""
+"""Read the config of a checkpoint, or complete that of other weights, for an evaluation, a prediction or an export, and
+open the model for a prediction. Import torch only to read them."""
 
 import copy
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -17,8 +17,14 @@ from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.resume import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.export.formats.registry import graph_format
 from imagenet_ddp.runs.checkpoints import require_whole
+from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.predictor import Predictor
 
 # Keys that belong to the machine on which an evaluation runs, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (
@@ -91,6 +97,31 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
         )
     use_preprocessing(merged, request, find_other(typed_config(merged, COMMANDS[request.verb]).model, path).facts)
     return _checked(merged, request, environ)
+
+
+def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
+    """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
+    config unchanged."""
+    checkpoint = checkpoint_path(request.configs[0])
+    if graph_format(checkpoint):
+        return typed_config(request.configs[0], COMMANDS[request.verb])
+    return from_checkpoint(request, checkpoint, environ)
+
+
+def open_predictor(config: CommonConfig) -> "Predictor":
+    """Open a checkpoint or an exported file. config: result of resolved_config. Raises ConfigError for any other
+    file."""
+    with import_torch():
+        from imagenet_ddp.engine.predictor import load_net, make_predictor, open_exported
+        from imagenet_ddp.engine.trained_model import load
+
+    path = checkpoint_path(config)
+    if path is not None and graph_format(path):
+        return open_exported(path, config["data"]["decoder"])
+    trained = load(config, path)
+    for note in trained.notes:
+        print_message(note)
+    return make_predictor(config, trained, load_net(config, trained))
 
 
 def checkpoint_path(config: Mapping[str, Any] | DictConfig) -> Path | None:

@@ -29,14 +29,14 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
     signals = Signals().install()
     with joined_ranks(world_info, job.config, job=job) as world:
         with raise_on_signal(), import_torch():
-            from imagenet_ddp.engine import fit, measured_choices, show
+            from imagenet_ddp.engine import batch_finder, fit
 
         plan = make_plan(job, world)
         assert isinstance(job.config, TrainConfig)
         if job.config.show:
-            return show.run(job, plan, world)
+            return fit.show(job, plan, world)
         with raise_on_signal():
-            fitting = measured_choices.find_batch(job, plan, world)
+            fitting = batch_finder.find_batch(job, plan, world)
         if fitting.config != job.config:
             plan = make_plan(fitting, world)
         with folder_errors_as_run_error(job.run_dir):

@@ -13,8 +13,7 @@ from torch import Tensor
 from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import EvalTransform
-from imagenet_ddp.engine import exported
-from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor
+from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
 from imagenet_ddp.engine.stored_config import checkpoint_path
 from imagenet_ddp.engine.trained_model import TrainedModel, load
 from imagenet_ddp.errors import RunError
@@ -90,7 +89,7 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
 def _open(draft: Path, kind: Format, config: CommonConfig, trained: TrainedModel) -> Predictor:
     """Return a predictor that reads the written file in the same way as its users."""
     if kind.has_graph:
-        return exported.make_predictor(draft, config["data"]["decoder"])
+        return open_exported(draft, config["data"]["decoder"])
     written = replace(trained, weights=kind.read_weights(draft))
     return make_predictor(config, written, load_net(config, written), torch.device("cpu"))
 

@@ -8,8 +8,6 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.features import evaluating
 
-ERROR = "Expected more than 1 value per channel"  # how torch's message begins
-
 
 def require_batch(model: ModelConfig, net: nn.Module, images: int, image_size: int, smallest: int = 2) -> None:
     """Raise ConfigError if batch norm would see a single value per channel in training.

@@ -8,10 +8,10 @@ import torch
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.spawn import Workers
-from imagenet_ddp.engine.measured_choices import smallest
+from imagenet_ddp.engine import batch_finder
+from imagenet_ddp.engine.batch_finder import smallest
 from imagenet_ddp.engine.world import join_world
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import batch_finder
 
 
 def search(info: WorldInfo, config: dict[str, Any], limits: list[int]) -> tuple[int, tuple[int, int], bool]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from imagenet_ddp.callbacks.prediction_collector import Predicted, Predictions
+from imagenet_ddp.engine.evaluation_results import Predicted, Predictions
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
 

@@ -1,4 +1,5 @@
-"""Find the largest batch that fits into a device's memory by running training steps on noise (trainer.batch_finder)."""
+"""Find, before training begins, the largest batch that fits into the memory of all devices, by running training steps
+on noise (trainer.batch_finder). All ranks make the same decision."""
 
 import gc
 import traceback
@@ -9,13 +10,65 @@ import torch
 from lightning.pytorch.utilities.memory import is_oom_error
 
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.distributed import devices
+from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.train_step import make_training
+from imagenet_ddp.system.text import count_noun
 
 MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
 MOST = 4096  # largest batch tried
 USABLE = 0.9  # usable share of the free memory, because batches differ, and memory becomes fragmented
 CLASSES = 1000  # number of classes of the net that is tried
+
+
+def find_batch(job: Job, plan: Plan, world: World) -> Job:
+    """Return the job with the batch size that trainer.batch_finder finds. Without trainer.batch_finder, the job stays
+    unchanged. A resumed job keeps the batch size of its checkpoint. Raises ConfigError if no batch fits, or without a
+    GPU."""
+    config = plan.config
+    if not config["trainer"]["batch_finder"]:
+        return job
+    if job.checkpoint is not None:
+        message = f"trainer.batch_finder: the resumed run keeps data.batch_size={config['data']['batch_size']}."
+        return replace(job, messages=(*job.messages, message))
+    if plan.accelerator.value != "cuda":
+        raise ConfigError(
+            "trainer.batch_finder=true needs an NVIDIA or AMD GPU, whose memory limits the batch, but the device is "
+            f"{plan.accelerator.value}. Hint: set trainer.batch_finder=false data.batch_size=32."
+        )
+    copies = (plan.world_info.world_size > 1) + (config.averaging.name != "none")
+    device = devices.device_of(config["trainer"], plan.world_info.local_rank)
+    step = cuda_step(config, plan.precision.value, device, copies)
+    found, rank = smallest(world, largest_batch(step), config["strategy"]["timeout_s"])
+    if not found:
+        raise ConfigError(
+            f"rank {rank} must have enough memory for batches of {MULTIPLE} images of "
+            f"{config['data']['image_size']} pixels (trainer.batch_finder), but does not. Hint: set a smaller "
+            "data.image_size, choose a smaller model.name, or set trainer.batch_finder=false data.batch_size=1."
+        )
+    of_all = f", the smallest value of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
+    limit = " (larger batches are not tried)" if found == MOST else ""
+    message = (
+        f"trainer.batch_finder: data.batch_size={found} instead of {config['data']['batch_size']}. This is the largest "
+        f"batch for which {count_noun(2, 'training step')} need at most {USABLE:.0%} of the free memory "
+        f"of rank {rank}{of_all}{limit}."
+    )
+    config = replace(job.config, data=replace(job.config.data, batch_size=found))
+    return replace(job, config=config, messages=(*job.messages, message))
+
+
+def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
+    """Return (the smallest of the values found by the ranks, the rank that found it). The result is the same on all
+    ranks. Waits for the slowest rank."""
+    group = world.meeting
+    if group is None:
+        return found, 0
+    sizes = group.check_all("batch_finder", found, lambda sizes: [], timeout_s)
+    sizes = group.broadcast("batch_found", sizes, timeout_s)
+    return min(sizes), sizes.index(min(sizes))
 
 
 def largest_batch(step: Callable[[int], None], most: int = MOST) -> int:
