@@ -1,12 +1,12 @@
 """What may be typed about callbacks and loggers, and the list that comes of it."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import OmegaConf
 
@@ -18,7 +18,6 @@ from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardL
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
@@ -85,27 +84,11 @@ def test_each_can_be_left_out_replaced_and_added(tmp_path: Path, typed: list[str
 OWN = "+callbacks.own={_target_: lightning.pytorch.callbacks.ModelCheckpoint, monitor: train/loss, %s}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        ("filename: best", "filename=own_best"), ("filename: last", "filename=own_last"),
-        ("filename: previous", "filename=own_previous"), ("save_last: true", "save_last=false"),
-        ("save_last: link", "save_last=false"), ("filename: best, dirpath: checkpoints", "filename=own_best"),
-        ("filename: ../checkpoints/best", "filename=own_best"),
-    ],
-)  # fmt: skip
-def test_the_files_of_the_run_are_kept_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, hint: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=re.escape(f"Hint: set ++callbacks.own.{hint}.")):
-        made(tmp_path, OWN % arguments)
-
-
-@pytest.mark.parametrize("arguments", ["filename: best_loss", "filename: best, dirpath: mine", "save_top_k: 2"])
-def test_own_checkpoints_may_have_any_other_name(tmp_path: Path, arguments: str) -> None:
-    assert made(tmp_path, OWN % arguments)
-    assert made(tmp_path, OWN % "filename: best", "callbacks.checkpoint=null")
+def test_a_checkpoint_callback_of_the_users_own_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    for typed, folder in ((", dirpath: mine", Path("mine")), ("", tmp_path / "checkpoints/own")):
+        callbacks = made(tmp_path, OWN % f"filename: best{typed}")
+        [own] = [callback for callback in callbacks if type(callback) is ModelCheckpoint]
+        assert Path(own.dirpath or "") == folder.absolute()
 
 
 def test_they_get_what_the_run_knows(tmp_path: Path) -> None:

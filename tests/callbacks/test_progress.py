@@ -76,12 +76,10 @@ def test_a_bar_has_what_matters_in_80_columns(
     bar = progress._bar(at(epochs - 1, epochs), steps // 2, steps)
     val_bar = progress._val_bar(at(epochs - 1, epochs), steps // 2, steps)
     for each in (bar, val_bar):
-        assert len(each) <= 80
-        assert {f"{steps // 2}/{steps}", "loss", "top-1"} <= set(each.split())
-        assert re.search(r" \[[#-]{9,30}\] ", each)
-    assert "top-5" not in bar or {"img/s", "wait"} <= set(bar.split()), "top-5 is dropped first"
+        assert {f"{steps // 2}/{steps}", "loss", "top-1"} <= set(each[:80].split())
+        assert re.search(r" \[[#-]{16}\] ", each)
     assert bar.startswith(f"{epochs}/{epochs} ")
-    assert "ETA 1d " in bar
+    assert "ETA 1d " in bar[:80]
 
 
 @pytest.mark.parametrize(
@@ -123,13 +121,11 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
         progress.on_train_epoch_end(trainer, cast(Any, None))
     progress._start_epoch = 2.0
     progress._draw(progress._bar, at(2, 3), 1, 4)
-    head, *rows, losses, top1s, memory, bar = [line for line in shown_by(stream.getvalue()) if line]
+    head, *rows, memory, bar = [line for line in shown_by(stream.getvalue()) if line]
     assert " ".join(head.split()) == "epoch train loss top-1 val loss top-1 top-5 images/s wait time"
     assert [line.split()[:3] for line in rows] == [["1/3", "2.0000", "25.00"], ["2/3", "1.0000", "50.00"]]
     assert "50.00 %*" in rows[1]
-    assert all(len(line) <= 80 for line in (head, *rows, losses, top1s, memory, bar))
-    assert losses.startswith("loss   train █▁") and "1.0000" in losses
-    assert top1s.startswith("top-1  train ▁█") and top1s.count("50.00 %") == 2
+    assert all(len(line) <= 80 for line in (head, *rows, memory, bar))
     assert re.fullmatch(r"memory \d+\.\d GiB", memory)
     assert bar.startswith("3/3 [")
     log.close()

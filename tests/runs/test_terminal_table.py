@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from imagenet_ddp.runs.terminal_table import BLOCKS, head, row, sparkline
+from imagenet_ddp.runs.terminal_table import head, row
 
 
 @pytest.mark.parametrize("values", [
@@ -24,12 +24,3 @@ def test_top5_can_be_left_out():
     assert "top-5" not in title and "100.00 %" not in text
     assert len(title) == len(text) < len(head())
     assert text[: title.index("images/s") + len("images/s")].endswith(" 7.0")
-
-
-def test_a_sparkline_is_as_wide_as_its_values_and_no_wider():
-    assert sparkline([0.0, 1.0], 5) == BLOCKS[0] + BLOCKS[-1]
-    assert sparkline([2.0, 2.0], 5) == BLOCKS[0] * 2
-    assert sparkline([], 5) == sparkline([math.nan], 5) == ""
-    assert sparkline([0.0, math.nan, 7.0], 9) == BLOCKS[0] + " " + BLOCKS[-1]
-    many = sparkline([float(index) for index in range(1000)], 8)
-    assert many == "".join(sorted(many)) and len(many) == 8

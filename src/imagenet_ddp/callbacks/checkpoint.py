@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import (
     Checkpoint,
     EarlyStopping,
     GradientAccumulationScheduler,
-    ModelCheckpoint,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.trainer.states import TrainerFn
@@ -27,7 +26,6 @@ from imagenet_ddp.callbacks.loop_state import (
 from imagenet_ddp.callbacks.resume_position import continue_at, describe
 from imagenet_ddp.callbacks.scores import Best
 from imagenet_ddp.callbacks.train_log import find_log
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 
@@ -194,30 +192,3 @@ class ResumeCheckpoint(Checkpoint):
             return
         self._written_best = state["written_best"]
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
-
-
-def require_other_files(callbacks: Mapping[str, L.Callback], folder: Path) -> None:
-    """Raise ConfigError if a ModelCheckpoint would write to a file that ResumeCheckpoint writes.
-
-    callbacks: name of the entry in `callbacks` -> callback. folder: the run's checkpoints, where other commands look.
-    """
-    ours = next((each for each in callbacks.values() if isinstance(each, ResumeCheckpoint)), None)
-    if ours is None:
-        return
-    stores = (CheckpointStore(directory) for directory in (folder, ours.dirpath or folder))
-    files = {path.resolve() for store in stores for path in (store.best, store.last, store.previous)}
-    found = []
-    for key, own in callbacks.items():
-        if isinstance(own, ModelCheckpoint):
-            for is_written, name, option in (
-                (own.filename, own.filename, f"filename={key}_{Path(own.filename or '').name}"),
-                (own.save_last, own.CHECKPOINT_NAME_LAST, "save_last=false"),
-            ):
-                path = Path(own.dirpath or folder, f"{name}{own.FILE_EXTENSION}").resolve()
-                if is_written and path in files:
-                    found.append(
-                        f"callbacks.{key} must write to other files than the checkpoints of the run, got {path.name}. "
-                        f"Hint: set ++callbacks.{key}.{option}."
-                    )
-    if found:
-        raise ConfigError(found)

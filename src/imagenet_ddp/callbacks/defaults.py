@@ -8,7 +8,7 @@ import lightning.pytorch as L
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.callbacks.bad_images_list import BadImagesList
-from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint, require_other_files
+from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
@@ -41,11 +41,16 @@ def make_callbacks(
     (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
     hyper-parameters for the loggers.
     """
-    steps, checkpoints = config["val_log_every_n_steps"], CheckpointStore.of_run(run_dir).folder
-    own = make_entries(config, "callbacks", dirpath=str(checkpoints), run_dir=str(run_dir), val_log_every_n_steps=steps)
-    require_other_files(dict(zip(given(config["callbacks"]), own, strict=True)), checkpoints)
+    checkpoints = CheckpointStore.of_run(run_dir).folder
+    own = [
+        # a ModelCheckpoint has a folder of its own, so that its files cannot be those of ResumeCheckpoint
+        make_entry(config, "callbacks", name, dirpath=str(checkpoints / name), run_dir=str(run_dir),
+                   val_log_every_n_steps=config["val_log_every_n_steps"])
+        for name in given(config["callbacks"])
+    ]  # fmt: skip
     for callback in own:
         if isinstance(callback, ResumeCheckpoint):
+            callback.dirpath = CheckpointStore.planned(config["callbacks"], run_dir).folder
             callback.contents |= contents
         elif isinstance(callback, Progress):
             callback.run_log = log
@@ -72,10 +77,11 @@ def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) 
     """
     if rank:
         return [DummyLogger() for _ in given(config["logger"])]
-    folder = str(run_dir)
-    return make_entries(
-        config, "logger", save_dir=folder, run_dir=folder, first_step=first_step, group=run_group(run_dir)
-    )
+    folder, group = str(run_dir), run_group(run_dir)
+    return [
+        make_entry(config, "logger", name, save_dir=folder, run_dir=folder, first_step=first_step, group=group)
+        for name in given(config["logger"])
+    ]
 
 
 def given(entries: Mapping[str, Any]) -> list[str]:
@@ -83,18 +89,13 @@ def given(entries: Mapping[str, Any]) -> list[str]:
     return [name for name, node in entries.items() if node is not None]
 
 
-def make_entries(config: Config, group: str, /, **defaults: Any) -> list[Any]:
-    """Make the objects of a config group, which maps names to {_target_: ..., arguments}, or to null for entries that
-    are switched off.
+def make_entry(config: Config, group: str, name: str, /, **defaults: Any) -> Any:
+    """Make the object of an entry {_target_: ..., arguments} of a config group.
 
-    defaults: arguments passed to each class that has a parameter of this name without a default, or with the default
-    None, unless the entry sets the argument itself.
+    defaults: arguments passed if the class has a parameter of this name without a default, or with the default None,
+    unless the entry sets the argument itself.
     """
-    made = []
-    for name, node in config[group].items():
-        if node is not None:
-            target = node["_target_"]
-            arguments = {key: value for key, value in node.items() if key != "_target_"}
-            arguments = {**open_arguments(target, {**defaults, "entry": name}), **arguments}
-            made.append(make(f"{group}.{name}._target_", target, arguments))
-    return made
+    arguments = dict(config[group][name])
+    target = arguments.pop("_target_")
+    arguments = {**open_arguments(target, {**defaults, "entry": name}), **arguments}
+    return make(f"{group}.{name}._target_", target, arguments)

@@ -129,23 +129,6 @@ class GracefulStop(Checkpoint):
             number = exchange.highest(number, trainer.strategy.root_device)
         if not number:
             return
-        if not before_validation:
-            _log_last(trainer)
         if checkpoint := find_callback(trainer, ResumeCheckpoint):
             checkpoint.save_stopped(trainer, before_validation)
         raise Stopped(number)
-
-
-def _log_last(trainer: L.Trainer) -> None:
-    """Pass the metrics of the last step, or of the epoch after its last step, to the loggers. Lightning would do this
-    only after the current hook, and a resumed run does not train the step again.
-
-    Uses private API of Lightning, so its version is bounded, and tests/callbacks/test_graceful_stop.py tests this.
-    """
-    connector, epoch_loop = trainer._logger_connector, trainer.fit_loop.epoch_loop
-    if is_epoch_over(trainer):
-        epoch_loop._batches_that_stepped -= 1  # like Lightning, log the epoch's metrics at its last step
-        connector.update_train_epoch_metrics()
-        epoch_loop._batches_that_stepped += 1
-    else:
-        connector.update_train_step_metrics()

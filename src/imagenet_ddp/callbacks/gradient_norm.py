@@ -14,6 +14,10 @@ class GradientNorm(L.Callback):
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        if (trainer.global_step + 1) % log_interval(trainer) == 0:
-            gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-            pl_module.log("grad_norm", get_total_norm(gradients), on_step=True, on_epoch=False)
+        if (trainer.global_step + 1) % log_interval(trainer):
+            return
+        gradients = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
+        norm = get_total_norm(gradients).cpu()
+        trainer.callback_metrics["grad_norm"] = trainer.logged_metrics["grad_norm"] = norm
+        for logger in trainer.loggers:  # not by log(), whose figures of a step are lost if a signal stops the run in it
+            logger.log_metrics({"grad_norm": float(norm), "epoch": trainer.current_epoch}, trainer.global_step)

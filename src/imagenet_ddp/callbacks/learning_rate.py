@@ -1,7 +1,7 @@
 """Set the learning rate of each step."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as L
@@ -18,7 +18,6 @@ class LearningRate(L.Callback):
 
     spanning: returns the schedule of a run that ends after so many epochs (fractional; infinite without a limit), each
     of so many optimizer steps; both are known only when training starts. say: function that writes a line to the log.
-    rates: option such as optim.lr -> its value after scaling, for the hint in that line.
     """
 
     def __init__(
@@ -27,16 +26,10 @@ class LearningRate(L.Callback):
         *,
         spanning: Callable[[float, int], Schedule] | None = None,
         say: Callable[[str], None] | None = None,
-        rates: Mapping[str, float] | None = None,
     ):
         self._schedule = schedule or (lambda epochs: 1.0)
-        self._spanning, self._say, self._rates = spanning, say, rates or {}
+        self._spanning, self._say = spanning, say
         self._peaks: list[float] = []
-        self._peak_before: float | None = None  # of the first group, before a resume
-
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        settings = checkpoint.get("optimizer_settings") or [{}]
-        self._peak_before = settings[0].get("lr")
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # Lightning restores the optimizer of a checkpoint, with the rates stored in it, only after this hook
@@ -54,38 +47,22 @@ class LearningRate(L.Callback):
         self._schedule = self._spanning(epoch + (passed + left) / steps, steps)
         is_even = find_callback(trainer, GradientAccumulationScheduler) is None
         if self._say is not None and left > 0 and is_even:
-            before = trainer.optimizers[0].param_groups[0]["lr"] if done else None  # that of the last step
+            before = trainer.optimizers[0].param_groups[0]["lr"]  # of the last step before a resume
 
-            def factor(step: float) -> float:
-                return self._schedule(epoch + (passed + step) // steps + (passed + step) % steps / steps)
+            def rate(step: float) -> float:
+                """Return the rate of a step, counted from the first one of this process."""
+                return self._peaks[0] * self._schedule(
+                    epoch + (passed + step) // steps + (passed + step) % steps / steps
+                )
 
-            self._report(factor, left, done, before)
-
-    def _report(self, factor: Schedule, left: float, done: int, before: float | None) -> None:
-        """Write the rates of the first and last step, and whether the rate jumps from that before a resume. factor: of
-        each step, counted from the first one of this run. left, done: steps of this run, and before it."""
-        assert self._say is not None
-        peak = self._peaks[0]
-        first = peak * factor(0)
-        until = "" if left == math.inf else f"; of the last, step {done + left}: {peak * factor(left - 1):.3g}"
-        self._say(f"Learning rate of the first step, step {done + 1}: {first:.3g}{until}.")
-        # at a step where the schedule of this run has a jump of its own, the rate before it is no other
-        if before is None or not _differ(peak * factor(-1), before):
-            return
-        was = self._peak_before or peak
-        causes = []
-        if was != peak:
-            causes.append(f"the rate after warm-up is {peak:.3g} instead of {was:.3g} (optim.lr, optim.scaling, batch)")
-        hint = ""
-        if was == peak or _differ(factor(-1), before / was):
-            causes.append("the schedule, or the end of the training to which it leads, is another one")
-            rates = [f"{option}={rate * before / peak:.3g}" for option, rate in self._rates.items()]
-            constant = " ".join(["schedule.name=constant schedule.warmup_epochs=0 optim.scaling=none", *rates])
-            hint = f" Hint: for a constant rate, add {constant}."
-        self._say(
-            f"The learning rate jumps from {before:.3g} to {first:.3g}, because compared with before the resume, "
-            f"{' and '.join(causes)}.{hint}"
-        )
+            until = "" if left == math.inf else f"; of the last, step {done + left}: {rate(left - 1):.3g}"
+            self._say(f"Learning rate of the first step, step {done + 1}: {rate(0):.3g}{until}.")
+            # at a step where the schedule of this run has a jump of its own, the rate before it is no other
+            if done and abs(rate(-1) - before) > 0.05 * max(rate(-1), before):
+                self._say(
+                    f"The learning rate jumps from {before:.3g} to {rate(0):.3g}, because optim.*, the batch, "
+                    "schedule.* or the end of the training is another one than before the resume."
+                )
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._set(trainer, trainer.current_epoch)
@@ -107,7 +84,3 @@ def _steps_per_epoch(trainer: L.Trainer) -> float:
     """Return the number of optimizer steps in an epoch, at least 1; infinite if the loader has no length."""
     batches = trainer.num_training_batches
     return batches if batches == math.inf else max(math.ceil(batches / trainer.accumulate_grad_batches), 1)
-
-
-def _differ(one: float, other: float) -> bool:
-    return abs(one - other) > 0.05 * max(one, other)

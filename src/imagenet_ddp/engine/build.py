@@ -41,7 +41,7 @@ from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
-from imagenet_ddp.models.lr_schedules import scaled_rates, schedule_spanning
+from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer, num_states
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
 from imagenet_ddp.runs.checkpoints import CheckpointStore
@@ -214,7 +214,6 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         learning_rate=LearningRate(
             spanning=functools.partial(schedule_spanning, config.schedule, plan.warmup_epochs.value),
             say=log.say,
-            rates=scaled_rates(config.optim, plan.global_batch_size),
         ),
         bad_images=data.bad_images.board.all,
         contents=contents,

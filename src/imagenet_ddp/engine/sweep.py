@@ -8,10 +8,9 @@ is started again is skipped if it has finished, and resumed if there is a checkp
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -28,7 +27,6 @@ from imagenet_ddp.system.atomic_write import atomic_write
 from imagenet_ddp.system.paths import expand_home
 
 FILE = "sweep.yaml"
-FAILED = ".failed"  # marks the folder of a failed job; a job on another machine may leave no other trace
 MULTIRUN = ("-m", "--multirun")
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 IGNORED = ("hydra.run.dir", "hydra.sweep.subdir")  # the folder of a job is its number
@@ -165,14 +163,9 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Hint: set hydra.sweep.dir=FOLDER.") from error
 
 
-class RunJob(Protocol):
-    """A function that runs one job and returns its best val/top1."""
-
-    def __call__(self, request: parse.Request, *, in_sweep: bool) -> float | None: ...
-
-
-def run(request: parse.Request, run_job: RunJob) -> float | None:
-    """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed."""
+def run(request: parse.Request, run_job: Callable[..., float | None]) -> float | None:
+    """Run all jobs through Hydra's launcher, and exit with code 1 if a job failed. run_job: runs one job
+    (in_sweep=True), and returns its best val/top1."""
     if any(config.resume for config in request.configs):
         raise ConfigError(
             "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
@@ -209,8 +202,6 @@ def run(request: parse.Request, run_job: RunJob) -> float | None:
         print(f"Job {number}: {name or 'no options'}", flush=True)
         node = OmegaConf.create({"run": {"dir": str(sweep_dir / str(number))}})
         job = _job(for_job, list(hydra.overrides.task), config, node)
-        mark = sweep_dir / str(number) / FAILED
-        mark.unlink(missing_ok=True)
         try:
             return run_job(job, in_sweep=True)
         except ConfigError as error:
@@ -220,13 +211,15 @@ def run(request: parse.Request, run_job: RunJob) -> float | None:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):
                 error.exit()  # stopped by a signal: start no further job
             codes[number] = error.exit_code
-        if mark.parent.is_dir():
-            mark.touch()
         return math.nan
 
     result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     names = names or [""] * sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
-    failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
+    failed = [
+        number
+        for number in range(len(names))
+        if number in codes or folder.finished_epochs(sweep_dir / str(number)) is None
+    ]
     if failed:
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
         for number in failed:
@@ -236,10 +229,6 @@ def run(request: parse.Request, run_job: RunJob) -> float | None:
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result
-
-
-def _has_failed(run_dir: Path) -> bool:
-    return (run_dir / FAILED).exists() or folder.finished_epochs(run_dir) is None
 
 
 def _sweep_dir(request: parse.Request) -> Path:

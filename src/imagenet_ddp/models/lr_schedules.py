@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 
-from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
 from imagenet_ddp.config.schema.learning import AveragingConfig, OptimConfig, ScheduleConfig
 
 WARMUP_EPOCHS = 5.0  # for large batches, as in Goyal et al. 2017
@@ -16,17 +15,6 @@ def scaled_lr(optim: OptimConfig, global_batch_size: int) -> float:
     scaling_rule."""
     exponent = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[scaling_rule(optim)]
     return optim.lr * (global_batch_size / (optim.reference_batch or 1)) ** exponent
-
-
-def scaled_rates(optim: OptimConfig, global_batch_size: int) -> dict[str, float]:
-    """Return each option that sets a learning rate of this optimizer, with its scaled value."""
-    rates = {"optim.lr": optim.lr}
-    if optim.lr_head is not None:
-        rates["optim.lr_head"] = optim.lr_head
-    if not optim.target and "lr_adamw" in OPTIMIZERS[optim.name].reads:
-        rates["optim.lr_adamw"] = optim.lr_adamw
-    scale = scaled_lr(optim, global_batch_size) / optim.lr
-    return {key: rate * scale for key, rate in rates.items()}
 
 
 def scaling_rule(optim: OptimConfig) -> str:

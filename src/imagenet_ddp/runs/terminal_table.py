@@ -1,12 +1,10 @@
-"""Format the epochs of a run within 80 columns, as rows of a text table and as sparklines. Does not import torch."""
+"""Format the epochs of a run within 80 columns, as rows of a text table. Does not import torch."""
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 from imagenet_ddp.system.text import duration, format_loss, percent
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTHS = {
     "epoch": 7, "train loss": 11, "top-1": 9, "val loss": 9, "top-1 ": 10, "top-5": 9, "images/s": 9, "wait": 7,
     "time": 9,
@@ -42,18 +40,3 @@ def _line(cells: Sequence[str], has_top5: bool) -> str:
 def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float], str]) -> str:
     value = values.get(name)
     return "-" if value is None or math.isnan(value) else form(value)
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the values, oldest first, in at most `width` characters. If there are more values than characters, each
-    character shows the mean of several values."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ""
-    count = min(len(values), width)
-    bounds = [round(part * len(values) / count) for part in range(count + 1)]
-    parts = [[value for value in values[low:high] if math.isfinite(value)] for low, high in itertools.pairwise(bounds)]
-    means = [sum(part) / len(part) if part else math.nan for part in parts]
-    low, high = min(finite), max(finite)
-    steps = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(" " if math.isnan(mean) else BLOCKS[round((mean - low) * steps)] for mean in means)
