@@ -257,29 +257,26 @@ def recipes(results: Path = RESULTS) -> str:
 
 
 def scaling_tables(results: Path) -> str:
-    """Return the tables of images/s over slow links, or "" if `results`, the file of scripts/scaling_table.py, does not
+    """Return the table of images/s over slow links, or "" if `results`, the file of scripts/scaling_table.py, does not
     exist."""
     if not results.is_file():
         return ""
     found = json.loads(results.read_text(encoding="utf-8"))
     lines = [f"{found['net']}; {found['machine']}; {found['date']}; `{found['command']}`.", ""]
+    head, rows = ["what"], {}
     for link in found["links"]:
+        sent = f"the all-reduce of {link['gradient_bytes'] / 1e6:.1f} MB {link['all_reduce_s']:.2f} s"
+        lines.append(f"- {link['mbit_per_s']:,} Mbit/s: a step takes {link['step_s']:.2f} s, {sent}.")
+        head += [f"images/s at {link['mbit_per_s']:,} Mbit/s", "of 1 node", "predicted"]
         alone = statistics.median(link["rows"][0]["images_per_s"])
-        sent = f"the all-reduce of {link['gradient_bytes'] / 1e6:.1f} MB takes {link['all_reduce_s']:.2f} s"
-        lines += [
-            f"{link['mbit_per_s']:,} Mbit/s: a step takes {link['step_s']:.2f} s, {link['backward_s']:.2f} s of it the "
-            f"backward pass; {sent}.",
-            "",
-            "| what | images/s, median (range) | of 1 node | predicted |",
-            "|---|---|---|---|",
-        ]
         for row in link["rows"]:
             median, low, high = (of(row["images_per_s"]) for of in (statistics.median, min, max))
             what = row["name"] if row["name"] == "1 node" else " ".join(["2 nodes", *_code(row["name"])])
             predicted = "" if row["predicted"] is None else f"{row['predicted']:.1f}"
-            lines.append(f"| {what} | {median:.1f} ({low:.1f} to {high:.1f}) | {median / alone:.2f} | {predicted} |")
-        lines.append("")
-    return "\n".join(lines)
+            cells = [f"{median:.1f} ({low:.1f} to {high:.1f})", f"{median / alone:.2f}", predicted]
+            rows.setdefault(what, [what]).extend(cells)
+    table = [head, ["---"] * len(head), *rows.values()]
+    return "\n".join([*lines, "", *(f"| {' | '.join(cells)} |" for cells in table), ""])
 
 
 def _code(options: str) -> list[str]:
