@@ -19,7 +19,7 @@ from torchvision import transforms
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.data.loader import read_in_order
-from imagenet_ddp.data.sources.listing import find_images
+from imagenet_ddp.data.sources.files import find_images
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net
 from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.engine.trained_model import load

@@ -27,7 +27,7 @@ ELSEWHERE = {
         "tests/distributed/test_several_hosts.py::test_a_command_that_is_killed_ends_all",
     "SIGKILL of a loader process: the run ends with a one-sentence error":
         "tests/data/test_loader_failures.py::test_training_ends_with_one_sentence",
-    "SIGKILL of `prepare=pack` at random moments: the next command completes the pack with the same bytes":
+    "SIGKILL of `prepare=pack` at random moments: the next command makes the pack with the same bytes":
         "tests/prepare/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
     "SIGKILL of `tune` while it resumes: no trial is lost or duplicated":
         "tests/tune/test_study.py::test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none",

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.data.sources.listing import find_images, list_folder
+from imagenet_ddp.data.sources.files import find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error

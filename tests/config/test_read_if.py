@@ -67,7 +67,7 @@ def test_every_condition_is_of_a_key():
 def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     verb = command_of(path)
     option = typed_value(declared(verb)[path])
-    of_check = path in ("prepare.timeout_s", "prepare.memory_mib")
+    of_check = path == "prepare.timeout_s"
     other = "imagenet" if path == "prepare.num_workers" else "pack" if of_check else "check"
     first = {"prepare": [f"prepare={other}"], "benchmark": ["benchmark=step"]}.get(verb, [])
     found = refusals(verb, [*first, *FALSE.get(path, []), option])

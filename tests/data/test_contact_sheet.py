@@ -41,10 +41,6 @@ def test_the_colours_come_back(tmp_path: Path, count: int, size: int, side: int)
         assert (tile == batch["colours"][number].flatten().numpy()).all(), number
 
 
-def test_only_what_counts_is_shown(tmp_path: Path):
-    assert written(tmp_path / "a.png", batch_of(6, num_counted=2)).shape[1] == GAP + 2 * (100 + GAP)
-
-
 def test_captions():
     labels = ["cat", "dog", "owl"]
     assert caption(torch.tensor(1), None, labels) == [Line("dog")]
@@ -72,13 +68,3 @@ def test_captions():
 def test_any_name_can_be_drawn(name: str, shown: str):
     assert printable(name) == shown
     draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(printable(name))]])
-
-
-def test_a_long_name_is_cut_off_and_its_share_is_not():
-    pixels = torch.zeros(2, 96, 96, 3, dtype=torch.uint8)
-    long = draw_sheet(pixels, [[Line("a" * 300, " 0.7")], [Line("b")]])
-    below = np.asarray(long)[96 + GAP :, : 96 + GAP]
-    assert (below < 128).any()
-    assert (np.asarray(long)[:, 96 + GAP : 96 + 2 * GAP] == 255).all(), "it does not run into its neighbour"
-    other = draw_sheet(pixels, [[Line("a" * 300, " 0.3")], [Line("b")]])
-    assert not np.array_equal(np.asarray(long), np.asarray(other))

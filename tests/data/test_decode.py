@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from imagenet_ddp.data import jpeg_backends
-from imagenet_ddp.data.decode import JpegPicture, Reading, UnreadableImage, decode, open_picture
+from imagenet_ddp.data import jpeg
+from imagenet_ddp.data.decode import Reading, UnreadableImage, decode, open_picture
+from imagenet_ddp.data.jpeg import JpegPicture
 
 BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
 BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
@@ -81,26 +82,13 @@ def test_what_pillow_reads_is_read_and_the_rest_is_refused(
     assert {name: "shape" in row for name, row in decoded.items()} == read_by_pillow
 
 
-def test_a_refusal_names_the_file_and_a_reason_for_people(decoded: dict[str, dict[str, Any]], odd: Path):
-    for name, row in decoded.items():
-        if "shape" in row:
-            continue
-        assert row["path"] == str(odd / name)
-        assert row["text"] == f"{odd / name} cannot be read as an image: {row['reason']}"
-        assert re.search("[a-z]{2} [A-Za-z]{2}", row["reason"]), name
-        assert not re.search(r"0x|\.cpp|\.py|object at|/|\n", row["reason"]), row["reason"]
-    assert decoded["truncated_half.JPEG"]["reason"].startswith("image file is truncated")
-    assert decoded["html_error_page.JPEG"]["reason"] == "it is not an image in a known format"
-    assert decoded["zero_bytes.JPEG"]["reason"] == "the file is empty"
-
-
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_decompression_bomb_is_refused_unread(decoded: dict[str, dict[str, Any]], name: str):
     assert decoded[name]["reason"] == "it has more than 178,956,970 pixels"
     assert decoded[name]["grown_mib"] < 50
 
 
-@pytest.mark.parametrize("decoder", jpeg_backends.NAMES)
+@pytest.mark.parametrize("decoder", jpeg.NAMES)
 def test_pixels_are_pillows(odd: Path, read_by_pillow: dict[str, bool], decoder: str):
     """Whoever decodes; and nothing turns an image by its EXIF orientation: a square one would differ, others have
     another shape."""
@@ -147,7 +135,7 @@ def test_a_region_is_that_part_of_the_whole(odd: Path, shared_data: Path):
         files[name] = (odd / name).read_bytes()
     generator = random.Random(0)
     for name, data in files.items():
-        for decoder in jpeg_backends.NAMES:
+        for decoder in jpeg.NAMES:
             picture = open_picture(data, name, Reading(decoder))
             whole = picture.region(0, 0, picture.height, picture.width)
             for _ in range(4):
@@ -158,7 +146,7 @@ def test_a_region_is_that_part_of_the_whole(odd: Path, shared_data: Path):
                 assert np.array_equal(part, whole[top : top + height, left : left + width]), (name, decoder)
 
 
-@pytest.mark.parametrize("decoder", jpeg_backends.NAMES)
+@pytest.mark.parametrize("decoder", jpeg.NAMES)
 def test_a_large_crop_may_come_smaller_and_looks_the_same(odd: Path, decoder: str):
     data = (odd / "big_6000x4000.jpg").read_bytes()
     picture = open_picture(data, "big", Reading(decoder))
@@ -185,16 +173,6 @@ def test_a_broken_jpeg_is_refused_whichever_part_is_asked_for(odd: Path):
     ):
         with pytest.raises(UnreadableImage, match=name):
             open_picture((odd / name).read_bytes(), name).region(0, 0, 16, 16)
-
-
-def test_sixteen_bit_grey_is_scaled_not_clipped(odd: Path):
-    for name, scale in (("grey_16bit_made.png", 257), ("grey_16bit_tRNS.png", 1)):  # the second has values up to 255
-        with Image.open(odd / name) as image:
-            expected = np.asarray(image).astype(float) / scale
-        found = decode((odd / name).read_bytes(), name).numpy()
-        assert np.abs(found - expected).max() <= 0.5, name
-    assert found.min() < found.max()
-    assert decode((odd / "grey_16bit_made.png").read_bytes(), "").float().std() > 20
 
 
 def test_cmyk_becomes_the_colours_seen():

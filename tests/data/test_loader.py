@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,11 @@ from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
+from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader, read_in_order
 from imagenet_ddp.data.sampler import BatchSampler, Key
-from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages, list_images
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
+from imagenet_ddp.system.cpu_cores import num_cores
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -92,14 +93,6 @@ def test_a_batch_says_what_it_holds(images: FileImages):
         assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
 
 
-def test_loader_processes_change_no_byte(images: FileImages, with_workers: EpochLoader):
-    torch.manual_seed(1)
-    alone = [epoch(make(images, num_workers=0), number) for number in (0, 3)]
-    torch.manual_seed(2)
-    assert_same(epoch(with_workers, 0), alone[0])
-    assert_same(epoch(with_workers, 3), alone[1])
-
-
 def test_a_samples_crop_hangs_on_seed_epoch_and_image_alone(images: FileImages):
     def crops(batches: list[Batch]) -> dict[int, bytes]:
         return {
@@ -129,21 +122,6 @@ def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: Fil
         assert found == sampler.order().tolist()
         sampler.set_epoch(0)
         assert found != sampler.order().tolist()
-
-
-def test_workers_stay_from_epoch_to_epoch_and_get_its_keys(with_workers: EpochLoader):
-    def processes() -> list[int]:
-        return [worker.pid for worker in with_workers._iterator._workers]  # type: ignore[union-attr]
-
-    orders, workers = [], []
-    for number in range(3):
-        batches = epoch(with_workers, number)
-        workers.append(processes())
-        found = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
-        assert found == sampler_of(with_workers).order().tolist()
-        orders.append(tuple(found))
-    assert len(set(orders)) == 3
-    assert workers[0] == workers[1] == workers[2]
 
 
 @pytest.fixture(scope="module")
@@ -222,17 +200,6 @@ def test_sizes_follow_the_epoch_without_new_workers(images: FileImages):
     loader.close()
     assert sizes == [{(size, size)} for size in (96, 96, 128, 160, 160)]
     assert len(workers) == 1
-
-
-@linux_only
-def test_a_worker_ignores_stop_signals(with_workers: EpochLoader):
-    expected = epoch(with_workers, 0)
-    workers = [worker.pid for worker in with_workers._iterator._workers]  # type: ignore[union-attr]
-    for pid in workers:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            os.kill(pid, number)
-    assert_same(epoch(with_workers, 0), expected)
-    assert [worker.pid for worker in with_workers._iterator._workers] == workers  # type: ignore[union-attr]
 
 
 def test_a_closed_loader_has_no_processes_and_may_begin_again(images: FileImages):
@@ -314,19 +281,6 @@ def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Pat
     assert left == []
 
 
-def test_a_source_of_ones_own_may_only_read(images: FileImages):
-    class Own(Images):
-        targets = images.targets
-
-        def read(self, index: int) -> torch.Tensor:
-            return images.read(index)
-
-    transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
-    key = [Key(0, 12, True, 1, 1)]
-    own, files = (ImageDataset(each, transform, 3, replace=True).__getitems__(key) for each in (Own(), images))
-    assert torch.equal(own["image"], files["image"])
-
-
 def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: Path):
     transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
     keys = [Key(0, index, True, 3, 3) for index in (0, 1, 2)]
@@ -340,3 +294,20 @@ def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: P
     batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
     assert batch["index"].tolist() == [0, 2, 0]
     assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 2.0, 0.5]  # of the image that replaces it
+
+
+def test_what_is_not_needed_any_more_is_not_read():
+    """After Ctrl-C, say."""
+    few, taken, lock = 4 * num_cores(), [], threading.Lock()
+
+    def read(path: str) -> torch.Tensor:
+        with lock:
+            taken.append(path)
+        time.sleep(0.5 if int(path) >= few else 0)
+        return torch.tensor(int(path))
+
+    reader: Any = read
+    batches = read_in_order(reader, [str(number) for number in range(3 * few)], few, num_cores())
+    assert [int(image) for image in next(batches)] == list(range(few))  # type: ignore[arg-type]
+    batches.close()
+    assert len(taken) < 3 * few

@@ -3,13 +3,9 @@
 import multiprocessing
 import os
 import re
-import signal
-import subprocess
 import sys
 import textwrap
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import SMALL, clean_environ
+from conftest import clean_environ
 from helpers import forked_commands
 
 from imagenet_ddp.data import loader_failures
@@ -102,16 +98,6 @@ def test_after_the_bound_the_processes_end_and_at_last_this_one(
     )
 
 
-def test_a_loader_is_not_kept_alive():
-    """Else its processes, which are deaf, would be waited for at the end of the program."""
-    loader = Loader()
-    gone = weakref.ref(loader)
-    batches = StallWatchdog(loader).watch(late(0.0, 0.0))
-    next(batches)
-    del loader
-    assert gone() is None
-
-
 # ---- deaths --------------------------------------------------------------------------------------------------------
 
 DYING = """
@@ -181,51 +167,6 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
         assert ("Rank 3 has waited" in said) == (case[0] == "SIGSTOP")
 
 
-@pytest.mark.slow
-@linux_only
-def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
-    """A person, or the kernel, kills a loader process of a training that runs."""
-    command = [
-        sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=100000",
-        "data.num_workers=2",
-    ]  # fmt: skip
-    errors = (tmp_path / "errors").open("w+")
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=clean_environ(), stdout=subprocess.PIPE, stderr=errors, text=True
-    )
-    assert process.stdout is not None
-    watch = threading.Timer(120, process.kill)
-    watch.start()
-    try:
-        while not process.stdout.readline().startswith("epoch 2/"):
-            assert process.poll() is None
-        workers = [pid for pid in _below(process.pid) if "forkserver" in _command(pid) and not _children(pid)]
-        os.kill(workers[0], signal.SIGKILL)
-        process.communicate(timeout=60)
-    finally:
-        watch.cancel()
-        process.kill()
-    errors.seek(0)
-    said = errors.read()
-    errors.close()
-    assert process.returncode == 1
-    assert re.search(r"DataLoader worker \d+ \(one of 2\) was killed by SIGKILL", said)
-    assert "Traceback" not in said
-
-
-def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _below(pid: int) -> list[int]:
-    children = _children(pid)
-    return children + [each for child in children for each in _below(child)]
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
 class Worker(SimpleNamespace):
     """As a process of multiprocessing that has ended. Its exit code comes a little after its end, as on a busy
     machine."""
@@ -272,20 +213,12 @@ def test_the_process_that_died_is_named_with_the_likely_reason(code: int, expect
     assert said_of(loader_of(None, code)) == f"DataLoader worker 101 (one of 4) {expected}"
 
 
-def test_the_most_telling_death_is_said():
-    """The end of one process may end another."""
-    assert "DataLoader worker 102 (one of 4) was killed by SIGKILL" in said_of(loader_of(1, -1, -9))
-    pinning = RuntimeError("Pin memory thread exited unexpectedly")  # of a file that the worker can no longer pass on
-    assert "DataLoader worker 100 (one of 4) was killed by SIGKILL" in said_of(loader_of(-9), pinning)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Too many open files. Communication with the workers is no longer possible", r"may open \d+ \(ulimit -n\)"),
         ("unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)", r"ulimit"),
         ("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)", r"shm is full\. "),
-        ("Pin memory thread exited unexpectedly", r"has ended\. Its own error message is printed above\. Hint"),
     ],
 )  # fmt: skip
 def test_what_a_process_could_still_say(text: str, expected: str):

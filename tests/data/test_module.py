@@ -5,14 +5,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
-import numpy as np
 import pytest
 import torch
 
@@ -44,29 +42,10 @@ def counted(batches: list[Batch]) -> list[int]:
     return [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
 
 
-def test_a_rank_that_waits_says_so_where_it_is_seen(tree: Path, capsys: pytest.CaptureFixture[str]):
-    """The log of another rank than the first is a file alone."""
-    for world_size, rank, who in ((1, 0, "The training"), (3, 0, "Rank 0"), (3, 2, "Rank 2")):
-        data, logged = make(tree, world_size, rank, loader_timeout_s=7.0), []
-        data._say = logged.append
-        loader = data.val_dataloader()
-        watchdog = loader.watchdog(loader, "")
-        assert (watchdog.who, watchdog.timeout_s) == (who, 7.0)
-        watchdog.say("late")
-        assert (logged, capsys.readouterr().err) == (["late"], "late\n" if rank else "")
-
-
 def test_validation_is_in_order_and_counts_each_image_once_over_the_ranks(tree: Path):
     ranks = [list(make(tree, world_size=3, rank=rank).val_dataloader()) for rank in range(3)]
     assert [len(batches) for batches in ranks] == [1, 1, 1]
     assert [counted(batches) for batches in ranks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-
-
-def test_validation_is_not_filled_up_beyond_one(tree: Path):
-    for batch_size, expected in ((2, [(2, 2), (2, 2), (1, 1)]), (1, [(1, 1), (1, 1), (1, 0)])):
-        ranks = [make(tree, world_size=3, rank=rank, val_batch_size=batch_size) for rank in range(3)]
-        last = [list(data.val_dataloader())[-1] for data in ranks]
-        assert [(len(batch["index"]), batch["num_counted"]) for batch in last] == expected
 
 
 def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
@@ -77,29 +56,6 @@ def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
     assert data.train_sampler is not None
     assert order == data.train_sampler.order().tolist() != sorted(order)
     assert data.train_sampler.seed == 5
-
-
-def test_a_resumed_epoch_begins_at_its_image(tree: Path):
-    whole = counted(list(make(tree).train_dataloader()))
-    data = make(tree)
-    data.start_at(0, 8, 2)
-    assert counted(list(data.train_dataloader())) == whole[8:]
-    data.start_at(1, 8, 2)
-    assert counted(list(data.train_dataloader())) == whole
-
-
-def crops(loader: Iterable[Batch]) -> dict[int, torch.Tensor]:
-    return {int(i): image for batch in loader for i, image in zip(batch["index"], batch["image"], strict=True)}
-
-
-def test_training_without_augmentation_sees_what_validation_would(tree: Path):
-    plain, random = make(tree, augment="none"), make(tree)
-    found = crops(plain.train_dataloader())
-    assert plain.source.train is not None
-    for index, image in found.items():
-        assert torch.equal(image, plain.eval_transform(plain.source.train.read(index)))
-    other = crops(random.train_dataloader())
-    assert not all(torch.equal(image, other[index]) for index, image in found.items())
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -113,24 +69,6 @@ def test_batches_are_normalised_after_their_transfer(tree: Path, channels_last: 
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
     assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
-
-
-def test_targets_follow_a_checkpoints_classes(tree: Path):
-    data = make(tree)
-    data.remap_targets(np.array([2, 0, 1]))
-    targets = [target for batch in data.val_dataloader() for target in batch["target"].tolist()]
-    assert targets == [2] * 4 + [0] * 4 + [1] * 3
-
-
-def test_closing_ends_the_loader_processes(tree: Path):
-    data = make(tree, num_workers=1)
-    workers = []
-    for loader in (data.train_dataloader(), data.val_dataloader()):
-        next(iter(loader))
-        workers += loader._iterator._workers  # type: ignore[union-attr]
-    assert [worker.is_alive() for worker in workers] == [True, True]
-    data.close()
-    assert [worker.is_alive() for worker in workers] == [False, False]
 
 
 # ---- as a library --------------------------------------------------------------------------------------------------

@@ -1,17 +1,13 @@
 """The rule for each pixel type, on a ramp from black to white."""
 
-import csv
 import io
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Run, write_images
 from PIL import Image
 
 from imagenet_ddp.data.decode import UnreadableImage, decode
-from imagenet_ddp.data.pillow import assumed
 
 RAMP = np.tile(np.linspace(0, 1, 64), (8, 1))
 
@@ -66,39 +62,11 @@ def test_black_is_black_in_every_type():
         assert not decode(ramp(0, dtype), "black").any()
 
 
-@pytest.mark.parametrize(("data", "words"), [
-    (ramp(1, "f4"), "floating-point grey, which is read as 0 to 1 "),
-    (ramp(4095, "u2"), "16-bit grey, which is read as 0 to 4095 "),
-    (ramp(255, "i4"), "32-bit grey, which is read as 0 to 255 "),
-    (saved(Image.new("RGBA", (4, 4), (1, 2, 3, 0)), "PNG"), "transparent"),
-    (saved(Image.new("LA", (4, 4), (1, 9)), "PNG"), "transparent"),
-    (saved(Image.new("RGBA", (4, 4), (1, 2, 3, 255)), "PNG"), ""),
-    (ramp(65535, "u2"), ""), (ramp(255, "u1"), ""),
-])  # fmt: skip
-def test_what_was_assumed(data: bytes, words: str):
-    assert words in " ".join(assumed(data)) and bool(assumed(data)) == bool(words)
-
-
 @pytest.mark.parametrize("kind", ["TIFF", "GIF", "PNG", "WEBP"])
-def test_the_first_frame_is_read_and_the_others_are_told(kind: str):
+def test_the_first_frame_is_read(kind: str):
     file = io.BytesIO()
     frames = [Image.new("RGB", (16, 16), (10 * number, 200, 30)) for number in range(3)]
     frames[0].save(
         file, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {})
     )
     assert abs(decode(file.getvalue(), kind)[:, 0, 0].float().numpy() - [0, 200, 30]).max() <= 2
-    assert assumed(file.getvalue()) == ["have several frames or pages, of which the first is used"]
-
-
-@pytest.mark.slow
-def test_check_counts_and_names_them(run: Run, tmp_path: Path):
-    write_images(tmp_path / "data" / "train", {"cat": 3, "dog": 3})
-    write_images(tmp_path / "data" / "val", {"cat": 1, "dog": 1}, seed=1)
-    (tmp_path / "data" / "train" / "cat" / "a.tif").write_bytes(ramp(4095, "u2"))
-    (tmp_path / "data" / "train" / "dog" / "b.tif").write_bytes(saved(Image.fromarray((RAMP - 0.5).astype("f4"))))
-    done = run("prepare", "prepare=check", "data=imagefolder", "data.root=data", "out=report")
-    assert done.returncode == 1
-    assert "note: train: 1 image stores 16-bit grey, which is read as 0 to 4095" in " ".join(done.stdout.split())
-    assert "b.tif: its pixels are floating-point numbers from -0.5 to 0.5" in " ".join(done.stdout.split())
-    with (tmp_path / "report" / "assumed.csv").open(newline="") as file:
-        assert [Path(row["path"]).name for row in csv.DictReader(file)] == ["a.tif"]

@@ -12,8 +12,7 @@ from conftest import SMALL, Run, write_images
 from imagenet_ddp.data.bad_images import Bad
 from imagenet_ddp.data.loader import make_loader
 from imagenet_ddp.data.sampler import BatchSampler
-from imagenet_ddp.data.sources.files import list_images
-from imagenet_ddp.data.sources.listing import is_image
+from imagenet_ddp.data.sources.files import is_image, list_images
 from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform
 
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler as TorchBatches
-from torch.utils.data import DistributedSampler
 
-from imagenet_ddp.data.sampler import BatchSampler, Key
+from imagenet_ddp.data.sampler import BatchSampler, Key, balanced_order, count_earlier
 from imagenet_ddp.system.seeding import hash_seed
 
 
@@ -133,56 +131,12 @@ def test_the_images_of_an_update_are_those_of_its_steps_and_the_same_after_a_res
     ]
 
 
-@pytest.mark.parametrize("batch_size", [4, 7])
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("num_images", [56, 57, 29])
-def test_an_epoch_has_the_steps_of_torchs_sampler_but_no_image_twice(num_images: int, world_size: int, batch_size: int):
-    """DistributedSampler, as pytorch/examples and torchvision train with it, repeats images until the ranks have as
-    many each; with drop_last, as pytorch/examples validates, it leaves some out. On one rank it does neither."""
-
-    def theirs(drop_last: bool) -> list[list[list[int]]]:
-        samplers = [DistributedSampler(range(num_images), world_size, rank, drop_last=drop_last)  # type: ignore[arg-type]
-                    for rank in range(world_size)]  # fmt: skip
-        return [list(TorchBatches(sampler, batch_size, drop_last=False)) for sampler in samplers]
-
-    def images(ranks: list[list[list[int]]]) -> int:
-        return sum(len(batch) for batches in ranks for batch in batches)
-
-    ours = [
-        [[key.index for key in batch if key.counts] for batch in batches]
-        for batches in all_ranks(num_images, batch_size, world_size)
-    ]
-    padded, cut = theirs(drop_last=False), theirs(drop_last=True)
-    assert [len(batches) for batches in ours] == [len(batches) for batches in padded]
-    full = num_images // (batch_size * world_size) - (num_images % (batch_size * world_size) > 0)
-    for mine, other in zip(ours, padded, strict=True):
-        assert [len(batch) for batch in mine[:full]] == [len(batch) for batch in other[:full]] == [batch_size] * full
-    rest = num_images % world_size
-    assert images(ours) == num_images
-    assert images(padded) - num_images == (world_size - rest if rest else 0)
-    assert num_images - images(cut) == rest
-
-
-def test_a_rank_without_any_image_gets_only_fillers():
-    ranks = all_ranks(1, 4, 3)
-    assert [[key.counts for key in batches[0]] for batches in ranks] == [[True, False], [False, False], [False, False]]
-
-
 def test_each_epoch_has_an_order_of_its_own_and_a_seed_repeats_it():
     orders = [counted(all_ranks(29, 4, 1, epoch=epoch)) for epoch in range(4)]
     assert len({tuple(order) for order in orders}) == 4
     assert list(range(29)) not in orders
     assert counted(all_ranks(29, 4, 1, epoch=2)) == orders[2]
     assert counted(all_ranks(29, 4, 1, epoch=2, seed=1)) != orders[2]
-
-
-def test_the_epoch_after_a_resumed_one_is_whole():
-    sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=0, fill_to=2)
-    sampler.start_at(3, 16)
-    sampler.set_epoch(3)
-    assert len(list(sampler)) == 4
-    sampler.set_epoch(4)
-    assert list(sampler) == all_ranks(29, 4, 1, epoch=4)[0]
 
 
 # ---- balanced
@@ -199,3 +153,42 @@ def test_without_repeats_an_image_has_the_seed_it_always_had():
     key = Key(3, 7, True, 4, 4)
     assert key.image_seed(5) == hash_seed(5, 3, 7)
     assert len({key.image_seed(5), key.batch_seed(5), key._replace(repeat=1).image_seed(5)}) == 3
+
+
+SIZES = [(1,), (5,), (3, 3), (1, 40), (1, 3, 20, 40, 7), (2, 0, 9), (300, 1, 1, 280), tuple(range(1, 30))]
+
+
+def targets_of(sizes: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int64)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_each_class_is_as_frequent_as_any_other(sizes: tuple[int, ...], seed: int):
+    targets, present = targets_of(sizes), sum(size > 0 for size in sizes)
+    total: Counter[int] = Counter()
+    for epoch in range(2 * present + 1):
+        order = balanced_order(targets, seed, epoch)
+        assert order.dtype == np.int64 and len(order) == len(targets)
+        counts = Counter(targets[order].tolist())
+        assert counts.keys() == set(targets.tolist())
+        assert {count - len(targets) // present for count in counts.values()} <= {0, 1}
+        total += counts
+        assert max(total.values()) - min(total.values()) <= 1  # over the epochs too
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_no_image_comes_again_before_each_other_of_its_class(sizes: tuple[int, ...]):
+    """Over the ends of epochs too: all images of a class are drawn equally often, or once more, at any time."""
+    targets = targets_of(sizes)
+    drawn = np.zeros(len(targets), int)
+    for epoch in range(7):
+        for image in balanced_order(targets, 1, epoch).tolist():
+            of_class = drawn[targets == targets[image]]
+            assert drawn[image] == of_class.min()
+            drawn[image] += 1
+
+
+def test_count_earlier():
+    assert count_earlier(np.array([3, 1, 3, 3, 0, 1])).tolist() == [0, 0, 1, 2, 0, 1]
+    assert count_earlier(np.array([5])).tolist() == [0]

@@ -29,22 +29,6 @@ def tree(tmp_path: Path) -> Tree:
     return make
 
 
-GOOD = (
-    "train/cat/1.jpg",
-    "train/dog/deep/er/2.JPEG",
-    "val/cat/3.webp",
-    "val/dog/4.jp2",
-    "train/.cache/x",
-    "classes.txt",
-)
-
-
-def test_a_good_folder(tree: Tree):
-    root = str(tree(*GOOD))
-    assert validate(config(root=root), {}) == []
-    assert validate(config(root=root), {}, verb="evaluate") == []
-
-
 AB = ("train/a/1.jpg", "train/b/1.jpg")
 
 
@@ -81,25 +65,10 @@ def test_reassessed_labels_are_read_before_the_command_begins(tree: Tree):
     asked = config(root=str(root)) | {"real_labels": str(root / "real.json")}
     for partial in (True, False):
         (text,) = validate(asked, {}, verb="evaluate", partial=partial)
-        assert text.startswith("real_labels must be a JSON file") and "real.json is not valid JSON" in text
+        assert text.startswith("real_labels must be a JSON file") and "real.json is not such a file" in text
     assert validate(asked, {}, verb="evaluate", elsewhere=True) == []
     (root / "real.json").write_text("[[0, 999], []]")
     assert validate(asked, {}, verb="evaluate") == []
-
-
-def test_evaluate_needs_the_validation_side_only(tree: Tree):
-    root = str(tree("val/a/1.jpg"))
-    assert validate(config(root=root), {}, verb="evaluate") == []
-    assert validate(config(root=root), {})[0].startswith("data.train_dir must be a folder")
-    assert validate(config(root=root, val_fold=1), {}, verb="evaluate") == []  # of a checkpoint trained on a fold
-    (text,) = validate(config(root=root, val_fraction=0.1, val_dir="none"), {}, verb="evaluate")
-    assert text.startswith("data.train_dir must be a folder")
-
-
-def test_predict_and_an_unmerged_config_need_no_folder():
-    assert validate(config(), {}, verb="predict") == []
-    assert validate(config(), {}, partial=True) == []
-    assert len(validate(config(), {})) == 1
 
 
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -147,14 +116,6 @@ def test_one_value(typed: dict[str, Any], said: str):
     assert "Hint: " in found[0]
 
 
-def test_stl10(tmp_path: Path):
-    assert validate(config("stl10", root=str(tmp_path / "new"), fold=9), {}) == []
-    (text,) = validate(config("stl10", root=str(tmp_path), fold=10), {})
-    assert text.startswith("data.fold must be an integer from 0 to 9 or null, got 10.")
-    (text,) = validate(config("stl10", root=str(tmp_path), download=False), {})
-    assert "data.download" in text
-
-
 def test_a_table(tmp_path: Path):
     """Its rules are in sources/table/test_table.py."""
     (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\n")
@@ -173,7 +134,3 @@ def test_a_folder_of_another_source_is_named(tree: Tree):
     for name, folder in (("packed", "pack"), ("stl10", "stl")):
         found = validate(config(root=f"{root}/{folder}"), {})
         assert found and all(f"data={name}`" in text for text in found)
-
-
-def test_own_data_is_left_alone():
-    assert validate(config("mine", _target_="mypkg.Data", root="anything"), {}) == []

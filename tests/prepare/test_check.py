@@ -11,16 +11,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import Run, clean_environ
 from helpers.image_table import write_table
-from PIL import Image
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import check, pack
 from imagenet_ddp.prepare import options as prepare_options
-from imagenet_ddp.prepare.check import same_between, same_within
 
 KILLERS = """
 import os, signal, time
@@ -39,14 +36,13 @@ class Killers(Images):
         match self.deeds[index]:
             case "segv": os.kill(os.getpid(), signal.SIGSEGV)
             case "hang": time.sleep(60)
-            case "bomb": return torch.from_numpy(np.ones((3, 30000, 30000), dtype=np.uint8))
             case "deep": return (lambda f: f(f))(lambda f: f(f))
             case "bad": raise UnreadableImage(self.path(index), "for a reason")
             case "odd": raise ZeroDivisionError("division by zero")
         return torch.full((3, 20, 30 + index), index, dtype=torch.uint8)
 
 def make():
-    deeds = ["ok", "segv", "hang", "bomb", "deep", "bad", "odd", "ok"]
+    deeds = ["ok", "segv", "hang", "deep", "bad", "odd", "ok"]
     return Source(["a"], Killers(deeds), Killers(["ok"] * 3 + ["segv"]))
 """
 
@@ -60,21 +56,20 @@ def bad_images(folder: Path) -> dict[str, str]:
 def test_nothing_ends_it(run: Run, tmp_path: Path):
     (tmp_path / "killers.py").write_text(KILLERS)
     done = run("prepare", "prepare=check", "data._target_=killers.make", "allow_targets=[killers]", "out=report",
-               "prepare.num_workers=2", "prepare.timeout_s=2", "prepare.memory_mib=256")  # fmt: skip
+               "prepare.num_workers=2", "prepare.timeout_s=2")  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     found = bad_images(tmp_path / "report")
     assert found == {
         "01 segv": "it crashes the decoder (SIGSEGV)",
         "02 hang": "it takes longer than 2 s (prepare.timeout_s)",
-        "03 bomb": "it needs more than 256 MiB (prepare.memory_mib)",
-        "04 deep": "RecursionError: maximum recursion depth exceeded",
-        "05 bad": "for a reason",
-        "06 odd": "ZeroDivisionError: division by zero",
+        "03 deep": "RecursionError: maximum recursion depth exceeded",
+        "04 bad": "for a reason",
+        "05 odd": "ZeroDivisionError: division by zero",
         "03 segv": "it crashes the decoder (SIGSEGV)",  # of val
     }
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert {name: (split["num_images"], split["num_read"]) for name, split in report["splits"].items()} == {
-        "train": (8, 2),
+        "train": (7, 2),
         "val": (4, 3),
     }
     assert "Traceback" not in done.stderr
@@ -124,7 +119,7 @@ def test_all_that_can_be_wrong(
     (pets / "train" / "cat" / "notes.txt").touch()
     assert done("prepare=check", "data=imagefolder", f"data.root={pets}", "out=report") == 1
     report = json.loads((tmp_path / "report" / "report.json").read_text())
-    mismatch, leak, two, newt = report["findings"]
+    mismatch, two, newt, leak = report["findings"]
     assert "each class of val must also be a class of train" in mismatch and "1 of 4 is not: newt" in mismatch
     assert leak.startswith("validation images must not be in train, but 1 is in train too, byte for byte.")
     assert two.startswith("an image must have one class, but 1 in train is in two")
@@ -166,22 +161,6 @@ def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Pat
     with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
         done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
     assert not (tmp_path / "runs").exists()
-
-
-def test_rotated_photographs_are_counted(done: Callable[..., int], tmp_path: Path):
-    exif = Image.Exif()
-    for name in ("cat", "dog"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for orientation in (1, 1, 6, 8):
-            exif[0x0112] = orientation
-            pixels = np.full((8, 16, 3), np.random.default_rng().integers(255), np.uint8)
-            path = tmp_path / "photos" / name / f"{len(list((tmp_path / 'photos' / name).iterdir()))}.jpg"
-            Image.fromarray(pixels).save(path, exif=exif)
-    for options, words in (([], "as which they are rotated"), (["data.exif_orientation=false"], "which is ignored")):
-        done("prepare=check", "data=imagefolder", f"data.root={tmp_path}/photos", "out=report", *options)
-        assumed = json.loads((tmp_path / "report" / "report.json").read_text())["num_assumed"]
-        assert all(words in what and "EXIF orientation" in what for what in assumed) and sum(assumed.values()) == 4
-        shutil.rmtree(tmp_path / "report")
 
 
 @pytest.mark.parametrize("kind", ["imagefolder", "table"])
@@ -255,7 +234,7 @@ def test_every_odd_file(shared_data: Path, done: Callable[..., int], tmp_path: P
     shutil.copytree(shared_data / "odd", odd, ignore=shutil.ignore_patterns("MANIFEST.md"))
     names = {path.name for path in odd.iterdir()}
     options = ["prepare=check", "data=imagefolder", "data.root=odd", "data.val_fraction=0.1", "out=report"]
-    assert done(*options, "prepare.memory_mib=1024") == 1
+    assert done(*options) == 1
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     num_read = sum(split["num_read"] for split in report["splits"].values())
     bad = {Path(path).name for path in bad_images(tmp_path / "report")}
@@ -263,18 +242,3 @@ def test_every_odd_file(shared_data: Path, done: Callable[..., int], tmp_path: P
     assert {"broken_data_stream.png", "claims_65500x65500.jpg", "huge_20000x20000_bomb.png", "zero_bytes.JPEG",
             "truncated_half.JPEG", "git_lfs_pointer.JPEG"} <= bad  # fmt: skip
     assert not bad & {"cmyk_made.JPEG", "png_named_JPEG.JPEG", "bitrot_20_bytes.JPEG", "big_6000x4000.jpg"}
-
-
-def test_real_photographs(shared_data: Path, done: Callable[..., int], tmp_path: Path):
-    assert done("prepare=check", "data=imagefolder", f"data.root={shared_data / 'imagenet-real'}", "out=report") == 0
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert (report["splits"]["train"]["num_read"], report["splits"]["val"]["num_read"]) == (461, 100)
-    assert report["num_duplicates"] == 0
-
-
-def test_pairs_within_and_between():
-    train = np.array([5, 7, 0, 5, 9, 0, 5], dtype=np.uint64)  # 0: could not be read, and is like nothing
-    val = np.array([9, 0, 4, 5, 2**64 - 1], dtype=np.uint64)
-    assert same_within(train) == [(0, 3), (0, 6)]
-    assert same_within(val) == []
-    assert same_between(train, val) == [(0, 3), (4, 0)]

@@ -15,9 +15,8 @@ from helpers.fake_imagenet import CLASSES, DEVKIT, NUM_TRAIN, TRAIN, VAL, VAL_ID
 from torchvision.datasets import imagenet as torchvision_imagenet
 
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.data.sources.download import Archive
 from imagenet_ddp.data.sources.imagenet import class_table
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import imagenet
 from imagenet_ddp.prepare import options as prepare_options
 
@@ -28,7 +27,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeImageNet:
     found = fake_imagenet.make(tmp_path / "archives")
     names = {"train": TRAIN, "val": VAL, "devkit": DEVKIT}
     meta = {key: (name, found.md5[key]) for key, name in names.items()}
-    archives = {key: Archive(names[key], (found.folder / names[key]).stat().st_size) for key in ("val", "train")}
+    archives = {key: (names[key], (found.folder / names[key]).stat().st_size) for key in ("val", "train")}
     numbers = {"train": (sum(NUM_TRAIN.values()), 0, 0), "val": (len(VAL_IDS), 0, 0)}
     monkeypatch.setattr(torchvision_imagenet, "ARCHIVE_META", meta)
     monkeypatch.setattr(imagenet, "ARCHIVES", archives)
@@ -72,7 +71,7 @@ def test_the_command_and_the_published_sizes(run: Run, tmp_path: Path):
     (tmp_path / TRAIN).touch()
     done = run("prepare", "prepare=imagenet", "archive_dir=.", "out=out")
     assert done.returncode == 2
-    assert "must be 147,897,477,120 bytes, got 0: the download or copy is incomplete" in " ".join(done.stderr.split())
+    assert "must be 147,897,477,120 bytes, got 0. Hint: delete" in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()
 
 
@@ -123,12 +122,6 @@ def test_a_changed_byte(name: str, fake: FakeImageNet, out: Path):
     fake_imagenet.make(fake.folder)
     run_prepare(fake, out)
     assert files_below(out) == fake.files
-
-
-def test_the_images_are_counted(fake: FakeImageNet, out: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(imagenet, "NUM_IMAGES", {"train": (20, 0, 0), "val": (9, 0, 0)})
-    assert f"{out}/train.unpacking must have 20 images, got 19. Hint: " in refusal(fake, out, RunError)
-    assert not (out / "train").exists()
 
 
 def test_existing_folders(fake: FakeImageNet, out: Path):

@@ -13,6 +13,7 @@ REMOVED = {
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
+    "prepare.memory_mib": "leave it out: an image of more than 178,956,970 pixels is refused in any case",
     "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",

@@ -147,7 +147,6 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "tune.pruner_num_epochs": (_MEDIAN,),
     "prepare.num_workers": (_one_of("prepare.name", "pack", "check"),),
     "prepare.timeout_s": (_CHECK,),
-    "prepare.memory_mib": (_CHECK,),
     "prepare.short_side": (_PACK,),
     "prepare.quality": (_PACK, _one_of("prepare.form", "jpeg")),
     "prepare.form": (_PACK,),

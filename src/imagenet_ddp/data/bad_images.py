@@ -102,7 +102,7 @@ class BadImages:
         found = self.board.post(new)
         if found > self.most:
             limit = self._data["bad_image_limit"]
-            share = f" ({limit:g} of {self._num_images} training images)" if limit < 1 else ""
+            share = f" ({limit:g} of {self._num_images} images)" if limit < 1 else ""
             raise RunError(
                 f"at most {count_noun(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but "
                 f"{found} are, most recently {new[-1][0]}: {new[-1][1]}. Hint: run {self._check} to list all "

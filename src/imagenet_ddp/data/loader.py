@@ -19,7 +19,7 @@ from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import read_file
 from imagenet_ddp.data.transforms import Transform, empty
-from imagenet_ddp.data.workers import choose_mp_context, init_worker, loader_workers, start_fork_server
+from imagenet_ddp.data.workers import choose_mp_context, end_workers, init_worker, start_fork_server
 from imagenet_ddp.system.seeding import hash_seed
 
 _AHEAD = 2  # batches that read_in_order reads in advance
@@ -154,13 +154,7 @@ class EpochLoader(DataLoader):
 
     def close(self) -> None:
         """End this loader's processes, if it has any."""
-        workers, iterator = loader_workers(self), self._iterator
-        self._iterator = None
-        if workers:
-            iterator._shutdown_workers()  # type: ignore[union-attr]
-        for worker in workers:
-            if worker.is_alive():  # workers ignore the SIGTERM that torch has sent, so Python would wait for them
-                worker.kill()
+        end_workers(self)
 
 
 def make_loader(

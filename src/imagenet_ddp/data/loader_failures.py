@@ -185,11 +185,6 @@ def _from_text(text: str, loader: Any) -> str:
     where = "shared memory" in text or text.startswith("OSError: [Errno 28] No space left on device")
     if where and any(words in text for words in ("No space left", "Cannot allocate memory")):
         return f"DataLoader workers cannot send batches, because /dev/shm is full. Hint: {_more_shm(loader)}."
-    if PIN_THREAD in text:
-        return (
-            "the thread that receives batches from the DataLoader workers has ended. Its own error message is printed "
-            f"above. Hint: if too many files are open, raise the limit (ulimit -n), or set {_less(loader)}."
-        )
     return ""
 
 
@@ -198,10 +193,10 @@ def _more_shm(loader: Any) -> str:
 
 
 def _less(loader: Any) -> str:
-    number = loader.num_workers
+    number, key = loader.num_workers, getattr(loader, "workers_key", "data.num_workers")
     batch = getattr(loader.batch_sampler, "batch_size", None)
-    smaller = f"data.batch_size={max(batch // 2, 1)} (now {batch})" if batch else "a smaller data.batch_size"
-    return f"data.num_workers={number // 2} (now {number}) or {smaller}"
+    smaller = f" or data.batch_size={max(batch // 2, 1)} (now {batch})" if batch else ""
+    return f"{key}={number // 2} (now {number}){smaller}"
 
 
 def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:

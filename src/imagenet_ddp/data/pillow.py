@@ -11,8 +11,6 @@ Each pixel type is converted to 8-bit RGB by one rule for every command:
 | colour, 16 bits per channel | the upper 8 bits; refused if the values have only 12 bits, which would be black |
 | with an alpha channel | the colours are kept, the alpha channel is ignored |
 | several frames or pages | the first one |
-
-prepare=check counts the images to which one of the rules that assume something was applied (assumptions).
 """
 
 import io
@@ -84,14 +82,6 @@ def _reason(error: Exception) -> str:
     return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 
-def assumed(data: bytes) -> list[str]:
-    """Return what decode_pillow assumes about a readable image (assumptions)."""
-    with warnings.catch_warnings(), suppress(Exception):
-        warnings.simplefilter("ignore")
-        return assumptions(Image.open(io.BytesIO(data)))
-    return []
-
-
 class UnknownRange(ValueError):
     """Raised for pixels whose range cannot be told from their values."""
 
@@ -128,20 +118,3 @@ def _largest(values: np.ndarray) -> int:
 def is_deep_colour(image: Image.Image) -> bool:
     """Return whether a colour image that is not loaded yet has 16 bits per channel, of which Pillow keeps eight."""
     return not image.mode.startswith(WIDE) and any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-
-
-def assumptions(image: Image.Image) -> list[str]:
-    """Return what was assumed to convert a readable image, in words that are the same for all such images."""
-    found = []
-    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":  # an MPO holds previews of the same photograph
-        found.append("have several frames or pages, of which the first is used")
-        image.seek(0)
-    if image.mode.startswith(WIDE):
-        values = np.asarray(image)
-        kind = "floating-point" if values.dtype.kind == "f" else f"{8 * values.dtype.itemsize}-bit"
-        largest = _largest(values)
-        if (kind, largest) != ("16-bit", RANGES[-1]):
-            found.append(f"store {kind} grey, which is read as 0 to {largest} because of its largest value")
-    elif image.has_transparency_data and np.asarray(image.convert("RGBA"))[:, :, 3].min() < 255:
-        found.append("have transparent pixels, whose hidden colours are used")
-    return found

@@ -41,7 +41,7 @@ def validate(
         found += expect("data.name", data["name"], choice(*SOURCES), f"data={name}{more}")
         return found
     if config.get("images") is not None:
-        from imagenet_ddp.data.sources.listing import validate_images
+        from imagenet_ddp.data.sources.files import validate_images
 
         found += validate_images(config["images"])
     if config.get("real_labels") and not elsewhere:

@@ -76,6 +76,18 @@ def loader_workers(loader: Any) -> list[Any]:
     return [worker for worker in workers if worker.pid is not None]
 
 
+def end_workers(loader: Any) -> None:
+    """End the processes of a DataLoader with persistent workers, if it has any. They ignore stop signals, so a process
+    that exits without calling this function would wait for them."""
+    workers, iterator = loader_workers(loader), loader._iterator
+    loader._iterator = None
+    if workers:
+        iterator._shutdown_workers()
+    for worker in workers:
+        if worker.is_alive():  # they ignore the SIGTERM that torch has sent
+            worker.kill()
+
+
 def init_worker(worker: int) -> None:
     """Make a worker ignore stop signals, and make it end when the training process ends."""
     for number in STOP_SIGNALS:

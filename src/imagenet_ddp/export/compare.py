@@ -11,8 +11,7 @@ from torch import Tensor
 
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
-from imagenet_ddp.data.sources.files import read_file
-from imagenet_ddp.data.sources.listing import find_images
+from imagenet_ddp.data.sources.files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.engine.trained_model import TrainedModel

@@ -10,21 +10,19 @@ from torchvision.datasets import imagenet as torchvision_imagenet
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.cli.text_values import quoted
-from imagenet_ddp.data.sources.download import Archive
+from imagenet_ddp.data.sources.files import class_folders, list_folder
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
-from imagenet_ddp.data.sources.listing import class_folders, list_folder
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.disk_space import explain_disk_errors, require_free_space
-from imagenet_ddp.prepare.options import Plan
+from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import count_noun
 
 URL = "https://image-net.org/download-images.php"
 # Sizes in bytes are those reported by users of the download page and in the indexes of several mirrors.
-ARCHIVES = {
-    "val": Archive("ILSVRC2012_img_val.tar", 6_744_924_160),  # val first, because it is quick
-    "train": Archive("ILSVRC2012_img_train.tar", 147_897_477_120),
+ARCHIVES = {  # name and size
+    "val": ("ILSVRC2012_img_val.tar", 6_744_924_160),  # val first, because it is quick
+    "train": ("ILSVRC2012_img_train.tar", 147_897_477_120),
 }
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
@@ -36,7 +34,12 @@ def run(plan: Plan) -> int:
     """Extract the archives and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
     archive_dir, out = Path(plan.config["archive_dir"]), plan.out.absolute()
     found, left_out = _find_archives(archive_dir)
-    if mistakes := [text for split in found for text in ARCHIVES[split].wrong_size(archive_dir)]:
+    mistakes = [
+        f"{archive_dir / name} must be {num_bytes:,} bytes, got {size:,}. Hint: delete the file and download it again."
+        for name, num_bytes in (ARCHIVES[split] for split in found)
+        if (size := (archive_dir / name).stat().st_size) != num_bytes
+    ]
+    if mistakes:
         raise ConfigError(mistakes)
     with explain_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -44,8 +47,7 @@ def run(plan: Plan) -> int:
             todo = [split for split in found if not _is_finished(out / split, NUM_IMAGES[split][0])]
             for split in todo:
                 shutil.rmtree(_draft(out, split), ignore_errors=True)  # left by a killed run
-            num_bytes = sum((archive_dir / ARCHIVES[split].name).stat().st_size for split in todo)
-            require_free_space(out, num_bytes * (1 + SPARE), "")
+            require_free_space(out, sum(ARCHIVES[split][1] for split in todo) * (1 + SPARE))
             for split in todo:
                 _extract(archive_dir, split, out)
     for why in left_out:
@@ -57,14 +59,14 @@ def run(plan: Plan) -> int:
 def _find_archives(archive_dir: Path) -> tuple[list[str], list[str]]:
     """Return (splits whose archives are there, a sentence about each other split)."""
     found, left_out = [], []
-    for split, archive in ARCHIVES.items():
-        needed = [archive.name, DEVKIT] if split == "val" else [archive.name]
+    for split, (name, _) in ARCHIVES.items():
+        needed = [name, DEVKIT] if split == "val" else [name]
         if missing := [name for name in needed if not (archive_dir / name).is_file()]:
             left_out.append(f"{split} is left out: {archive_dir} has no {' and no '.join(missing)}.")
         else:
             found.append(split)
     if not found:
-        names = ", ".join([*(archive.name for archive in ARCHIVES.values()), DEVKIT])
+        names = ", ".join([*(name for name, _ in ARCHIVES.values()), DEVKIT])
         raise ConfigError(
             f"archive_dir must contain ImageNet's archives, but {archive_dir} does not. Hint: set archive_dir=FOLDER "
             f"to a folder with {names} from {URL}."
@@ -78,7 +80,7 @@ def _draft(out: Path, split: str) -> Path:
 
 def _extract(archive_dir: Path, split: str, out: Path) -> None:
     draft, expected = _draft(out, split), NUM_IMAGES[split][0]
-    print_message(f"Checking the MD5 of {archive_dir / ARCHIVES[split].name}, then extracting it to {draft}.")
+    print_message(f"Checking the MD5 of {archive_dir / ARCHIVES[split][0]}, then extracting it to {draft}.")
     try:
         if split == "train":
             torchvision_imagenet.parse_train_archive(archive_dir, folder=str(draft))

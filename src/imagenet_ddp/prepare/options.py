@@ -1,6 +1,12 @@
-"""Parse the command line of prepare into a plan, or report all of its mistakes at once. Does not import torch."""
+"""Parse the command line of prepare into a plan, or report all of its mistakes at once. Explain disk errors.
 
-from collections.abc import Mapping, Sequence
+Does not import torch.
+"""
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +14,10 @@ from typing import Any
 from imagenet_ddp.cli import single_process
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.paths import describe_path, not_writable_reason
+from imagenet_ddp.system.text import MIB
 
 
 @dataclass(frozen=True)
@@ -28,10 +35,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     options, out = config["prepare"], config["out"]
     name = options["name"]
     mistakes += _validate_archive_dir(name, config["archive_dir"]) + _validate_out(name, out)
-    if name == "pack":
-        mistakes += data_validate.validate(config, found.environ) or _validate_outside(config)
-    elif name == "check":
-        mistakes += data_validate.validate(config, found.environ, verb="check") or _validate_outside(config)
+    if name != "imagenet":
+        verb = "check" if name == "check" else "train"
+        mistakes += data_validate.validate(config, found.environ, verb=verb) or _validate_outside(config)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:
@@ -66,11 +72,32 @@ def _validate_out(name: str, value: str | None) -> list[str]:
 
 def _validate_outside(config: Mapping[str, Any]) -> list[str]:
     """Return a mistake if the output folder is inside the input folder."""
-    root, out = config["data"]["root"], config["out"]
-    if not _has_folders(config) or out is None or not Path(out).resolve().is_relative_to(Path(root).resolve()):
+    data, out = config["data"], config["out"]
+    if data["name"] not in OF_FOLDERS or data["_target_"] or out is None:
         return []
-    return [f"out must be outside data.root ({root}), got {out}. Hint: set out=FOLDER to another folder."]
+    if not Path(out).resolve().is_relative_to(Path(data["root"]).resolve()):
+        return []
+    return [f"out must be outside data.root ({data['root']}), got {out}. Hint: set out=FOLDER to another folder."]
 
 
-def _has_folders(config: Mapping[str, Any]) -> bool:
-    return config["data"]["name"] in OF_FOLDERS and not config["data"]["_target_"]
+def require_free_space(out: Path, num_bytes: float, hint: str = "") -> None:
+    """Raise ConfigError if the disk of the folder `out` has less than num_bytes free. hint: end of the hint."""
+    if (free := shutil.disk_usage(out).free) < num_bytes:
+        raise ConfigError(
+            f"out must have {math.ceil(num_bytes / MIB):,} MiB free, got {free // MIB:,} MiB in {out}. Hint: free some "
+            f"disk space, or set out=FOLDER on another disk{hint}."
+        )
+
+
+@contextmanager
+def explain_disk_errors(out: Path) -> Iterator[None]:
+    """Turn errors from reading and writing files into a RunError."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader of stdout has closed the pipe
+        raise
+    except OSError as error:
+        raise RunError(
+            f"{out} cannot be written: {error}. Hint: free some disk space, or check the disk and its permissions, "
+            "then run the same command again."
+        ) from error

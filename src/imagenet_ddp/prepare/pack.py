@@ -1,49 +1,66 @@
 """Run prepare=pack: write the images of any source in packed form.
 
-The bytes depend only on the source and the options. The distribution of images over shards is fixed before the first
-shard is packed, each shard is written in one go, and packed.json is written last. A killed pack therefore resumes at
-the first missing shard and ends with the same bytes.
+The bytes depend only on the source and the options, because the images of each shard are chosen before the first one is
+encoded. All files are written in a folder inside `out`, then moved, packed.json last. A killed pack starts again.
 """
 
-import contextlib
-import itertools
+import hashlib
+import io
+import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
-from functools import partial
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, features
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.cli.text_values import quoted
-from imagenet_ddp.data.bad_images import max_bad_images
+from imagenet_ddp.data.bad_images import BadImages
+from imagenet_ddp.data.decode import Pixels, UnreadableImage, open_picture
+from imagenet_ddp.data.jpeg import JpegPicture, choose
+from imagenet_ddp.data.loader_failures import StallWatchdog, explain_failures
 from imagenet_ddp.data.sources import manifest as manifests
-from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.manifest import FILE, WORK, Manifest, PackOptions, Split
+from imagenet_ddp.data.sources.base import Images, Names, Source
+from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.manifest import FILE, WORK, File, Manifest, PackOptions, Split
+from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.workers import choose_mp_context, end_workers, init_worker, start_fork_server
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare import shards
-from imagenet_ddp.prepare.disk_space import explain_disk_errors
-from imagenet_ddp.prepare.encode import EncodedImage, encode_image, encoder_versions
-from imagenet_ddp.prepare.options import Plan
-from imagenet_ddp.prepare.shards import Shard, SourceSplit, WrittenShard
-from imagenet_ddp.prepare.worker_pool import Limits, process_images
+from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
+from imagenet_ddp.system.atomic_write import sync_folder
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.csv_file import csv_bytes
 from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.progress_bar import Progress
-from imagenet_ddp.system.text import MIB, count_noun, duration, shorten_list
+from imagenet_ddp.system.text import MIB, duration, shorten_list
 
 LOCK = ".lock"
 BAD = "bad_images.csv"
-MAX_PRINTED = 20  # bad images named in a message
-TIMEOUT_S = 1800.0  # limit for one image, after which its disk is considered to hang
-WINDOW = 12  # images per process that may be encoded before the first of them is written, which bounds the memory
+NUM_SAMPLES = 64  # images packed beforehand to estimate the size
+AHEAD = 8  # images that each process encodes in advance
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """An image as stored in a pack. data: empty if the image could not be read; then `reason` says why. source_bytes:
+    size of the image in the source."""
+
+    data: bytes
+    height: int = 0
+    width: int = 0
+    source_bytes: int = 0
+    reason: str = ""
 
 
 def run(plan: Plan) -> int:
@@ -67,50 +84,57 @@ def run(plan: Plan) -> int:
 
 
 def _run(plan: Plan, out: Path) -> None:
-    begin_s, data, options = time.monotonic(), plan.config["data"], plan.options
+    begin_s, data = time.monotonic(), plan.config["data"]
     source = open_source(data, plan.config["seed"], os.environ)
-    splits = shards.source_splits(source, data)
+    images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
+    names = {name: _names(split, data) for name, split in images.items()}
     wanted = PackOptions(
-        options["form"],
-        options["short_side"],
-        options["quality"],
+        plan.options["form"],
+        plan.options["short_side"],
+        plan.options["quality"],
         data["exif_orientation"],
-        options["shard_mib"],
-        encoder_versions(data["decoder"]),
-        shards.fingerprint(source, splits),
+        plan.options["shard_mib"],
+        _encoder_versions(data["decoder"]),
+        _fingerprint(source, images, names),
     )
-    # only a finished pack compares sizes, because images may be repaired until then
-    with_source_sizes = replace(wanted, source=shards.with_sizes(wanted.source, splits))
+    draft = out / WORK
     if (out / FILE).exists():
         manifest = manifests.read(out)
-        shards.validate_same(vars(manifest), with_source_sizes, out, "a pack")
+        _validate_same(manifest, wanted, out)
         wrong = [text for split in manifest.splits.values() for text in manifests.wrong_sizes(out, split)]
         if not wrong:
-            shutil.rmtree(out / WORK, ignore_errors=True)  # left by a run killed after it wrote packed.json
             print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
             return
         print_message(f"Packing the images again, because {shorten_list(wrong)}.")
-        (out / WORK).mkdir(exist_ok=True)  # without packed.json, it marks the folder as an unfinished pack
-        (out / FILE).unlink()
-    plans = shards.plan_shards(out, wanted, splits)
-    written = _write_shards(plan, out, plans, splits, wanted)
-    shards.validate_unchanged(splits)
-    bad = [
-        (splits[shard.split].images.path(index), reason) for shard in plans for index, reason in written[shard.file].bad
-    ]
-    _validate_bad_images(out, bad, data, sum(len(split.images) for split in splits.values()))
-    manifest = Manifest(
-        **asdict(with_source_sizes),
-        classes=source.classes,
-        labels=source.labels,
-        splits={
-            name: _write_index(out, name, split, [shard for shard in plans if shard.split == name], written)
-            for name, split in splits.items()
-        },
+    mean_bytes = {name: _mean_bytes(split, wanted) for name, split in images.items()}
+    require_free_space(
+        out,
+        sum(mean_bytes[name] * len(split) for name, split in images.items()),
+        ", or set a smaller prepare.short_side",
     )
-    shards.save(out / FILE, manifest.dump())
-    shutil.rmtree(out / WORK)
-    before = sum(split.source_bytes for split in manifest.splits.values())
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    (out / FILE).unlink(missing_ok=True)
+    total = sum(map(len, images.values()))
+    progress, bad_images = Progress("pack", total, "images"), BadImages(data, total, say=print_message)
+    try:
+        splits = {}
+        for name, split in images.items():
+            per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
+            shards = divide(len(split), per_shard, shuffle=name == "train")
+            encoded = _encode_all(split, np.concatenate(shards), wanted, plan)
+            splits[name] = _write_split(draft, name, (split, names[name]), shards, encoded, bad_images, progress)
+    finally:
+        progress.close()
+    manifest = Manifest(**asdict(wanted), classes=source.classes, labels=source.labels, splits=splits)
+    if bad := bad_images.board.all():
+        _save(draft / BAD, csv_bytes(("path", "reason"), bad))
+    _save(draft / FILE, manifest.dump())
+    for path in sorted(draft.iterdir(), key=lambda path: path.name == FILE):
+        path.replace(out / path.name)
+    sync_folder(out)
+    draft.rmdir()
+    before = sum(split.source_bytes for split in splits.values())
     after = sum(path.stat().st_size for path in out.iterdir())
     taken_s = time.monotonic() - begin_s
     print_message(
@@ -120,93 +144,111 @@ def _run(plan: Plan, out: Path) -> None:
     )
 
 
-def _write_shards(
-    plan: Plan, out: Path, plans: list[Shard], splits: Mapping[str, SourceSplit], options: PackOptions
-) -> dict[str, WrittenShard]:
-    """Write the shards that no earlier run has finished. Return file name -> WrittenShard of all shards."""
-    keep_bad = plan.config["data"]["on_bad_image"] == "skip"
-    progress = Progress("pack", sum(len(shard.indices) for shard in plans), "images")
-    written: dict[str, WrittenShard] = {}
-    for shard in plans:
-        done = shards.find(out, shard)
-        if done is not None and (keep_bad or not done.bad):
-            written[shard.file] = done
-            progress.add_earlier(len(shard.indices))
-    todo = [shard for shard in plans if shard.file not in written]
-    images = {name: split.images for name, split in splits.items()}
-    tasks = ((shard.split, index) for shard in todo for index in shard.indices.tolist())
-    with contextlib.closing(progress), contextlib.closing(_encode_all(images, tasks, options, plan)) as encoded:
-        for shard in todo:
-            of_shard = _counted(itertools.islice(encoded, len(shard.indices)), progress)
-            written[shard.file] = shards.write(out, shard, of_shard, keep_bad=keep_bad)
-    return written
+def _names(images: Images, data: Mapping[str, Any]) -> Names:
+    """Return the names relative to the source's folder, whose path must not affect the packed bytes."""
+    if isinstance(images, PackedImages):
+        return images.names
+    prefix = f"{images.location or data['root']}{os.sep}"
+    return Names.of(images.path(index).removeprefix(prefix) for index in range(len(images)))
 
 
-def _counted(images: Iterable[EncodedImage], progress: Progress) -> Iterator[EncodedImage]:
-    for image in images:
-        yield image
-        progress.add(1)
+def _fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str, Names]) -> str:
+    """Return the SHA-256 of classes, names, targets and weights."""
+    sha = hashlib.sha256(json.dumps([source.classes, source.labels]).encode())
+    for name, images in splits.items():
+        sha.update(f"{name} {len(images)}".encode())
+        for array in (names[name].text, names[name].ends, images.targets.astype("<i8")):
+            sha.update(array.tobytes())
+        if images.weights is not None:
+            sha.update(images.weights.astype("<f4").tobytes())
+    return sha.hexdigest()
 
 
-def _encode_all(
-    images: Mapping[str, Images], tasks: Iterable[tuple[str, int]], options: PackOptions, plan: Plan
-) -> Generator[EncodedImage, None, None]:
-    """Yield the encoded images in the order of the tasks. With one worker, encode them in this process. Raises RunError
-    if an image crashes or blocks its process."""
-    if plan.num_workers == 1:
-        yield from (encode_image(images[split], index, options) for split, index in tasks)
-        return
-    function, window = partial(encode_image, options=options), WINDOW * plan.num_workers
-    with contextlib.closing(
-        process_images(function, images, tasks, plan.num_workers, Limits(TIMEOUT_S), window)
-    ) as results:
-        for result in results:
-            if result.failure:
-                raise RunError(
-                    f"{images[result.split].path(result.index)} cannot be packed: {result.failure}. Hint: check the "
-                    "file and its disk, and free some memory (prepare.num_workers=1 needs the least). Then run the "
-                    "same command again to resume."
-                )
-            yield result.value
-
-
-def _validate_bad_images(out: Path, bad: list[tuple[str, str]], data: Mapping[str, Any], num_images: int) -> None:
-    """Write the list of bad images. Raise RunError if there are any or, with data.on_bad_image=skip, too many."""
-    finished_list = out / BAD
-    if not bad:
-        finished_list.unlink(missing_ok=True)
-        return
-    is_skip, limit = data["on_bad_image"] == "skip", data["bad_image_limit"]
-    most = max_bad_images(limit, num_images)
-    listed = finished_list if is_skip and len(bad) <= most else out / WORK / BAD
-    shards.save(listed, csv_bytes(("path", "reason"), bad))
-    lines = [f"  {name}: {reason}" for name, reason in bad[:MAX_PRINTED]]
-    lines += [f"  ... and {len(bad) - MAX_PRINTED} more in {listed}"] if len(bad) > MAX_PRINTED else []
-    text = f"{len(bad):,} of {count_noun(num_images, 'image')} cannot be read:\n" + "\n".join(lines)
-    if not is_skip:
-        raise RunError(
-            f"{text}\nHint: replace the files, or set data.on_bad_image=skip to leave them out. Then run the same "
-            "command again to resume."
+def _validate_same(found: Manifest, wanted: PackOptions, out: Path) -> None:
+    different = [
+        "other images" if name == "source" else f"{name}={getattr(found, name)} instead of {value}"
+        for name, value in asdict(wanted).items()
+        if name != "encoder" and getattr(found, name) != value
+    ]
+    if different:
+        raise ConfigError(
+            f"{out} must be a pack of these images and options, but was made with {', '.join(different)}. Hint: type "
+            "the options it was made with, remove the folder, or set out=FOLDER to another folder."
         )
-    if len(bad) > most:
-        raise RunError(
-            f"{text}\nThat is more than data.bad_image_limit={limit:g} allows ({count_noun(most, 'image')}). "
-            f"Hint: check those files, or set data.bad_image_limit={2 * len(bad)}."
-        )
-    print_message(f"Left out: {text}")
 
 
-def _write_index(
-    out: Path, name: str, split: SourceSplit, plans: list[Shard], written: Mapping[str, WrittenShard]
+def divide(num_images: int, per_shard: int, *, shuffle: bool) -> list[np.ndarray]:
+    """Return the positions of the images in each shard. Shuffling makes a few shards a fair sample of all classes. The
+    order is always the same, because RandomState's stream is frozen (NEP 19)."""
+    order = np.random.RandomState(0).permutation(num_images) if shuffle else np.arange(num_images)
+    return [np.sort(order[first : first + per_shard]) for first in range(0, num_images, per_shard)]
+
+
+class _Encoding(Dataset):
+    """The encoded images, in the order of their shards."""
+
+    def __init__(self, images: Images, order: np.ndarray, options: PackOptions):
+        self._images, self._order, self._options = images, order, options
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, position: int) -> EncodedImage:
+        return encode_image(self._images, int(self._order[position]), self._options)
+
+
+def _encode_all(images: Images, order: np.ndarray, options: PackOptions, plan: Plan) -> Iterator[EncodedImage]:
+    """Yield the encoded images. With one worker, encode them in this process. Raises RunError if a process ends."""
+    arguments: dict[str, Any] = {}
+    if plan.num_workers > 1:
+        start_fork_server()
+        arguments = {
+            "num_workers": plan.num_workers,
+            "prefetch_factor": AHEAD,
+            "multiprocessing_context": choose_mp_context(),
+            "persistent_workers": True,
+            "worker_init_fn": init_worker,
+        }
+    loader = DataLoader(_Encoding(images, order, options), batch_size=None, **arguments)
+    loader.__dict__["workers_key"] = "prepare.num_workers"
+    timeout_s = plan.config["data"]["loader_timeout_s"]
+    watchdog = StallWatchdog(loader, images.location, "The command", timeout_s=timeout_s)
+    try:
+        yield from explain_failures(loader.__iter__, loader, watchdog)
+    finally:
+        end_workers(loader)
+
+
+def _write_split(
+    folder: Path,
+    name: str,
+    source: tuple[Images, Names],
+    shards: list[np.ndarray],
+    encoded: Iterator[EncodedImage],
+    bad_images: BadImages,
+    progress: Progress,
 ) -> Split:
-    """Merge the records of a split's shards in the order of the source, and write the split's index. Raises RunError if
-    no image can be read."""
-    images, names = split.images, split.names
-    records = np.zeros(len(images), manifests.RECORD)
-    left_out = []
-    for shard in plans:
-        records[shard.indices] = shards.records(out, shard)
-        left_out += written[shard.file].bad
+    """Write the shards and the index of a split. Raises RunError if too many images, or all, cannot be read."""
+    (images, names), source_bytes, files = source, 0, []
+    records, left_out = np.zeros(len(images), manifests.RECORD), []
+    for number, indices in enumerate(shards):
+        path, sha, position = folder / f"{name}-{number:05}.bin", hashlib.sha256(), 0
+        with path.open("wb") as file:
+            for index, image in zip(indices.tolist(), encoded, strict=False):
+                progress.add(1)
+                if image.reason:
+                    left_out.append((index, image.reason))
+                    bad_images.on_bad_images([(images.path(index), image.reason)])
+                    continue
+                file.write(image.data)
+                sha.update(image.data)
+                crc32 = zlib.crc32(image.data)
+                records[index] = (position, len(image.data), number, crc32, image.height, image.width)
+                position += len(image.data)
+                source_bytes += image.source_bytes
+            file.flush()
+            os.fsync(file.fileno())
+        files.append(File(path.name, position, sha.hexdigest()))
     is_packed = records["num_bytes"] > 0
     if not is_packed.any():
         raise RunError(f"at least one {name} image must be readable, but none is. Hint: choose another source.")
@@ -222,14 +264,93 @@ def _write_index(
     return Split(
         int(is_packed.sum()),
         name == "train",
-        [written[shard.file].file for shard in plans],
-        {key: shards.save(out / f"{name}.{key}.npy", shards.npy(array)) for key, array in arrays.items()},
-        sum(written[shard.file].source_bytes for shard in plans),
+        files,
+        {key: _save(folder / f"{name}.{key}.npy", _npy(array)) for key, array in arrays.items()},
+        source_bytes,
         [{"name": names[index], "reason": reason} for index, reason in sorted(left_out)],
     )
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _save(path: Path, data: bytes) -> File:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return File(path.name, len(data), hashlib.sha256(data).hexdigest())
 
 
 def _counts(manifest: Manifest) -> str:
     found = [f"{split.num_images:,} {name}" for name, split in manifest.splits.items()]
     left_out = sum(len(split.left_out) for split in manifest.splits.values())
     return f"{' and '.join(found)} images" + (f" ({left_out} left out)" if left_out else "")
+
+
+def _mean_bytes(images: Images, options: PackOptions) -> float:
+    """Estimate the mean size of a packed image in bytes, always from the same sample."""
+    sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
+    sizes = [len(encode_image(images, index, options).data) for index in sample.tolist()]
+    return float(np.mean([size for size in sizes if size] or [0]))
+
+
+def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
+    try:
+        return _encode(images, index, options)
+    except UnreadableImage as error:
+        return EncodedImage(b"", reason=error.reason)
+    except OSError as error:
+        return EncodedImage(b"", reason=error.strerror or str(error))
+
+
+def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
+    source = images.encoded(index) if images.is_encoded else None
+    if source is not None and isinstance(images, FileImages):  # read the file only once
+        picture = open_picture(source, images.path(index), images.reading)
+    else:
+        picture = images.open(index)  # a user's own source may alter the pixels of its files
+        source = None if isinstance(picture, Pixels) else source
+    pixels = picture.region(0, 0, picture.height, picture.width)  # always decode, to check the file
+    keeps_size = not options.short_side or min(pixels.shape[:2]) <= options.short_side
+    original = source if keeps_size and isinstance(picture, JpegPicture) else None
+    pixels = pixels if keeps_size else resize(pixels, options.short_side)
+    if options.form == "raw":
+        data = np.ascontiguousarray(pixels).tobytes()
+    elif original is not None and not options.short_side:
+        data = original
+    else:
+        data = _jpeg(pixels, options.quality)
+        if original is not None and len(original) <= len(data):
+            data = original  # encoding it again would lose quality and save nothing
+    size = len(source) if source is not None else picture.height * picture.width * 3
+    return EncodedImage(data, pixels.shape[0], pixels.shape[1], size)
+
+
+def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
+    """Resize uint8 (H, W, 3) to the given short side, in pixels, with torch's antialiased bicubic filter, which takes
+    0.36 ms for a photograph of 99 KB, where Pillow's bicubic takes 2.2 ms and its Lanczos 3.1 (medians of five)."""
+    height, width = pixels.shape[:2]
+    factor = short_side / min(height, width)
+    size = max(round(height * factor), short_side), max(round(width * factor), short_side)
+    image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None]
+    small = interpolate(image, size, mode="bicubic", antialias=True)
+    return small[0].permute(1, 2, 0).contiguous().numpy()
+
+
+def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
+    except (OSError, ValueError) as error:  # a side has more than 65,500 pixels
+        raise UnreadableImage("", f"it cannot be encoded as a JPEG: {error}") from error
+    return buffer.getvalue()
+
+
+def _encoder_versions(decoder: str) -> str:
+    """Return the names and versions of the libraries that determine the packed bytes. decoder: data.decoder."""
+    pillow = f"Pillow {version('pillow')}, libjpeg-turbo {features.version('libjpeg_turbo') or 'of the system'}"
+    return f"{pillow}; decoder {choose(decoder).name}; torch {torch.__version__.partition('+')[0]}"

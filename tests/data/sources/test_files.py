@@ -1,5 +1,6 @@
 import os
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,8 +9,21 @@ import pytest
 
 from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources import files as folder_images
+from imagenet_ddp.data.sources import files as scan
 from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.files import FileImages, digest, list_images
+from imagenet_ddp.data.sources.files import (
+    FileImages,
+    class_folders,
+    describe_left_out,
+    digest,
+    find_images,
+    has_image,
+    is_image,
+    list_folder,
+    list_images,
+    validate_images,
+)
+from imagenet_ddp.errors import ConfigError
 
 
 def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
@@ -18,17 +32,6 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path):
         file.truncate(folder_images.MAX_FILE_BYTES + 2**30)  # takes no room on the disk
     with pytest.raises(UnreadableImage, match=r"huge\.jpg .* the file is too large \(2\.0 GiB\)"):
         list_images(tmp_path, ["cat"]).open(0)
-
-
-def test_only_regular_files_are_read(tmp_path: Path):
-    """A table may name anything."""
-    os.mkfifo(tmp_path / "pipe")
-    images = FileImages(tmp_path, Names.of(["pipe", "/dev/zero", "."]), np.zeros(3, np.int64))
-    open_files = sorted(Path("/proc/self/fd").iterdir())
-    for index in range(3):
-        with pytest.raises(UnreadableImage, match="it is not a regular file"):
-            images.open(index)
-    assert sorted(Path("/proc/self/fd").iterdir()) == open_files
 
 
 @pytest.mark.parametrize(
@@ -63,8 +66,116 @@ def test_a_pickled_part_of_a_part_has_the_same_images():
     assert part.targets.tolist() == [7, 19, 0]
 
 
-def test_other_targets_go_along():
-    """As evaluation sets them, against a checkpoint whose classes stand in another order."""
-    images = many(2_000)
-    images.targets = 1 - images.targets
-    assert pickle.loads(pickle.dumps(images)).targets[:3].tolist() == [1, 1, 1]
+@pytest.mark.parametrize("name", ["a", "a.txt", "jpg", ".jpg", "._a.jpg", ".a.jpg", "a.jpg.part", "a.npy"])
+def test_all_else_is_no_image(name: str):
+    assert not is_image(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b/2.jpg", "b/1.jpg", "b/deep/er/3.png", "b/.hidden/4.jpg", "b/._1.jpg", "a/note.txt", ".git/x.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "loose.jpg").touch()
+    return tmp_path
+
+
+def test_classes_are_the_visible_folders_sorted(folder: Path):
+    assert class_folders(folder) == ["a", "b"]
+
+
+def test_images_are_found_to_any_depth_without_hidden_ones(folder: Path):
+    assert list_folder(folder / "b")[0] == ["1.jpg", "2.jpg", "deep/er/3.png"]
+    assert has_image(folder / "b")
+    assert list_folder(folder / "a")[0] == []
+    assert not has_image(folder / "a")
+
+
+def test_links_to_files_are_images_and_links_to_folders_below_a_class_are_left_out(folder: Path):
+    (folder / "a" / "linked.jpg").symlink_to(folder / "b" / "1.jpg")
+    (folder / "a" / "deep").symlink_to(folder / "b")
+    (folder / "a" / "up").symlink_to("..")
+    (folder / "a" / "like an image.jpg").symlink_to(folder / "b")
+    assert list_folder(folder / "a") == (["linked.jpg"], {".txt": 1, "linked": 3})
+
+
+def test_links_to_no_file(folder: Path):
+    os.mkfifo(folder / "pipe")
+    (folder / "a" / "pipe.jpg").symlink_to(folder / "pipe")
+    (folder / "a" / "zero.jpg").symlink_to("/dev/zero")
+    (folder / "a" / "self.jpg").symlink_to("self.jpg")
+    (folder / "a" / "broken.jpg").symlink_to("nowhere")
+    (folder / "self").symlink_to("self")
+    assert class_folders(folder) == ["a", "b"]
+    assert list_folder(folder / "a")[0] == ["broken.jpg", "self.jpg"]  # said when they are read
+
+
+def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    for name in ("a.jpg", "deep/b.jpg", "c.txt"):
+        (tmp_path / name).touch()
+    assert find_images(str(tmp_path)) == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
+    assert find_images(f"{tmp_path}/c.txt") == [f"{tmp_path}/c.txt"]
+    assert find_images(f"{tmp_path}/**/*.jpg") == [f"{tmp_path}/a.jpg", f"{tmp_path}/deep/b.jpg"]
+    for pattern in (tmp_path, f"{tmp_path}/c.txt", f"{tmp_path}/**/*.jpg"):
+        assert validate_images(str(pattern)) == []
+    for pattern in ("", f"{tmp_path}/*.png"):
+        assert len(validate_images(pattern)) == 1
+        with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: set 'images=FOLDER/\*\.jpg'"):
+            find_images(pattern)
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "train"
+    touch(folder, *(f"{name}/{number:03}.jpg" for name in ("cat", "dog", "owl") for number in range(5)))
+    touch(folder, "dog/deep/er/0.png", "dog/deep.jpg")
+    return folder
+
+
+def paths(found: FileImages) -> list[str]:
+    return [found.names[index] for index in range(len(found.targets))]
+
+
+def look(folder: Path) -> FileImages:
+    return list_images(folder, class_folders(folder))
+
+
+def test_images_are_sorted_within_their_class(tree: Path):
+    found = look(tree)
+    assert paths(found)[:6] == [*(f"cat/00{number}.jpg" for number in range(5)), "dog/000.jpg"]
+    assert paths(found)[10:12] == ["dog/deep.jpg", "dog/deep/er/0.png"]
+    assert found.targets.tolist() == [0] * 5 + [1] * 7 + [2] * 5
+    assert found.targets.dtype == np.int64
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path):
+    touch(
+        tmp_path / "train",
+        *("cat/a.jpg", "cat/._a.jpg", "cat/b.txt", "cat/deep/c.xml", "cat/deep/d.txt", "cat/noext", "cat/.git/x.jpg"),
+        *("dog/a.jpg", "loose.jpg", "list.csv", ".DS_Store"),
+    )
+    os.mkfifo(tmp_path / "train" / "dog" / "pipe.jpg")
+    (tmp_path / "train" / "dog" / "link").symlink_to(tmp_path)
+    found = look(tmp_path / "train")
+    assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
+    assert describe_left_out(found.left_out) == (
+        "10 files were left out: 1 outside the class folders, 2 hidden, 1 linking to folders, 1 neither files nor "
+        "folders, 5 without an image extension (.txt, .csv, .xml, none)"
+    )
+    assert describe_left_out(Counter()) == ""
+
+
+def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    def stale(path: str):
+        raise OSError(116, "Stale file handle", path)
+
+    monkeypatch.setattr(scan.os, "scandir", stale)
+    with pytest.raises(ConfigError, match=rf"{tree}/? must be readable, but .* failed: Stale file handle\. Hint: "):
+        list_images(tree, ["cat"])

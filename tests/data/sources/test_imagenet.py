@@ -21,28 +21,24 @@ def test_reassessed_labels_are_found_by_the_number_of_the_image(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"[\nno JSON", "is not valid JSON"),
-        (b"[" * 100_000, "is not valid JSON"),
-        (b'{"0": [1]}', "does not contain a list of images"),
-        (b"[[1], 2, 3]", "has 2 for image 2"),
-        (b"[[0], [1000]]", "has [1000] for image 2"),
-        (b"[[-1]]", "has [-1] for image 1"),  # -1 would be the last class
+        (b"[\nno JSON", "is not such a file"),
+        (b"[" * 100_000, "is not such a file"),
+        (b'{"0": [1]}', "has no list of images"),
+        (b"[]", "has no list of images"),
+        (b"[[1], 2, 3]", "is not such a file"),
+        (b"[[0], [1000]]", "has [1000]"),
+        (b"[[-1]]", "has [-1]"),  # -1 would be the last class
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_another_file_is_refused(content: bytes, said: str, tmp_path: Path):
     (tmp_path / "real.json").write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         reassessed_labels(tmp_path / "real.json", PATHS)
     assert str(caught.value).startswith("real_labels must be a JSON file with a list of class numbers from 0 to 999 ")
-    assert f", but {tmp_path}/real.json {said}. Hint: " in str(caught.value)
-    assert str(caught.value).endswith("set real_labels=real.json.")
-
-
-def test_what_is_no_file_is_not_read(tmp_path: Path):
-    for name, said in ((".", "Is a directory"), ("gone", "No such file")):
-        with pytest.raises(ConfigError, match=rf"cannot be read \({said}"):
-            reassessed_labels(tmp_path / name, PATHS)
+    assert f", but {tmp_path}/real.json {said}" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"cannot be read \(No such file"):
+        reassessed_labels(tmp_path / "gone", PATHS)
 
 
 @pytest.mark.parametrize("path", ["val/n01440764/0001.jpg", "val/n01440764/ILSVRC2012_val_00000004.JPEG"])

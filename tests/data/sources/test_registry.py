@@ -1,4 +1,6 @@
 import os
+import pickle
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -11,10 +13,10 @@ import torch
 from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.data import Images, Source
 from imagenet_ddp.data.sources.files import FileImages, list_images
 from imagenet_ddp.data.sources.imagenet import class_labels
-from imagenet_ddp.data.sources.registry import check_classes, open_source
+from imagenet_ddp.data.sources.registry import check_classes, name_of, open_source, options_for
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
 
@@ -39,14 +41,6 @@ def test_folders_become_classes_and_splits(tree: Path):
     assert names(source.train)[10] == "dog/000.jpg"
     image = source.train.read(10)
     assert (image.shape, image.dtype) == ((3, 40, 40), torch.uint8)
-
-
-def test_evaluation_needs_no_training_images(tmp_path: Path):
-    write_images(tmp_path / "val", {"cat": 1, "dog": 2})
-    source = open_source(keys(tmp_path), 0, {}, verb="evaluate")
-    assert source.train is None
-    assert source.val is not None
-    assert (source.classes, len(source.val)) == (["cat", "dog"], 3)
 
 
 def test_no_image_at_all_is_said(tmp_path: Path):
@@ -93,12 +87,6 @@ def test_a_share_of_each_class_is_split_off(uneven: FileImages):
         assert [name[0] for name in names(images)] == ["abcd"[target] for target in images.targets]
 
 
-def test_the_split_hangs_on_the_seed_alone(uneven: FileImages):
-    first, again, other = (names(split_validation(uneven, 0.2, seed)[1]) for seed in (0, 0, 1))
-    assert first == again != other
-    assert first != [f"a/{number:02}.jpg" for number in range(8)]  # not simply the first ones
-
-
 @pytest.mark.parametrize(("fraction", "num_folds"), [(0.2, 5), (0.3, 3), (0.5, 2), (0.45, 2)])
 def test_the_folds_hold_out_each_image_once(uneven: FileImages, fraction: float, num_folds: int):
     splits = [split_validation(uneven, fraction, 0, fold) for fold in range(num_folds)]
@@ -112,15 +100,6 @@ def test_the_folds_hold_out_each_image_once(uneven: FileImages, fraction: float,
         assert [count[0] for count in counts] == [8] * 5
         assert sorted(count[1] for count in counts[1:]) == [1, 1, 2, 2]
         assert sorted(count[2] for count in counts[1:]) == [0, 0, 0, 1]
-
-
-def test_val_fraction_splits_the_training_folder(tmp_path: Path):
-    write_images(tmp_path / "train", {"cat": 10, "dog": 10})
-    for need_train in (True, False):
-        source = open_source(keys(tmp_path, val_fraction=0.2), 3, {}, verb="train" if need_train else "evaluate")
-        assert source.val is not None
-        assert Counter(source.val.targets.tolist()) == {0: 2, 1: 2}
-        assert names(source.val) == names(split_validation(list_images(tmp_path / "train", ["cat", "dog"]), 0.2, 3)[1])
 
 
 class MadeSource(Source):
@@ -153,3 +132,85 @@ def test_classes_a_checkpoint_does_not_know_are_named():
     assert "new4 and 2 more" in text
     assert "new5" not in text
     assert "Hint: set data.root=FOLDER" in text
+
+
+PIXELS = torch.arange(3 * 4 * 5, dtype=torch.uint8).view(3, 4, 5)
+
+
+class Subclass(Images):
+    targets = np.array([0])
+
+    def read(self, index: int) -> torch.Tensor:
+        return PIXELS
+
+
+def test_reading_is_all_that_a_source_must_do():
+    found = Source(["cat"], Subclass(), None).train
+    for each in (found, pickle.loads(pickle.dumps(found))):
+        assert isinstance(each, Images) and len(each) == 1
+        assert torch.equal(each.read(0), PIXELS)
+        assert np.array_equal(each.open(0).region(1, 2, 3, 2), PIXELS.permute(1, 2, 0)[1:4, 2:4])
+        assert (each.path(0), each.location, each.is_encoded) == ("image 0", "", False)
+        assert each.encoded(0) is each.order(0, 1) is each.verify(0) is None
+
+
+def test_an_object_of_another_class_is_refused():
+    with pytest.raises(ConfigError, match=r"must be an imagenet_ddp\.data\.Images, got object\. Hint: subclass"):
+        Source(["cat"], None, object())  # type: ignore[arg-type]
+
+
+def test_the_package_imports_no_torch_until_a_name_is_used():
+    code = "import sys, imagenet_ddp.data as d; assert 'torch' not in sys.modules; d.ImageDataModule; d.Images; d.gone"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "has no attribute 'gone'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("made", "typed"),
+    [
+        ([], ["data=imagefolder", "data.root={}"]),
+        (["train/cat/", "val/cat/"], ["data=imagefolder", "data.root={}"]),
+        (["train/n01440764/", "val/n01440764/"], ["data=imagefolder", "data.root={}"]),
+        (["train/cat/"], ["data=imagefolder", "data.root={}", "data.val_fraction=0.1"]),
+        (["cat/", "dog/"], ["data=imagefolder", "data.root={}"]),
+        (["Data/CLS-LOC/train/"], ["data=imagenet", "data.root={}/Data/CLS-LOC"]),
+        (["packed.json"], ["data=packed", "data.root={}"]),
+        (["labels.csv", "1.jpg"], ["data=imagefolder", "data.root={}"]),
+        (["stl10_binary/"], ["data=stl10", "data.root={}"]),
+    ],
+)
+def test_options_for(made: list[str], typed: list[str], tmp_path: Path):
+    for path in made:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).mkdir() if path.endswith("/") else (tmp_path / path).touch()
+    assert options_for(str(tmp_path)) == [option.replace("{}", str(tmp_path)) for option in typed]
+
+
+def test_wordnet_ids(tmp_path: Path):
+    for number in range(900):
+        (tmp_path / f"whole/train/n{number:08}").mkdir(parents=True)
+    (tmp_path / "whole/val").mkdir()
+    (tmp_path / "ten/train/n00000000").mkdir(parents=True)
+    (tmp_path / "ten/val").mkdir()
+    assert options_for(str(tmp_path / "whole"))[0] == "data=imagenet"
+    assert options_for(str(tmp_path / "ten"))[0] == "data=imagefolder"
+    assert options_for(str(tmp_path / "ten"), "imagenet")[0] == "data=imagenet"  # the user's own choice is kept
+
+
+def test_files_that_are_tables():
+    assert options_for("pets/labels.csv", "imagenet") == ["data=table", "data.root=pets/labels.csv"]
+    assert options_for("labels.Parquet") == ["data=table", "data.root=labels.Parquet"]
+    assert options_for("labels.zip") == ["data=imagefolder", "data.root=labels.zip"]
+
+
+def test_elsewhere():
+    assert options_for("s3://bucket/pets") == ["data=streamed", "data.root=s3://bucket/pets"]
+    assert options_for("gone", "imagenet") == ["data=imagenet", "data.root=gone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("STL-10", "stl10"), ("ImageNet-1k", "imagenet"), ("imagefolder", "imagefolder"), ("CSV", "table"), ("x", None)],
+)
+def test_name_of(text: str, name: str | None):
+    assert name_of(text) == name

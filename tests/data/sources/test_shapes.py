@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -51,53 +47,6 @@ def test_same_seed_same_bytes_and_another_seed_other_images(tmp_path: Path):
     images = {name: data for name, data in first.items() if name.endswith(".jpg")}
     assert len(set(images.values())) == len(images) == 50  # no image twice, neither within nor across train and val
     assert not set(images.values()) & set(other.values())
-
-
-def test_an_image_does_not_depend_on_what_was_drawn_before():
-    alone, quality = shapes.draw("val", "star", 4, seed=3)
-    shapes.draw("val", "ring", 0, seed=3)
-    again, same_quality = shapes.draw("val", "star", 4, seed=3)
-    assert quality == same_quality
-    np.testing.assert_array_equal(alone, again)
-
-
-@pytest.mark.usefixtures("few")
-def test_a_finished_tree_is_not_generated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = shapes.ensure(0, environ(tmp_path))
-    monkeypatch.setattr(shapes, "draw", lambda *_: pytest.fail("generated again"))
-    assert shapes.ensure(0, environ(tmp_path)) == folder
-
-
-def test_four_processes_at_once_make_one_tree(tmp_path: Path):
-    # Each waits until all four have found nothing there, so that all of them generate.
-    code = """
-        import os, time
-        from pathlib import Path
-        from imagenet_ddp.data.sources import shapes
-        shapes.NUM_PER_CLASS = {"train": 3, "val": 2}
-        here = Path(os.environ["XDG_CACHE_HOME"])
-        write = shapes._write
-        def write_together(folder, seed):
-            (here / f"arrived-{os.getpid()}").touch()
-            deadline = time.monotonic() + 60
-            while len(list(here.glob("arrived-*"))) < 4:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            write(folder, seed)
-        shapes._write = write_together
-        print(shapes.ensure(0, os.environ))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    processes = [
-        subprocess.Popen(command, env={**os.environ, **environ(tmp_path)}, stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    said = {process.communicate(timeout=120)[0].strip() for process in processes}
-    assert [process.returncode for process in processes] == [0, 0, 0, 0]
-    folder = tmp_path / "imagenet_ddp" / "shapes-v2-seed0"
-    assert said == {str(folder)}
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # the losers' drafts are gone
-    assert len(list(folder.rglob("*.jpg"))) == 50
 
 
 def test_a_cache_that_cannot_be_written_is_said_with_a_hint(tmp_path: Path):

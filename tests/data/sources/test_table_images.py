@@ -1,3 +1,5 @@
+import csv
+import json
 import pickle
 from dataclasses import asdict
 from pathlib import Path
@@ -6,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import write_images
+from conftest import SMALL, Run, write_images
 from helpers.image_table import write_table
 
 from imagenet_ddp.config.schema.data import DataConfig
@@ -53,25 +55,6 @@ def test_the_same_images_as_of_folders(absolute: bool, tmp_path: Path):
     assert files(pickle.loads(pickle.dumps(source.train))) == files(expected.train)
 
 
-def test_a_share_of_each_class_is_split_off_as_of_folders(tmp_path: Path):
-    write_images(tmp_path / "train", {"cat": 10, "dog": 5})
-    table = write_table(tmp_path / "t.csv", tmp_path, split=False)
-    source, expected = opened(table, val_fraction=0.2), opened(tmp_path, "imagefolder", val_fraction=0.2)
-    assert source.train and source.val and expected.train and expected.val
-    assert np.bincount(source.val.targets).tolist() == np.bincount(expected.val.targets).tolist() == [2, 1]
-    assert sorted(files(source.train) + files(source.val)) == sorted(files(expected.train) + files(expected.val))
-
-
-def test_evaluation_needs_the_validation_rows_only(tmp_path: Path):
-    (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\nb.jpg,dog,val\n")
-    source = opened(tmp_path / "t.csv", need_train=False)
-    assert source.train is None
-    assert (source.classes, files(source.val)) == (["dog"], [str(tmp_path / "b.jpg")])
-    (tmp_path / "t.csv").write_text("path,label,x\na.jpg,cat,train\nb.jpg,dog,val\n")
-    source = opened(tmp_path / "t.csv", need_train=False)
-    assert (source.classes, len(source.val or ())) == (["cat", "dog"], 2)
-
-
 def test_weights_are_of_the_training_images(tmp_path: Path):
     rows = [f"{number}.jpg,{'ab'[number % 2]},{number + 1}" for number in range(8)]
     (tmp_path / "t.csv").write_text("\n".join(["path,label,weight", *rows]))
@@ -99,3 +82,45 @@ def test_the_digest_tells_tables_apart(tmp_path: Path):
         digests.append(opened(tmp_path / "t.csv").digest)
     assert len(set(digests)) == len(others)
     assert opened(tmp_path / "t.csv").digest == digests[-1]
+
+
+COMPARED = ("train/loss", "train/top1", "val/loss", "val/top1")
+
+
+def trained(run: Run, out: Path, *options: str) -> dict[str, str]:
+    """The last row of metrics.csv of a training by two ranks, for two epochs."""
+    done = run("train", *SMALL[1:], "trainer.devices=2", *options, f"hydra.run.dir={out}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with (out / "metrics.csv").open(newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    return {name: last[name] for name in COMPARED}
+
+
+@pytest.mark.slow
+def test_two_ranks_train_and_evaluate_by_a_table(tree: Path, run: Run, tmp_path: Path):
+    even = write_table(tmp_path / "even.csv", tree, absolute=True, weight=lambda path: 1)
+    by_table = trained(run, tmp_path / "table", "data=table", f"data.root={even}")
+    by_folders = trained(run, tmp_path / "folders", "data=imagefolder", f"data.root={tree}")
+    # without weights the mean is taken in one operation, which rounds differently
+    assert {name: float(value) for name, value in by_table.items()} == pytest.approx(
+        {name: float(value) for name, value in by_folders.items()}, rel=1e-6
+    )
+
+    rare = write_table(tmp_path / "rare.csv", tree, absolute=True, weight=lambda path: 3 if "owl" in path.parts else 1)
+    out = tmp_path / "weighted"
+    weighted = trained(run, out, "data=table", f"data.root={rare}", "data.sampling=balanced")
+    assert weighted["train/loss"] != by_table["train/loss"]
+    log = next((out / "logs").glob("*0*")).read_text()
+    assert "Each class is equally frequent in training." in log
+    assert "multiplied by its weight, 1 to 3, 1.621 on average." in log
+
+    found = []
+    for name, root in (("table", rare), ("imagefolder", tree)):
+        options = [f"data={name}", f"data.root={root}", f"hydra.run.dir={tmp_path / f'by_{name}'}"]
+        done = run("evaluate", f"checkpoint={out}/checkpoints/last.ckpt", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        evaluation = json.loads((tmp_path / f"by_{name}" / "evaluation.json").read_text())
+        found.append({key: evaluation[key] for key in ("val/top1", "val/top5", "val/loss", "num_val_images")})
+    assert found[0] == found[1]
+    assert found[0]["num_val_images"] == 11
+    assert found[0]["val/loss"] == pytest.approx(float(weighted["val/loss"]), abs=1e-5)  # a validation has no weights

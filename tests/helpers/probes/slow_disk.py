@@ -7,8 +7,7 @@ from pathlib import Path
 
 from imagenet_ddp.data.sources import files as folder_walk
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.files import list_images
-from imagenet_ddp.data.sources.listing import class_folders
+from imagenet_ddp.data.sources.files import class_folders, list_images
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:

@@ -8,7 +8,7 @@ import yaml
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
-from imagenet_ddp.data.sources.shard_cache import ShardError
+from imagenet_ddp.data.sources.streamed import ShardError
 from imagenet_ddp.report.page.assemble import read_pictures
 from imagenet_ddp.report.page.evaluation import read
 from imagenet_ddp.report.page.example_images import EvaluatedImages

@@ -294,7 +294,6 @@ class PrepareOptions(Section):
     timeout_s: Annotated[
         float, number(above=0), Example("60"), "check: seconds after which an image is reported as bad."
     ] = 60.0
-    memory_mib: Annotated[int, integer(64), "check: memory limit for one image in MiB."] = 4096
     short_side: Annotated[
         int,
         integer(0),

@@ -86,14 +86,13 @@ class Source:
                     f"each split of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
                     "Hint: subclass imagenet_ddp.data.Images."
                 )
-            if images is None or images.weights is None:
-                continue
-            if (images.weights.dtype, images.weights.shape) != (np.float32, (len(images),)):
-                raise ConfigError(
-                    f"weights of data._target_ must be float32 of shape ({len(images)},), got {images.weights.dtype} "
-                    f"of shape {images.weights.shape}. Hint: use numpy.asarray(weights, numpy.float32) with one weight "
-                    "per image."
-                )
+            if images is not None and images.weights is not None:
+                images.weights = np.asarray(images.weights, np.float32)
+                if images.weights.shape != (len(images),):
+                    raise ConfigError(
+                        f"weights of data._target_ must have one weight per image ({len(images)}), got shape "
+                        f"{images.weights.shape}. Hint: use numpy.ones(len(self), numpy.float32) for equal weights."
+                    )
 
 
 @dataclass(frozen=True)

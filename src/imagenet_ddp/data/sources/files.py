@@ -1,23 +1,196 @@
-"""List the image files below a folder, and read them by position."""
+"""List the image files of a tree of class folders, and read them by position.
 
+Does not import torch, because the checks before a run use it.
+"""
+
+import glob
 import hashlib
 import os
 import stat
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from imagenet_ddp.data.decode import DEFAULT, Picture, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources.base import Images, Names, one_form
-from imagenet_ddp.data.sources.listing import class_folders, files_beside, list_folder, map_concurrently
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path
 from imagenet_ddp.system.text import count_noun
 
 MAX_FILE_BYTES = 2**30  # twice the decoded size of the largest image that is accepted (pillow.MAX_PIXELS)
 SAY_EVERY_S = 10.0
+NUM_THREADS = 8  # that wait for a disk at the same time
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+REASONS = {  # why a file or folder is left out
+    "beside": "outside the class folders",
+    "hidden": "hidden",
+    "linked": "linking to folders",
+    "special": "neither files nor folders",
+    "of systems": "folders of thumbnails or deleted files",
+}
+# Folders that systems and programs make beside the images, which contain thumbnails, deleted files or nothing. Hidden
+# folders, such as .ipynb_checkpoints, are skipped without being listed here.
+_OF_SYSTEMS = frozenset(
+    ("@eadir", "@tmp", "#recycle", "@recycle", "#snapshot", "$recycle.bin", "recycler", "system volume information",
+     "lost+found", "__macosx", "__pycache__", "thumbs", "thumbnails", "_thumbs", "_thumbnails")
+)  # fmt: skip
+
+
+def _is_skipped(folder: str) -> bool:
+    return folder.startswith(".") or folder.lower() in _OF_SYSTEMS
+
+
+def is_image(name: str) -> bool:
+    """Return whether a file has the extension of an image. Hidden files never count, because macOS adds ._photo.jpg to
+    photo.jpg."""
+    _, dot, extension = name.rpartition(".")  # os.path.splitext takes three times as long
+    return dot + extension.lower() in IMAGE_EXTENSIONS and not name.startswith(".")
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Return the sorted names of the sub-folders, without hidden folders, folders that systems make, and links to a
+    parent folder."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if not _is_skipped(entry.name) and _is_class(entry))
+
+
+def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
+    """Return the sorted paths of all images below a folder, and the number of files left out by reason (REASONS, or an
+    extension). The paths are relative to the folder, with / between the parts. Hidden folders are skipped."""
+    images, left_out = [], Counter[str]()
+    for kind, path in _walk(str(folder)):
+        if kind == "image":
+            images.append(path)
+        else:
+            left_out[kind] += 1
+    return sorted(images), left_out
+
+
+def files_beside(folder: Path) -> Counter[str]:
+    """Count the files directly in a folder of class folders by reason: "beside" for images, otherwise the reasons from
+    list_folder."""
+    kinds = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
+    return Counter({kind: number for kind, number in kinds.items() if kind not in ("folder", "linked")})
+
+
+def has_image(folder: Path) -> bool:
+    """Return whether there is at least one image below a folder. The search stops at the first image."""
+    return any(kind == "image" for kind, _ in _walk(str(folder)))
+
+
+def _walk(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield (kind, path) of everything below a folder except folders."""
+    todo = [""]
+    while todo:
+        prefix = todo.pop()
+        for kind, name in _entries(f"{folder}/{prefix}"):
+            if kind == "folder":
+                todo.append(f"{prefix}{name}/")
+            else:
+                yield kind, prefix + name
+
+
+def _entries(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield (kind, name) for each entry of one folder except hidden folders. kind: "image", "folder", or the reason why
+    the entry is left out."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if is_image(name) and _is(entry.is_file):  # true of nearly all entries
+                yield "image", name
+            elif _is(entry.is_dir):
+                if name.lower() in _OF_SYSTEMS:
+                    yield "of systems", name
+                elif not name.startswith("."):
+                    yield "linked" if entry.is_symlink() else "folder", name
+            elif is_image(name):
+                # reading a pipe or a device would never end; a broken link is kept, so that reading it reports an error
+                yield "special" if os.path.exists(entry.path) else "image", name  # noqa: PTH110 (raises no error)
+            else:
+                yield "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower(), name  # noqa: PTH122
+
+
+def _is(test: Callable[[], bool]) -> bool:
+    try:
+        return test()
+    except OSError:  # a circular link
+        return False
+
+
+def _is_class(entry: os.DirEntry[str]) -> bool:
+    """Return whether this entry is a folder, or a link to a folder that does not contain the link."""
+    if not _is(entry.is_dir) or not entry.is_symlink():
+        return _is(entry.is_dir)
+    path = Path(entry.path)
+    return not path.parent.resolve().is_relative_to(path.resolve())
+
+
+def find_images(pattern: str) -> list[str]:
+    """Return the paths of all images below a folder, of a single file, or of all files that match a pattern. Raises
+    ConfigError if there are none."""
+    if pattern and Path(pattern).is_dir():  # "" would be the working folder
+        found = [str(Path(pattern) / name) for name in list_folder(Path(pattern))[0]]
+    elif Path(pattern).is_file():
+        found = [pattern]
+    else:
+        found = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    if not found:
+        raise ConfigError(_no_images(pattern))
+    return found
+
+
+def validate_images(pattern: str) -> list[str]:
+    """Return a mistake if there is nothing that find_images could find. Searches only until the first match."""
+    if pattern and (Path(pattern).exists() or any(glob.iglob(pattern, recursive=True))):
+        return []
+    return [_no_images(pattern)]
+
+
+def _no_images(pattern: str) -> str:
+    path, what = Path(pattern), "got none"
+    if pattern and path.is_dir():
+        what = f"but the folder {describe_path(path)} contains none"
+    elif pattern and pattern == glob.escape(pattern) and not path.exists():
+        what = f"but {describe_path(path)} does not exist"
+    return f"images={pattern} must match image files, {what}. Hint: set 'images=FOLDER/*.jpg'."
+
+
+def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """Yield function(item) for each item, in order, from several threads, because a network disk answers slowly.
+
+    The threads are daemons, because the threads of a ThreadPoolExecutor would keep the process from ending while a disk
+    does not respond.
+    """
+    futures: list[Future[R]] = [Future() for _ in items]
+    todo = deque(zip(futures, items, strict=True))
+
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                future, item = todo.popleft()
+                try:
+                    future.set_result(function(item))
+                except BaseException as error:
+                    future.set_exception(error)
+
+    for _ in range(min(NUM_THREADS, len(items))):
+        threading.Thread(target=work, name="disk", daemon=True).start()
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        todo.clear()
 
 
 def read_file(path: str) -> bytes:
@@ -51,7 +224,7 @@ class FileImages(Images):
     ):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
-        self.left_out: Counter[str] = Counter()  # number of files by reason: those of list_folder, and "beside"
+        self.left_out: Counter[str] = Counter()  # number of files by reason
 
     def path(self, index: int) -> str:
         return str(self.folder / self.names[index if self._rows is None else int(self._rows[index])])
@@ -84,25 +257,13 @@ def digest(*splits: FileImages | None) -> str:
 
 def describe_left_out(left_out: Counter[str]) -> str:
     """Return a description of FileImages.left_out, or "" if no file was left out."""
-    kinds = left_out.copy()
-    parts = [
-        f"{number:,} {words}"
-        for kind, words in (
-            ("beside", "outside the class folders"),
-            ("hidden", "hidden"),
-            ("linked", "linking to folders"),
-            ("special", "neither files nor folders"),
-            ("of systems", "folders of thumbnails or deleted files"),
-        )
-        if (number := kinds.pop(kind, 0))
-    ]
-    if others := kinds.total():
-        most_first = sorted(kinds, key=lambda kind: (-kinds[kind], not kind, kind))
-        names = [kind or "none" for kind in most_first[:4]] + (["..."] if len(kinds) > 4 else [])
-        parts.append(f"{others:,} without an image extension ({', '.join(names)})")
-    total = left_out.total()
-    were = "was" if total == 1 else "were"
-    return f"{count_noun(total, 'file')} {were} left out: {', '.join(parts)}" if total else ""
+    parts = [f"{left_out[kind]:,} {words}" for kind, words in REASONS.items() if left_out[kind]]
+    others = Counter({kind or "none": number for kind, number in left_out.items() if kind not in REASONS})
+    if others:
+        names = sorted(others, key=lambda kind: (-others[kind], kind))[:4] + (["..."] if len(others) > 4 else [])
+        parts.append(f"{others.total():,} without an image extension ({', '.join(names)})")
+    were = "was" if left_out.total() == 1 else "were"
+    return f"{count_noun(left_out.total(), 'file')} {were} left out: {', '.join(parts)}" if parts else ""
 
 
 def list_images(folder: Path, classes: list[str], reading: Reading = DEFAULT) -> FileImages:

@@ -10,7 +10,16 @@ from typing import Any
 
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Source, SourceType, one_form
-from imagenet_ddp.data.sources.files import FileImages, describe_left_out, digest, list_images
+from imagenet_ddp.data.sources.files import (
+    FileImages,
+    class_folders,
+    describe_left_out,
+    digest,
+    has_image,
+    is_image,
+    list_images,
+    map_concurrently,
+)
 from imagenet_ddp.data.sources.layout import (
     Layout,
     class_folders_or_none,
@@ -19,16 +28,8 @@ from imagenet_ddp.data.sources.layout import (
     is_split,
     splits_in,
 )
-from imagenet_ddp.data.sources.listing import (
-    class_folders,
-    foreign_classes,
-    has_image,
-    is_image,
-    map_concurrently,
-)
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
@@ -108,10 +109,6 @@ class ImageFolder(SourceType):
             train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
             return Source(classes, train, val, notes=[*notes, *_notes(whole)], digest=digits)
         classes = _classes(layout.train if need_train else layout.val)
-        if need_train:  # a class of the training images may have disappeared since the checks
-            in_val = [name for name in class_folders(layout.val) if has_image(layout.val / name)]
-            if mistakes := foreign_classes(classes, in_val):
-                raise ConfigError(mistakes)
         train = list_images(layout.train, classes, reading) if need_train else None
         val = list_images(layout.val, classes, reading)
         return Source(classes, train, val, notes=[*notes, *_notes(train, val)], digest=digest(train, val))
@@ -147,7 +144,7 @@ class ImageFolder(SourceType):
             val, more = self._read_classes(layout.val, "data.val_dir", data, need_train, train or ())
             found += more
         if train and val:
-            found += _overlap(layout, data) or foreign_classes(train, val)
+            found += _overlap(layout, data) or _foreign_classes(train, val)
         return found
 
     def _options(self, data: Mapping[str, Any]) -> list[str]:
@@ -221,32 +218,33 @@ def _no_classes(
 
 
 def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
-    """Return a message if one of the two folders is inside the other, or is the same, or if they share a class folder,
-    also through links."""
+    """Return a message if one of the two folders is inside the other, or is the same, also through links."""
     train, val = layout.train.resolve(), layout.val.resolve()
-    if train.is_relative_to(val) or val.is_relative_to(train):
-        where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
-        what = f"{describe_path(layout.val)} is {where} {layout.train}"
+    if not train.is_relative_to(val) and not val.is_relative_to(train):
+        return []
+    where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
+    usual = find_layout({**data, "train_dir": "train", "val_dir": "val"})
+    hint = "set `data.train_dir=train data.val_dir=val`"
+    if not usual.train.is_dir():
         hint = "put the class folders of both into separate folders"
-        if data["train_dir"] != "train" and find_layout({**data, "train_dir": "train"}).train.is_dir():
-            hint = "set data.train_dir=train"
-        elif data["val_dir"] != "val":
-            has_usual = find_layout({**data, "val_dir": "val"}).val.is_dir()
-            hint = "set data.val_dir=val" if has_usual else "set `data.val_dir=val data.val_fraction=0.1`"
-        run = f"run evaluate with data.val_dir={data['val_dir']}"
-    else:
-        classes = {(layout.train / name).resolve() for name in class_folders(layout.train)}
-        shared = [name for name in class_folders(layout.val) if (layout.val / name).resolve() in classes]
-        if not shared:
-            return []
-        what = (
-            f"in {describe_path(layout.val)}, {shorten_list(shared)} and a class folder in {layout.train} are the same "
-            "folder"
-        )
-        hint, run = f"replace the links in {layout.val} by folders of other images", "run evaluate"
+    elif not usual.val.is_dir():
+        hint = "set `data.val_dir=val data.val_fraction=0.1`"
     return [
-        f"data.val_dir must contain other images than data.train_dir, but {what}. Hint: {hint}; to score training "
-        f"images, {run}."
+        f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} is {where} "
+        f"{layout.train}. Hint: {hint}; to score training images, run evaluate with data.val_dir={data['val_dir']}."
+    ]
+
+
+def _foreign_classes(train: list[str], val: list[str]) -> list[str]:
+    """Return a message about the classes that only the validation images have, or [] if there are none. A class without
+    validation images is allowed."""
+    train, val = (list(dict.fromkeys(map(one_form, names))) for names in (train, val))
+    if not (only_val := sorted(set(val) - set(train))):
+        return []
+    return [
+        f"each class of val must also be a class of train, but {len(only_val)} of {len(val)} "
+        f"{'is' if len(only_val) == 1 else 'are'} not: {shorten_list(only_val)}. Hint: rename those folders as in "
+        "train, or remove them."
     ]
 
 

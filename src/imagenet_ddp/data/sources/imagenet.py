@@ -90,14 +90,17 @@ def read_reassessed(file: Path) -> list[list[int]]:
 
     file: real.json of Beyer et al. 2020, arXiv:2006.07159. Raises ConfigError if the file is not in this form.
     """
-    labels = []
+    class_number, labels, what = integer(0, NUM_CLASSES - 1), [], ""
     try:
         labels = json.loads(file.read_text(encoding="utf-8"))
-        what = _not_reassessed(labels)
+        if not isinstance(labels, list) or not labels:
+            what = "has no list of images"
+        elif wrong := [image for image in labels if not all(map(class_number.accepts, image))]:
+            what = f"has {json.dumps(wrong[0])[:40]}"
     except OSError as error:
         what = f"cannot be read ({error.strerror})"
-    except (ValueError, RecursionError):
-        what = "is not valid JSON"
+    except (ValueError, TypeError, RecursionError):
+        what = "is not such a file"
     if what:
         raise ConfigError(
             f"real_labels must be a JSON file with a list of class numbers from 0 to {NUM_CLASSES - 1} for each image, "
@@ -105,17 +108,6 @@ def read_reassessed(file: Path) -> list[list[int]]:
             "https://github.com/google-research/reassessed-imagenet, and set real_labels=real.json."
         )
     return labels
-
-
-def _not_reassessed(labels: Any) -> str:
-    """Return what is wrong with the content of real.json, or ""."""
-    if not isinstance(labels, list) or not labels:
-        return "does not contain a list of images"
-    class_number = integer(0, NUM_CLASSES - 1)
-    for number, image in enumerate(labels, 1):
-        if not isinstance(image, list) or not all(map(class_number.accepts, image)):
-            return f"has {json.dumps(image)[:40]} for image {number:,}"
-    return ""
 
 
 def reassessed_labels(file: Path, paths: Iterable[str]) -> list[set[str]]:

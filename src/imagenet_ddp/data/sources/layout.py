@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.data.sources.listing import class_folders
+from imagenet_ddp.data.sources.files import class_folders
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
 TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)

@@ -59,7 +59,7 @@ class PackOptions:
     exif_orientation: bool  # whether images are rotated according to their EXIF data
     shard_mib: int  # approximate size of a shard
     encoder: str  # the libraries on which the bytes depend
-    source: str  # SHA-256 of the classes, and of the names, targets and file sizes of the images
+    source: str  # SHA-256 of the classes, and of the names, targets and weights of the images
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,18 @@ class Manifest(PackOptions):
 
 
 def parse(data: bytes, where: str) -> Manifest:
-    """Parse the manifest's text. where: the name of the file in messages. Raises ConfigError."""
+    """Parse packed.json. where: its name in messages. Raises ConfigError."""
     try:
         plain = json.loads(data)
-        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
             raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: run `{PACK}`.")
-        if plain["version"] != VERSION:
+        if (version := plain.pop("version")) != VERSION or plain["form"] not in FORMS:
             raise ConfigError(
-                f"{where} must have version {VERSION}, got version {plain['version']}. Hint: remove the folder "
-                "and pack the images again with this release, or read them with the release that packed them."
+                f"{where} must have version {VERSION} and a form of {' or '.join(FORMS)}, got version {version} and "
+                f"{plain['form']}. Hint: remove the folder and pack the images again with this release."
             )
-        if plain["form"] not in FORMS:
-            raise ConfigError(
-                f"the form in {where} must be {' or '.join(FORMS)}, got {plain['form']}. Hint: remove the folder and "
-                "pack the images again."
-            )
-        splits = {name: _split(split) for name, split in plain["splits"].items()}
-        rest = {name: value for name, value in plain.items() if name not in ("format", "version", "splits")}
-        return Manifest(**rest, splits=splits)
+        splits = {name: _split(split) for name, split in plain.pop("splits").items()}
+        return Manifest(**plain, splits=splits)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"{where} must be unchanged since packing, but was altered ({type(error).__name__}: {error}). "
@@ -111,15 +105,12 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE
     if path.is_file():
         return parse(path.read_bytes(), str(path))
-    what, hint = "is a file" if folder.is_file() else f"has no {FILE}", HINT
+    what, hint = f"has no {FILE}" if folder.is_dir() else "is a file" if folder.exists() else "does not exist", HINT
     if (folder / WORK).is_dir():
-        what, hint = (
-            "is not complete, because packing was interrupted",
-            "run the same command with prepare=pack again to resume packing",
-        )
+        what, hint = "is not complete, because packing was interrupted", "run the same command with prepare=pack again"
     elif (folder / "train").is_dir():
         hint = f"set data=imagefolder to read it as it is, or run `{PACK}` to pack it"
-    raise ConfigError(f"data.root must be a packed folder, but {folder} {what}. Hint: {hint}.")
+    raise ConfigError(f"data.root must be a packed folder, but {folder.absolute()} {what}. Hint: {hint}.")
 
 
 def required_splits(verb: str) -> tuple[str, ...]:
@@ -127,7 +118,7 @@ def required_splits(verb: str) -> tuple[str, ...]:
     return ("val",) if verb == "evaluate" else ("train", "val")
 
 
-def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str = "train") -> list[str]:
+def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str) -> list[str]:
     """Return messages about everything that these options need but a packed folder lacks. where: the folder or address
     in messages."""
     has = ", ".join(manifest.splits) or "nothing"
@@ -146,11 +137,12 @@ def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], ve
 
 def wrong_sizes(folder: Path, split: Split) -> list[str]:
     """Return a phrase about each file of the split that is missing or has another size than packed.json says."""
-    found = []
-    for file in [*split.arrays.values(), *split.shards]:
-        path = folder / file.file
-        if not path.is_file():
-            found.append(f"{file.file} is missing")
-        elif (size := path.stat().st_size) != file.num_bytes:
-            found.append(f"{file.file} has {size:,} bytes instead of {file.num_bytes:,}")
-    return found
+    sizes = {
+        file: path.stat().st_size if (path := folder / file.file).is_file() else None
+        for file in (*split.arrays.values(), *split.shards)
+    }
+    return [
+        f"{file.file} is missing" if size is None else f"{file.file} has {size:,} bytes instead of {file.num_bytes:,}"
+        for file, size in sizes.items()
+        if size != file.num_bytes
+    ]

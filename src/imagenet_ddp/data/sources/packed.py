@@ -20,7 +20,7 @@ import numpy as np
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
-from imagenet_ddp.data.sources.manifest import Manifest, Split
+from imagenet_ddp.data.sources.manifest import FILE, HINT, WEIGHTS, Manifest, Split
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.checksum import sha256
 from imagenet_ddp.system.seeding import hash_seed
@@ -94,18 +94,14 @@ class PackedImages(Images):
 
     def _set_index(self) -> None:
         self.targets = self._array("targets")
-        if manifests.WEIGHTS in self.split.arrays:
-            self.weights = self._array(manifests.WEIGHTS)
+        if WEIGHTS in self.split.arrays:
+            self.weights = self._array(WEIGHTS)
 
     def __getstate__(self) -> dict[str, Any]:
+        """Leave out what each process reads itself. Targets that were renumbered are kept."""
         is_own = self.targets is self._arrays.get("targets")
-        return {
-            **self.__dict__,
-            "_arrays": {},
-            "_shards": {},
-            "weights": None,
-            "targets": None if is_own else self.targets,
-        }
+        targets = None if is_own else self.targets
+        return {**self.__dict__, "_arrays": {}, "_shards": {}, "weights": None, "targets": targets}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -168,15 +164,11 @@ class PackedImages(Images):
     def _check_index(self) -> None:
         for array in self.split.arrays.values():
             path = self.folder / array.file
-            try:
-                is_intact = sha256(path) == array.sha256
-                reason = "" if is_intact else f"its bytes do not match the SHA-256 in {manifests.FILE}"
-            except PermissionError:
-                raise
-            except OSError as error:
-                reason = f"it cannot be read: {error.strerror or error}"
-            if reason:
-                raise ConfigError(f"{path} must be unchanged since it was packed, but {reason}. Hint: {self.remedy}.")
+            if sha256(path) != array.sha256:
+                raise ConfigError(
+                    f"{path} must be unchanged since it was packed, but its bytes do not match the SHA-256 in {FILE}. "
+                    f"Hint: {self.remedy}."
+                )
 
     def _array(self, name: str) -> np.ndarray:
         """Return an array of the index. Its file is mapped into memory once per process."""
@@ -233,12 +225,8 @@ class Packed(SourceType):
     def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
         """Compare the sizes of files, but not their bytes."""
         if not data["root"]:
-            return [f"data.root must be a packed folder, got null. Hint: {manifests.HINT}."]
+            return [f"data.root must be a packed folder, got null. Hint: {HINT}."]
         folder = Path(data["root"])
-        if not folder.exists():
-            return [
-                f"data.root must be a packed folder, but {folder.absolute()} does not exist. Hint: {manifests.HINT}."
-            ]
         try:
             manifest = manifests.read(folder)
         except PermissionError as error:
@@ -246,13 +234,8 @@ class Packed(SourceType):
         except ConfigError as error:
             return error.mistakes
         found = manifests.missing_features(manifest, str(folder), data, verb)
-        wrong = [
-            text
-            for name in manifests.required_splits(verb)
-            if name in manifest.splits
-            for text in manifests.wrong_sizes(folder, manifest.splits[name])
-        ]
-        if wrong:
+        names = [name for name in manifests.required_splits(verb) if name in manifest.splits]
+        if wrong := [text for name in names for text in manifests.wrong_sizes(folder, manifest.splits[name])]:
             found.append(
                 f"{folder} must contain all packed files in full, but {'; '.join(wrong[:3])}"
                 f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy the folder again, or pack the "
@@ -261,7 +244,7 @@ class Packed(SourceType):
         return found
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
-        return ["data=packed", f"data.root={root}"] if (folder / manifests.FILE).exists() else []
+        return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []
 
     def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
         if found := self.check(data, environ, verb):

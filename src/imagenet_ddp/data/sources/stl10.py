@@ -11,6 +11,7 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 import shutil
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,13 +19,11 @@ from urllib.error import URLError
 
 import numpy as np
 
-from imagenet_ddp.config.validators import integer
 from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
-from imagenet_ddp.data.sources.download import Archive, size_of
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.file_lock import lock_or_wait
-from imagenet_ddp.system.text import MIB, first_line
+from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,14 +31,19 @@ if TYPE_CHECKING:
 FOLDER = "stl10_binary"
 SHAPE = (3, 96, 96)
 RECORD_BYTES = 3 * 96 * 96
-OFFICIAL_IMAGES = {"train": 5000, "test": 8000}
 NEEDED = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt", "fold_indices.txt")
-NUM_UNLABELED = 100_000  # unpacked with the others, then deleted
-UNPACKED_BYTES = (sum(OFFICIAL_IMAGES.values()) + NUM_UNLABELED) * RECORD_BYTES
 READ_S = 30.0  # longest wait for a response, and for the next bytes
+
+
+@dataclass(frozen=True)
+class Archive:
+    name: str
+    url: str
+    md5: str
+
+
 OFFICIAL = Archive(
     "stl10_binary.tar.gz",
-    2_640_397_119,
     "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
     "91f7769df0f17e558f3565bffb0c7dfb",
 )
@@ -49,8 +53,7 @@ class Stl10(SourceType):
     default_root = "data"
 
     def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
-        fold = data["fold"] if integer(0, 9).accepts(data["fold"]) else None
-        return validate(self._root(data), fold, data["download"])
+        return validate(self._root(data), data["download"])
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_there = any((folder / mark).exists() for mark in (FOLDER, OFFICIAL.name))
@@ -60,13 +63,7 @@ class Stl10(SourceType):
         folder = prepare(self._root(data), data["download"])
         train = None if verb == "evaluate" else Stl10Images(folder, "train", data["fold"])
         val = Stl10Images(folder, "test", None)
-        numbers = {split: (folder / f"{split}_y.bin").stat().st_size for split in OFFICIAL_IMAGES}
-        notes = [
-            f"{folder} has {numbers[split]} {split} images; the official STL-10 has {official}."
-            for split, official in OFFICIAL_IMAGES.items()
-            if numbers[split] != official
-        ]
-        return Source(class_names(folder), train, val, notes=notes)
+        return Source(class_names(folder), train, val)
 
     def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
         root = self._root(data)
@@ -85,18 +82,13 @@ class Stl10Images(Images):
 
     def __init__(self, folder: Path, split: Literal["train", "test"], fold: int | None):
         """folder: contains the binary files. fold: 0 to 9, of the training images; None: all images. Raises ConfigError
-        if sizes or labels are wrong."""
-        if found := _validate_folder(folder, fold):
+        if files are missing."""
+        if found := _validate_folder(folder):
             raise ConfigError(found)
-        labels, num_classes = np.fromfile(folder / f"{split}_y.bin", dtype=np.uint8), len(class_names(folder))
-        if (wrong := (labels < 1) | (labels > num_classes)).any():
-            first = int(wrong.argmax())
-            raise ConfigError(
-                f"{folder / f'{split}_y.bin'} must contain labels from 1 to {num_classes} (class_names.txt), got "
-                f"{labels[first]} for image {first}. Hint: delete {folder}, then run this command again to unpack or "
-                "download the files."
-            )
-        self._records = np.arange(len(labels)) if fold is None else _fold(folder, fold, len(labels))
+        labels = np.fromfile(folder / f"{split}_y.bin", dtype=np.uint8)
+        self._records = np.arange(len(labels))
+        if fold is not None:
+            self._records = np.array((folder / "fold_indices.txt").read_text().splitlines()[fold].split(), np.int64)
         self.targets = labels[self._records].astype(np.int64) - 1
         self.location, self._file = str(folder), folder / f"{split}_X.bin"
         self._pixels: np.ndarray | None = None
@@ -115,67 +107,44 @@ class Stl10Images(Images):
         return {**self.__dict__, "_pixels": None}
 
 
-def validate(root: Path, fold: int | None, download: bool, archive: Archive = OFFICIAL) -> list[str]:
+def validate(root: Path, download: bool, archive: Archive = OFFICIAL) -> list[str]:
     """Return a message for each mistake that would prevent `prepare`. Only names and sizes are checked: no checksum is
     computed, no network is used and nothing is written."""
-    found = []
-    folder, packed = root / FOLDER, root / archive.name
+    folder = root / FOLDER
     if root.exists() and not root.is_dir():
-        found.append(f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER.")
-    elif folder.exists():
-        found += _validate_folder(folder, fold)
-    elif (root / "train_X.bin").exists():
-        found.append(
+        return [f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER."]
+    if folder.exists():
+        return _validate_folder(folder)
+    if (root / "train_X.bin").exists():
+        return [
             f"data.root must be the folder that contains {FOLDER}, but {root} contains the files of {FOLDER} itself. "
             + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
-        )
-    elif packed.exists():
-        found += archive.wrong_size(root)
-    elif not download:
-        found.append(
+        ]
+    if not download and not (root / archive.name).exists():
+        return [
             f"data.root must contain the folder {FOLDER} or {archive.name}, but {root} contains neither, and "
             f"data.download is false. Hint: put {archive.name} into {root}, or set data.download=true."
-        )
-    return found
+        ]
+    return []
 
 
-def _validate_folder(folder: Path, fold: int | None) -> list[str]:
-    sizes = {name: size_of(folder / name) for name in NEEDED}
-    wrong = [name for name, size in sizes.items() if not size and (name != "fold_indices.txt" or fold is not None)]
-    for split in OFFICIAL_IMAGES:
+def _validate_folder(folder: Path) -> list[str]:
+    sizes = {name: path.stat().st_size if (path := folder / name).exists() else 0 for name in NEEDED}
+    wrong = [name for name, size in sizes.items() if not size]
+    for split in ("train", "test"):
         if sizes[f"{split}_X.bin"] != sizes[f"{split}_y.bin"] * RECORD_BYTES:
             wrong += [f"{split}_X.bin", f"{split}_y.bin"]
-    if wrong:
-        return [
-            f"{folder} must contain STL-10's files, with {RECORD_BYTES} bytes of images per byte of labels, but these "
-            f"files are missing or have the wrong size: {', '.join(dict.fromkeys(wrong))}. Hint: delete {folder}, then "
-            "run this command again to unpack or download the files."
-        ]
-    if fold is None:
+    if not wrong:
         return []
-    try:
-        _fold(folder, fold, sizes["train_y.bin"])
-    except ConfigError as error:
-        return list(error.mistakes)
-    return []
+    return [
+        f"{folder} must contain STL-10's files, with {RECORD_BYTES} bytes of images per byte of labels, but these "
+        f"files are missing or have the wrong size: {', '.join(dict.fromkeys(wrong))}. Hint: delete {folder}, then "
+        "run this command again to unpack or download the files."
+    ]
 
 
 def class_names(folder: Path) -> list[str]:
     return (folder / "class_names.txt").read_text(encoding="utf-8").split()
-
-
-def _fold(folder: Path, fold: int, num_images: int) -> np.ndarray:
-    lines = (folder / "fold_indices.txt").read_text(encoding="utf-8").splitlines()
-    try:
-        indices = np.array(lines[fold].split(), dtype=np.int64)
-    except (IndexError, ValueError):
-        indices = np.array([], dtype=np.int64)
-    if not len(indices) or indices.min() < 0 or indices.max() >= num_images:
-        raise ConfigError(
-            f"line {fold + 1} of {folder / 'fold_indices.txt'} (data.fold={fold}) must contain image indices from 0 to "
-            f"{num_images - 1}, but does not. Hint: set data.fold=null to train on all images."
-        )
-    return indices
 
 
 def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
@@ -188,7 +157,7 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
     from torchvision.datasets.utils import check_integrity, extract_archive
 
     folder, packed = root / FOLDER, root / archive.name
-    if found := validate(root, None, download, archive):
+    if found := validate(root, download, archive):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
@@ -198,14 +167,9 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
         with lock_or_wait(root / f"{FOLDER}.lock"):
             if folder.is_dir():  # made by another process while this one waited
                 return folder
-            to_fetch = 0 if packed.exists() else archive.num_bytes
-            fetched = f"{to_fetch / 1e9:.2f} GB to download, " if to_fetch else ""
-            print_message(f"Preparing STL-10 in {folder.absolute()}: {fetched}{UNPACKED_BYTES / 1e9:.2f} GB to unpack.")
-            need = UNPACKED_BYTES + to_fetch
-            if (free := shutil.disk_usage(root).free) < need:
-                raise OSError(f"{need // MIB} MiB must still be written, but only {free // MIB} MiB are free")
+            print_message(f"Preparing STL-10 in {folder.absolute()}: it needs 3.2 GB, and the archive 2.7 GB.")
             shutil.rmtree(draft, ignore_errors=True)
-            if to_fetch:
+            if not packed.exists():
                 _download(draft, archive)
                 (draft / archive.name).rename(packed)
             elif not check_integrity(packed, archive.md5):
@@ -214,8 +178,6 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
                 )
             extract_archive(packed, draft)
             (draft / FOLDER / "unlabeled_X.bin").unlink(missing_ok=True)
-            if found := _validate_folder(draft / FOLDER, 0):
-                raise ConfigError(found)
             (draft / FOLDER).rename(folder)
             print_message(f"STL-10 is ready in {folder}. You may delete {packed}.")
     except OSError as error:

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ import numpy as np
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source, SourceType
 from imagenet_ddp.data.sources.cells import Cells, class_names_of, is_missing, read_cells
-from imagenet_ddp.data.sources.files import FileImages, digest
-from imagenet_ddp.data.sources.listing import map_concurrently
+from imagenet_ddp.data.sources.files import FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
@@ -44,12 +42,12 @@ class ImageTable(SourceType):
         if verb == "evaluate" and data["val_fraction"] is None:
             rows = table.rows_of("val", verb)
         missing = [] if verb == "check" else find_missing(table.folder, [table.paths[row] for row in rows])
-        where, first = describe_path(table.folder), [table.paths[rows[position]] for position in missing[:3]]
         return rows_message(
-            f"{table.file}: path must name an existing file, relative to {where} or absolute, but does not",
+            f"{table.file}: path must name an existing file, relative to "
+            f"{describe_path(table.folder)} or absolute, but does not",
             [(table.numbers[rows[position]], table.paths[rows[position]]) for position in missing],
-            f"correct those rows (a folder or a pipe is not a file), or set {_images_dir_hint(table, first)} to the "
-            "folder to which the paths are relative",
+            "correct those rows (a folder or a pipe is not a file), or set data.images_dir=FOLDER to the folder to "
+            "which the paths are relative",
         )
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
@@ -127,17 +125,6 @@ def find_missing(folder: Path, paths: Sequence[str], budget_s: float = BUDGET_S)
     return [at for found in map_concurrently(look, range(0, len(paths), _CHUNK)) for at in found]
 
 
-def _images_dir_hint(table: Table, paths: Sequence[str]) -> str:
-    """Return data.images_dir= with a folder nearby that has these images, or else with FOLDER."""
-    try:
-        near = [Path(), table.file.parent, table.file.parent.parent]
-        inside = [path for folder in near[:2] for path in sorted(folder.iterdir())[:200] if path.is_dir()]
-        found = next((folder for folder in near + inside if all((folder / path).is_file() for path in paths)), None)
-    except OSError:
-        found = None
-    return shlex.quote(f"data.images_dir={found}") if found and paths else "data.images_dir=FOLDER"
-
-
 def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> Table:
     """Read data.root. Raises ConfigError with all mistakes except files that do not exist."""
     if unknown := [key for key in data["args"] if key not in TABLE_COLUMNS]:
@@ -185,14 +172,11 @@ def _file(root: str | None, environ: Mapping[str, str]) -> Path:
     path, hint = Path(root), "data.root=FILE.csv"
     if path.is_file():
         return path
+    what = "is not a regular file" if path.exists() else "does not exist"  # reading a pipe might never end
     if path.is_dir():
         what, hint = "is a folder", f"data.root=FILE.csv, or set data=imagefolder with data.root={root}"
-    elif path.exists():  # reading a pipe might never end
-        what = "is not a regular file"
-    else:
-        what = "does not exist"
-        if root.startswith("~"):  # no shell expands ~ after "data.root="
-            hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
+    elif root.startswith("~"):  # no shell expands ~ after "data.root="
+        hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
     raise ConfigError(f"data.root must be a table, but {describe_path(path)} {what}. Hint: set {hint}.")
 
 
@@ -202,15 +186,11 @@ def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list
     missing += [p for p in TABLE_COLUMNS if p not in NEEDED and names[p] != p and p not in cells.columns]
     if not missing:
         return []
-    hint = " ".join(f"+data.args.{purpose}={name}" for purpose, name in zip(missing, cells.ignored, strict=False))
-    if len(cells.ignored) < len(missing) or not all(name.isidentifier() for name in cells.ignored[: len(missing)]):
-        hint = f"correct that file: its first row must name the columns, {','.join(NEEDED)}"
-    else:
-        hint = f"set {hint} if {'this is the right column' if len(missing) == 1 else 'these are the right columns'}"
+    hint = " ".join(f"+data.args.{purpose}=COLUMN" for purpose in missing)
     return [
         f"{path} must have the columns {' and '.join(names[purpose] for purpose in NEEDED)}, but has no "
         f"{' and no '.join(names[purpose] for purpose in missing)}: its columns are "
-        f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: {hint}."
+        f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: for other names in the first row, set {hint}."
     ]
 
 

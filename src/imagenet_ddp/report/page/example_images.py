@@ -17,7 +17,7 @@ from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.listing import map_concurrently
+from imagenet_ddp.data.sources.files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.page.evaluation import Predictions, config_of
