@@ -210,15 +210,3 @@ def test_the_keys_make_the_transform():
     assert isinstance(transform, AugmentedTransform)
     assert transform.augmentation.interpolation == "bicubic"
     assert transform.augmentation.noise == (IMAGENET_MEAN, IMAGENET_STD)
-
-
-def test_bicubic_is_pillows():
-    pixels = photo(100, 140)
-    out = empty(32, 32, 3)
-    TrainTransform(Sizes(32), (1.0, 1.0), 0.0, "bicubic").into(out, Pixels(pixels[:, 20:120]), random.Random(0))
-    expected = Image.fromarray(pixels[:, 20:120]).resize((32, 32), Image.Resampling.BICUBIC)
-    difference = np.abs(out.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
-    assert difference.max() <= 3
-    other = empty(32, 32, 3)
-    TrainTransform(Sizes(32), (1.0, 1.0), 0.0).into(other, Pixels(pixels[:, 20:120]), random.Random(0))
-    assert not torch.equal(out, other)

@@ -189,19 +189,6 @@ def test_in_validation_nothing_takes_its_place(broken: Path):
     assert len(told) == 3
 
 
-def test_sizes_follow_the_epoch_without_new_workers(images: FileImages):
-    sampler = BatchSampler(len(images), 8, 1, 0, shuffle=True, seed=7, fill_to=2)
-    transform = TrainTransform(Sizes(160, start=96, begin=1, end=3), (0.08, 1.0), 0.5)
-    loader = make_loader(images, transform, sampler, seed=0, num_workers=1, pin_memory=False, replace=True)
-    sizes, workers = [], set()
-    for number in range(5):
-        sizes += [{tuple(batch["image"].shape[2:]) for batch in epoch(loader, number)}]
-        workers |= {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
-    loader.close()
-    assert sizes == [{(size, size)} for size in (96, 96, 128, 160, 160)]
-    assert len(workers) == 1
-
-
 def test_a_closed_loader_has_no_processes_and_may_begin_again(images: FileImages):
     loader = make(images, num_workers=1)
     expected = epoch(loader, 0)

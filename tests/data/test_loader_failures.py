@@ -3,8 +3,11 @@
 import multiprocessing
 import os
 import re
+import signal
+import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import clean_environ
+from conftest import SMALL, clean_environ
 from helpers import forked_commands
 
 from imagenet_ddp.data import loader_failures
@@ -165,6 +168,51 @@ def test_the_cause_is_said_and_what_to_set(dying: Path):
         assert re.search(cases[case], said), (case, said, complaint)
         assert "RunError: " in said
         assert ("Rank 3 has waited" in said) == (case[0] == "SIGSTOP")
+
+
+@pytest.mark.slow
+@linux_only
+def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
+    """A person, or the kernel, kills a loader process of a training that runs."""
+    command = [
+        sys.executable, "-m", "imagenet_ddp.train", *SMALL, f"data.root={tree}", "trainer.max_epochs=100000",
+        "data.num_workers=2",
+    ]  # fmt: skip
+    errors = (tmp_path / "errors").open("w+")
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environ(), stdout=subprocess.PIPE, stderr=errors, text=True
+    )
+    assert process.stdout is not None
+    watch = threading.Timer(120, process.kill)
+    watch.start()
+    try:
+        while not process.stdout.readline().startswith("epoch 2/"):
+            assert process.poll() is None
+        workers = [pid for pid in _below(process.pid) if "forkserver" in _command(pid) and not _children(pid)]
+        os.kill(workers[0], signal.SIGKILL)
+        process.communicate(timeout=60)
+    finally:
+        watch.cancel()
+        process.kill()
+    errors.seek(0)
+    said = errors.read()
+    errors.close()
+    assert process.returncode == 1
+    assert re.search(r"DataLoader worker \d+ \(one of 2\) was killed by SIGKILL", said)
+    assert "Traceback" not in said
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _below(pid: int) -> list[int]:
+    children = _children(pid)
+    return children + [each for child in children for each in _below(child)]
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 class Worker(SimpleNamespace):

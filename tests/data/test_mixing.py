@@ -115,17 +115,3 @@ def test_any_batch(
             own, others = ((image[number] == before[each]).all(0) for each in (number, other))
             assert (own | others).all()
             assert int(own.sum()) == pytest.approx(of_own * height * width, abs=1e-6), "the share is that of the pixels"
-
-
-def test_what_is_drawn():
-    def kinds(mixing: Mixing) -> list[str]:
-        draws = [mixing.draw(random.Random(seed), 8, 12, 10) for seed in range(400)]
-        return ["none" if draw is None else "cutmix" if draw.box else "mixup" for draw in draws]
-
-    assert set(kinds(Mixing(CLASSES, 0.4, 0.0))) == {"mixup"}
-    assert set(kinds(Mixing(CLASSES, 0.0, 1.0))) == {"cutmix"}
-    both = kinds(Mixing(CLASSES, 0.4, 1.0, 0.5))
-    assert 150 < both.count("none") < 250
-    assert 60 < both.count("mixup") < 140
-    draws = [Mixing(CLASSES, 1.0, 0.0).draw(random.Random(seed), 4, 9, 9) for seed in range(200)]
-    assert {draw.shift for draw in draws if draw} == {1, 2, 3}

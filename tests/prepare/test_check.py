@@ -155,26 +155,6 @@ def test_copies_on_one_side_of_an_automatic_split(kind: str, done: Callable[...,
     assert {name: split["num_images"] for name, split in report["splits"].items()} == {"train": 42, "val": 16}
 
 
-def test_what_cannot_be_looked_at_is_refused(done: Callable[..., int], pets: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"data\.root must be a folder"):
-        done("prepare=check", "data=imagefolder", "data.root=gone")
-    with pytest.raises(ConfigError, match=r"out must be outside data\.root"):
-        done("prepare=check", "data=imagefolder", f"data.root={pets}", f"out={pets}/report")
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("kind", ["imagefolder", "table"])
-def test_a_class_that_train_lacks_is_reported_with_the_rest(
-    kind: str, done: Callable[..., int], pets: Path, tmp_path: Path
-):
-    shutil.copytree(pets / "val" / "owl", pets / "val" / "newt")
-    root = pets if kind == "imagefolder" else write_table(tmp_path / "t.csv", pets)
-    assert done("prepare=check", f"data={kind}", f"data.root={root}", "out=report") == 1
-    first, *more = json.loads((tmp_path / "report" / "report.json").read_text())["findings"]
-    assert "must also be a" in first and "newt" in first and "in two classes" not in first
-    assert more
-
-
 def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     table = write_table(tmp_path / "t.csv", pets)
     options = ["prepare=check", "data=table", "data.root=t.csv", "out=report"]

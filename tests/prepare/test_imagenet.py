@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from helpers import fake_imagenet
 from helpers.fake_imagenet import CLASSES, DEVKIT, NUM_TRAIN, TRAIN, VAL, VAL_IDS, FakeImageNet, files_below
 from torchvision.datasets import imagenet as torchvision_imagenet
 
-from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.data.sources.imagenet import class_table
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import imagenet
@@ -99,16 +97,6 @@ def test_missing_archives(
     run_prepare(fake, out)
     assert re.search(message, capsys.readouterr().out)
     assert files_below(out) == {path: data for path, data in fake.files.items() if path.partition("/")[0] in splits}
-
-
-def test_the_proposed_command_can_be_typed(fake: FakeImageNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    out = tmp_path / """my "data" (1), 50% = ñ's"""
-    quoted = str(out).replace('"', '\\"')
-    run_prepare(fake, f'"{quoted}"')
-    words = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    typed = words[words.index("imagenet_ddp.train") + 1 :]  # behind "python -m", or "uv run python -m"
-    request = command_line("train", [*typed, "--cfg", "job"], {})
-    assert request.configs[0].data.root == str(out)
 
 
 @pytest.mark.parametrize("name", [TRAIN, DEVKIT])

@@ -19,7 +19,6 @@ import fsspec
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Run
 from PIL import Image
 from torch._utils import ExceptionWrapper
 
@@ -138,18 +137,6 @@ def test_streamed_is_the_same_as_packed(server: str, bucket: Any, folder: Path, 
     assert not list(streamed.train.folder.glob("*.part"))
     bucket.rm("bucket/pack/train-00000.bin")  # no second fetch
     assert same(open_source(keys(server, tmp_path), 0, {}), packed)
-
-
-@pytest.mark.parametrize("scheme", ["file", "memory"])
-def test_any_address_will_do(folder: Path, tmp_path: Path, scheme: str):
-    root = f"file://{folder}"
-    if scheme == "memory":
-        import fsspec
-
-        fsspec.filesystem("memory").put(f"{folder}/", "/pack/", recursive=True)
-        root = "memory://pack"
-    packed = open_source({**asdict(DataConfig()), "name": "packed", "root": str(folder)}, 0, {})
-    assert same(open_source(keys("", tmp_path, root), 0, {}), packed)
 
 
 def test_a_bounded_cache(server: str, bucket: Any, folder: Path, tmp_path: Path):
@@ -306,18 +293,3 @@ def test_a_cache_too_small(server: str, bucket: Any, tmp_path: Path, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, MIB))  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"has 1 MiB free. Hint: set data\.cache_gib=SIZE"):
         opened(keys(server, tmp_path))
-
-
-@pytest.mark.slow
-def test_training_from_a_bucket(server: str, bucket: Any, run: Run, tmp_path: Path):
-    options = [
-        *SMALL[1:],
-        *("data=streamed", "data.root=s3://bucket/pack", f"+data.args.endpoint_url={server}"),
-        *(f"data.cache_dir={tmp_path / 'cache'}", f"data.cache_gib={4.4 / 1024}", "data.shuffle_window_shards=2"),
-        *("trainer.max_epochs=1", f"hydra.run.dir={tmp_path / 'run'}", "data.num_workers=1"),
-    ]
-    done = run("train", *options, **CREDENTIALS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "12 of 12 validation images" in done.stdout + done.stderr
-    [cache] = (tmp_path / "cache").iterdir()
-    assert sum(path.stat().st_size for path in cache.glob("*.bin*")) <= 4.4 * MIB
