@@ -19,8 +19,7 @@ from statistics import mean, median, stdev, variance
 import numpy as np
 
 from imagenet_ddp.config.keys import key_of
-from imagenet_ddp.report.comparison.collect import collect_runs
-from imagenet_ddp.report.comparison.differences import (
+from imagenet_ddp.report.differences import (
     Differences,
     canonical,
     find_differences,
@@ -29,7 +28,7 @@ from imagenet_ddp.report.comparison.differences import (
     option,
     printable,
 )
-from imagenet_ddp.report.comparison.leaderboard import number_cell, percent_cell
+from imagenet_ddp.report.leaderboard import collect_runs, number_cell, percent_cell
 from imagenet_ddp.report.run import Run, as_number
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_csv, as_text, text_cell

@@ -10,7 +10,7 @@ from helpers.composed_once import compose_once
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report import options as report_options
+from imagenet_ddp.report import __main__ as report
 from imagenet_ddp.tune import space
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,7 +69,7 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
         if place.partition(":")[0] == where:
             try:
                 if verb == "report":
-                    report_options.read([word for word in _argv(rest) if word != "DIR..."] or ["runs"])
+                    report.read([word for word in _argv(rest) if word != "DIR..."] or ["runs"])
                 else:
                     argv = [space.as_override(word) if verb == "tune" else word for word in _argv(rest)]
                     command_line(verb, argv, {}, compose_only=True)

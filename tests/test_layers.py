@@ -41,7 +41,8 @@ EARLY = [
     *(f"{package}.validate" for package in ("data", "distributed", "models", "runs")),
     *(f"data.sources.{name}" for name in ("folder", "imagenet", "table", "stl10", "packed", "streamed", "shapes")),
     "engine.worker",
-    "report.comparison.curves",
+    "report.leaderboard",
+    "report.page",
     "runs.curves_figure",
 ]
 

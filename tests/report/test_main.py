@@ -11,6 +11,8 @@ from conftest import Run, clean_environ
 from helpers.fake_runs import make_run, write_metrics
 from matplotlib.image import imread
 
+from imagenet_ddp.report.__main__ import read
+
 FILES = ["report.csv", "report.md", "report_curves.png"]
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "pytorch_lightning"}
 
@@ -128,6 +130,10 @@ def test_a_folder_that_cannot_be_written_in(run: Run, tmp_path: Path):
     foreign = "Not replaced, because this command did not write them: report.md, report.csv. Hint: set out=FOLDER."
     assert foreign in done.stdout
     assert (folder / "report.md").read_text() == "my notes"
+    (folder / "report_curves.png").unlink()
+    (folder / "report_curves.png").symlink_to(folder / "report.md")
+    assert "report.csv, report_curves.png. Hint" in run("report", "s").stdout, "a link is not followed"
+    assert (folder / "report.md").read_text() == "my notes"
     done = run("report", "s", "out=s/report.md")
     assert done.returncode == 2 and "out must be a writable folder, but" in done.stderr
 
@@ -139,12 +145,34 @@ def test_a_reader_that_closes_the_pipe(run: Run, tmp_path: Path):
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (0, "place,run,", False)
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["s"]])
-def test_torch_is_not_imported(argv: list[str], run: Run, tmp_path: Path):
-    sweep(tmp_path / "s")
-    done = run("report", *argv, PYTHONPROFILEIMPORTTIME="1")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
-    assert "imagenet_ddp" in imported
-    assert not imported & HEAVY
-    assert ("matplotlib" in imported) == (argv == ["s"]), "only to draw"
+def test_folders_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "optim.lr=0.1,seed=1"):
+        Path(name).mkdir()
+    options, mistakes = read(["format=csv", "a", "optim.lr=0.1,seed=1", "out=b/c", "sort=loss"])
+    assert mistakes == []
+    assert options.folders == [Path("a"), Path("optim.lr=0.1,seed=1")]
+    assert (options.format, options.out_folder, options.sort) == ("csv", Path("b/c"), "loss")
+    assert read(["a"])[0].out_folder == Path("a")
+    assert read(["a", "a"])[0].out_folder == Path("report")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`."),
+        (["a", "format=pdf"], "format must be text, markdown or csv, got pdf. Hint: set format=markdown."),
+        (["a", "watch=true"], "watch was removed. Hint: run `tail -f RUN/logs/rank0.log`."),
+        (["a", "by=fold"], "by=fold was removed. Hint: run `python -m imagenet_ddp.report RUN` for the run of each"),
+        (["a", "formt=csv"], "formt=csv is neither an option nor a folder. Hint: did you mean format=csv?"),
+        (["a", "-v"], "-v is neither an option nor a folder. Hint: use an option such as format=markdown, out=FOLDER"),
+        (["a", "file"], "file must be a folder, but is a file. Hint: pass runs/<name>/<time>, or any folder above it."),
+        (["a", "out=file/b"], "out must be a writable folder, but "),
+    ],
+)
+def test_mistakes(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a").mkdir()
+    Path("file").touch()
+    (mistake,) = read(words)[1]
+    assert mistake.startswith(message)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.fake_runs import make_run, write_metrics
 
-from imagenet_ddp.report.run import NotARunError, read_run
+from imagenet_ddp.report.run import NotARunError, find_runs, read_run
 
 
 def test_a_finished_run(tmp_path: Path):
@@ -107,3 +107,29 @@ def test_folders_that_are_not_runs(tmp_path: Path):
     (evaluated / "evaluation.json").write_text("{}")
     with pytest.raises(NotARunError, match="an evaluation"):
         read_run(evaluated)
+
+
+def mark(folder: Path, name: str = "metrics.csv") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).touch()
+    return folder
+
+
+def test_a_run_and_all_runs_below_in_natural_order(tmp_path: Path):
+    made = [mark(tmp_path / "sweep" / str(number)) for number in range(12)]
+    made += [mark(tmp_path / "study/trials/3", "config.yaml"), mark(tmp_path / "z", "summary.json")]
+    assert find_runs(made[3]) == [made[3]]
+    assert find_runs(tmp_path / "sweep") == made[:12]
+    found = find_runs(tmp_path)
+    assert found == [made[12], *made[:12], made[13]]
+
+
+def test_subfolders_of_a_run_and_links_are_not_entered(tmp_path: Path):
+    run = mark(tmp_path / "run")
+    for name in ("checkpoints", "logs", ".hydra", "csv", "evaluation"):
+        mark(run / name)
+    (tmp_path / "latest").symlink_to(run)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "config.yaml").mkdir()  # a folder of that name marks nothing
+    assert find_runs(tmp_path) == [run]
+    assert find_runs(tmp_path / "latest") == [run], "a link that is named is followed"

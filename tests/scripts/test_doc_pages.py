@@ -5,7 +5,7 @@ import pytest
 from helpers.fake_runs import make_run
 
 from imagenet_ddp.benchmark.results import row
-from imagenet_ddp.report.comparison.differences import find_differences
+from imagenet_ddp.report.differences import find_differences
 from imagenet_ddp.report.run import find_runs, read_run
 from imagenet_ddp.system.text_table import as_csv
 from scripts import doc_pages

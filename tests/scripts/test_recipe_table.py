@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.comparison.differences import find_differences
+from imagenet_ddp.report.differences import find_differences
 from imagenet_ddp.report.run import find_runs, read_run
 from imagenet_ddp.system.text_table import Table
 from scripts.recipe_table import group_recipes, recipe_table, welch_p

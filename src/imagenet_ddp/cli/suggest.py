@@ -10,6 +10,7 @@ REMOVED = {
     "against": "run `python scripts/recipe_table.py DIR against=RECIPE`",
     "benchmark=start": "run scripts/benchmarks/start.py of the repository",
     "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
+    "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",

@@ -1,2 +1,1 @@
-"""Reports on run folders. `run` finds and reads the folders, `comparison` makes the report of several runs, and
-`page` makes the report of one run."""
+"""Report on run folders: `leaderboard` compares several runs, and `page` describes one."""

@@ -16,6 +16,7 @@ from imagenet_ddp.runs.curves_figure import Table, column, read_metrics
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system.mapping_file import read_mapping
 
+MARKER = "imagenet_ddp.report"  # among the first bytes of each file that report writes, except CSV files
 RUN_FILES = frozenset({"config.yaml", "metrics.csv", "summary.json"})  # a run folder holds at least one of these
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
 OF_A_RUN = (EVALUATION, "csv")  # in a run folder, hold files of its names: logger=csv writes csv/metrics.csv

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.comparison.differences import find_differences, labels, short_names
+from imagenet_ddp.report.differences import find_differences, labels, short_names
 from imagenet_ddp.report.run import Run, read_run
 
 

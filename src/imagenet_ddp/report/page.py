@@ -1,22 +1,27 @@
-"""Assemble the page of a run."""
+"""Make the page of one run, or of one evaluation, as a single HTML file from the template page.html. A run without
+predictions is evaluated first."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.report.comparison.write import MARKER
-from imagenet_ddp.report.page import calibration, chart, confusion_counts, facts, label_errors
-from imagenet_ddp.report.page.evaluation import Predictions, config_of
-from imagenet_ddp.report.run import Run
+from imagenet_ddp.report import analysis, evaluation, facts
+from imagenet_ddp.report.evaluation import Predictions
+from imagenet_ddp.report.run import MARKER, RUN_FILES, NotARunError, Run, read_run
+from imagenet_ddp.runs import curves_figure, plot_style
 from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.paths import describe_path
 from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAGE = "report.html"
 NUM_THUMBNAILS = 60  # per gallery
@@ -33,29 +38,45 @@ class Page:
 
 @dataclass
 class Pictures:
-    """Thumbnails, maps and statistics of the images; empty if the data is not available."""
+    """Thumbnails and maps of the images; empty if the data is not available."""
 
     thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
     maps: dict[int, str] = field(default_factory=dict)
-    num_measured: int = 0
-    sizes: list[Any] = field(default_factory=list)
-    brightness: list[Any] = field(default_factory=list)
     reason: str = ""  # why there are no pictures
     reason_maps: str = ""  # why there are no class activation maps
 
 
-def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
-    """Return the page of a run, an evaluation, or several evaluations of one data set.
+def is_run_or_evaluation(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (*RUN_FILES, "evaluation.json"))
 
-    name: name of the folder. run: None if there are only evaluations. found: the predictions; None if there are none.
+
+def make_page(folder: Path, *, maps: bool) -> Page:
+    """Make the page of a run or an evaluation. Raises ConfigError if the folder is neither."""
+    name = str(folder if folder.name.strip(".") else folder.resolve())
+    if (folder / "evaluation.json").is_file() and not (folder / "metrics.csv").exists():
+        return build(name, None, evaluation.read(folder), maps=maps)
+    try:
+        run = read_run(folder)
+    except NotARunError as reason:
+        raise ConfigError(
+            f"{folder} must be a run folder, but has {reason}. Hint: pass runs/<name>/<time>, or a folder above it."
+        ) from reason
+    found, missing = evaluation.of_run(folder, is_running=run.state == "running")
+    return build(name, run, found, missing, maps=maps)
+
+
+def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
+    """Return the page of a run or an evaluation.
+
+    name: name of the folder. run: None if there is only an evaluation. found: the predictions; None if there are none.
     They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
     draw class activation maps.
     """
-    # an evaluation without its run may have used training images
-    is_held_out = run is not None or (found is not None and len(found.folders) > 1)
+    is_held_out = run is not None  # an evaluation without its run may have used training images
     if run is None:
         assert found is not None
-        title, run = facts.title(leaves(config_of(found.folders[0])), {}), _as_run(found)
+        title = facts.title(leaves(evaluation.config_of(found.folder)), {})
+        run = Run(found.folder, "finished", None, {"epoch": np.empty(0)}, found.evaluation)
     else:
         title = facts.title(run.options or {}, run.summary)
     figures = facts.figures(run, found)
@@ -64,11 +85,12 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
         "facts": facts.facts(run, found), "long_facts": facts.LONG, "problems": run.problems,
-        "curves": chart.curves(run.metrics), "time": facts.time_spent(run),
+        "curves": _uri(curves_figure.curves(run.metrics, title)) if len(run.metrics["epoch"]) else None,
+        "time": facts.time_spent(run),
     }  # fmt: skip
     if found is None or not len(found):
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
-    wrong_labels = label_errors.likely_wrong(found)
+    wrong_labels = analysis.likely_wrong(found)
     top1 = float(found.is_right.mean())
     inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
     by_loss = np.argsort(np.where(found.is_right | (found.prediction < 0), -np.inf, found.loss))[::-1]
@@ -81,29 +103,27 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
-    bins = calibration.bins(found.confidence, found.is_right)
-    table = confusion_counts.class_rows(found.target, found.prediction, found.classes, found.labels)
-    pairs = confusion_counts.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
-    # evaluate has computed the temperature, which is valid only for a single evaluation
-    of_one = found.evaluations[0].get("calibration", {}) if len(found.folders) == 1 else {}
+    bins = analysis.calibration_bins(found.confidence, found.is_right)
+    table = analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
+    pairs = analysis.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
     context |= {
         "pictures": pictures,
         "is_held_out": is_held_out,
-        "num_unreadable": sum(each["num_val_images_unreadable"] for each in found.evaluations),
-        "checkpoint": Path(found.model(0)).name,
+        "num_unreadable": found.evaluation["num_val_images_unreadable"],
+        "checkpoint": Path(found.model).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in pairs],
-        "matrix": confusion_counts.matrix(found.target, found.prediction, found.labels),
+        "matrix": analysis.matrix(found.target, found.prediction, found.labels),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
         "wants_maps": maps,
         "wrong_labels": wrong_labels,
         "suspects": [item(row) for row in suspects],
-        "csv_name": label_errors.FILE,
-        "diagram": calibration.diagram(bins),
-        "calibration": {"ece": calibration.expected_error(bins), **of_one},
+        "csv_name": analysis.LABELS_FILE,
+        "diagram": _uri(analysis.calibration_figure(bins)),
+        "calibration": {"ece": analysis.calibration_error(bins), **found.evaluation.get("calibration", {})},
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
@@ -111,15 +131,11 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     counted = f"{num_likely_wrong:,} of {len(found):,} labels look wrong; they include mistakes of the net"
     lines.append(f"the net is {inaccurate}" if inaccurate else counted)
     lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
-    return Page(lines, {PAGE: render(context), label_errors.FILE: wrong_labels.as_csv(found)})
+    return Page(lines, {PAGE: render(context), analysis.LABELS_FILE: wrong_labels.as_csv(found)})
 
 
-def _as_run(found: Predictions) -> Run:
-    """Return a run that holds only the facts its evaluations record."""
-    summary = found.evaluations[0]
-    if len(found.folders) > 1:
-        summary = {**summary, "num_val_images": len(found), "command": None, "finished_at": None}
-    return Run(found.folders[0], "finished", None, {"epoch": np.empty(0)}, summary)
+def _uri(figure: "Figure") -> str:
+    return f"data:image/png;base64,{base64.b64encode(plot_style.png(figure)).decode()}"
 
 
 def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
@@ -140,12 +156,11 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     reasons in the result explain what is not available."""
     with import_torch():
         from imagenet_ddp.data.decode import UnreadableImage
-        from imagenet_ddp.report.page.example_images import EvaluatedImages
+        from imagenet_ddp.report.example_images import EvaluatedImages
     pictures = Pictures()
     try:
         images = EvaluatedImages(found)
         pictures.thumbnails = images.thumbnails(rows)
-        pictures.num_measured, pictures.sizes, pictures.brightness = images.by_size_and_brightness()
     except KeyError as error:  # an older or newer version of this program wrote the folder
         pictures.reason = f"config.yaml of the evaluation has no {error}."
         return pictures

@@ -6,8 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,14 @@ TOP = 5  # maximum number of predicted classes per row
 class Predictions:
     """Predictions for N images that could be read. Classes are positions in `classes`.
 
-    folders: folders of the evaluations. There are several if each evaluated other held-out images. part: int64 (N,),
-    position of each image's evaluation in folders. index: int64 (N,), position of each image in the evaluated split.
+    index: int64 (N,), position of each image in the evaluated split.
     top, top_probability: (N, k), most probable class first; -1 if the output is NaN or inf.
     """
 
     classes: list[str]
     labels: list[str]  # names of the classes for display
-    folders: list[Path]
-    evaluations: list[dict[str, Any]]  # evaluation.json of each folder
-    part: np.ndarray
+    folder: Path
+    evaluation: dict[str, Any]  # evaluation.json
     index: np.ndarray
     paths: list[str]
     target: np.ndarray
@@ -53,18 +50,20 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.target)
 
-    def checkpoint(self, part: int) -> Path | None:
+    @property
+    def checkpoint(self) -> Path | None:
         """Return the path of the evaluated checkpoint, which is a new one if the run folder has been moved since; None
         if other weights were evaluated."""
-        if self.evaluations[part]["checkpoint"] is None:
+        if self.evaluation["checkpoint"] is None:
             return None
-        path = Path(self.evaluations[part]["checkpoint"])
-        moved = CheckpointStore.of_run(self.folders[part].parent).folder / path.name
+        path = Path(self.evaluation["checkpoint"])
+        moved = CheckpointStore.of_run(self.folder.parent).folder / path.name
         return moved if moved.is_file() and not path.is_file() else path
 
-    def model(self, part: int) -> str:
+    @property
+    def model(self) -> str:
         """Return the path of the evaluated checkpoint, or the name of the evaluated weights."""
-        return str(self.checkpoint(part) or self.evaluations[part]["weights"])
+        return str(self.checkpoint or self.evaluation["weights"])
 
     @property
     def prediction(self) -> np.ndarray:
@@ -114,7 +113,7 @@ def read(folder: Path, remedy: str = "") -> Predictions:
             )
 
         return Predictions(
-            classes, labels, [folder], [evaluation], np.zeros(len(good), np.int64), numbers("index").astype(np.int64),
+            classes, labels, folder, evaluation, numbers("index").astype(np.int64),
             [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
             np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
             np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
@@ -126,33 +125,6 @@ def read(folder: Path, remedy: str = "") -> Predictions:
             f"{describe_path(folder)} must hold evaluation.json and predictions as evaluate writes them, but does not "
             f"({type(error).__name__}: {error}). {hint}"
         ) from error
-
-
-def join(parts: list[Predictions]) -> Predictions:
-    """Merge the predictions of several evaluations. Raises ConfigError if their classes differ, or if an image is in
-    several evaluations."""
-    first = parts[0]
-    if other := next((part for part in parts if part.classes != first.classes), None):
-        raise ConfigError(
-            f"the runs of a cross-validation must have the same classes, but those of {other.folders[0]} differ from "
-            f"those of {first.folders[0]}. Hint: pass the folder of one sweep."
-        )
-    paths = [path for part in parts for path in part.paths]
-    if len(set(paths)) < len(paths):
-        path, times = Counter(paths).most_common(1)[0]
-        raise ConfigError(
-            f"the runs of a cross-validation must hold out different images, but {times} of them held out {path}. "
-            "Hint: train all of them with the same seed and data.val_fraction, as a sweep over data.val_fold does."
-        )
-    arrays = ("index", "target", "loss", "target_probability", "top", "top_probability")
-    return replace(
-        first,
-        folders=[folder for part in parts for folder in part.folders],
-        evaluations=[evaluation for part in parts for evaluation in part.evaluations],
-        part=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
-        paths=paths,
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays},
-    )
 
 
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:

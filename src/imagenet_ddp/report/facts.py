@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.report.page.evaluation import Predictions
+from imagenet_ddp.report.evaluation import Predictions
 from imagenet_ddp.report.run import Run, as_number
 from imagenet_ddp.system.text import count_noun, duration, percent
 
@@ -88,7 +88,7 @@ def facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
         "Parameters": numbers.get("num_parameters"),
         "Seed": str(options.get("seed", "")),
         "Speed": f"{run.images_per_s:,.0f} images/s" if run.images_per_s else "",
-        "Checkpoint": found.model(0) if found is not None and len(found.folders) == 1 else "",
+        "Checkpoint": found.model if found is not None else "",
         "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "Commit": summary.get("git_commit"),
     }

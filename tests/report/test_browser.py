@@ -11,10 +11,10 @@ from helpers.chromium import dom_of, needs_chromium
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.page import assemble as build_module
-from imagenet_ddp.report.page.assemble import Pictures, build
-from imagenet_ddp.report.page.evaluation import read
-from imagenet_ddp.report.page.example_images import Group, data_uri
+from imagenet_ddp.report import page as page_module
+from imagenet_ddp.report.evaluation import read
+from imagenet_ddp.report.example_images import data_uri
+from imagenet_ddp.report.page import Pictures, build
 from imagenet_ddp.report.run import read_run
 
 pytestmark = needs_chromium
@@ -81,10 +81,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     probabilities = random_probabilities(target, 12)
     found = read(write_evaluation(folder / "e", probabilities, target, classes))
     thumbnail = data_uri(np.zeros((64, 96, 3), np.uint8), 1.5)
-    groups = [Group("20 px to 300 px", 150, 0.5), Group("301 px to 5000 px", 150, 0.9)]
-    pictures = Pictures(dict.fromkeys(range(300), thumbnail), {}, 300, groups, groups)
+    pictures = Pictures(dict.fromkeys(range(300), thumbnail))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build_module, "read_pictures", lambda *_: pictures)
+        patch.setattr(page_module, "read_pictures", lambda *_: pictures)
         run = read_run(make_run(folder / "run", command="python -m " + "long/" * 100, num_train_images=500))
         page = build(str(folder), run, found).files["report.html"].decode()
     text = json.dumps(page).replace("</", "<\\/")

@@ -1,0 +1,225 @@
+"""Analyse predictions: the accuracy of each class, confusions between classes and groups of confused classes, labels
+that are likely wrong, and the calibration of the probabilities. matplotlib is imported only to draw."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from imagenet_ddp.report.evaluation import Predictions
+from imagenet_ddp.runs import plot_style
+from imagenet_ddp.system.csv_file import csv_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_CLASSES = 50  # in a matrix; if there are more, they are grouped
+MOST_GROUPS = 20
+MOST_GROUPED = 3000  # the matrix of more classes would not fit into memory
+LABELS_FILE = "likely_wrong_labels.csv"
+LABELS_HEADER = ("path", "label", "suggested", "score", "confident")
+NUM_BINS = 15
+MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostly chance
+
+# ---- classes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A confusion matrix. names: short names of the rows (true classes) and columns (predicted classes). titles: their
+    long names. counts: int (len(names), len(names)), numbers of images."""
+
+    names: list[str]
+    titles: list[str]
+    counts: np.ndarray
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Return each count as a share of the images of its row; 0 if the row has no images."""
+        return self.counts / self.counts.sum(axis=1, keepdims=True).clip(min=1)
+
+
+def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the confused pairs, most frequent first, int64 (number of pairs, 3): true class, predicted class,
+    images."""
+    wrong = (target != prediction) & (prediction >= 0)  # -1 is no class
+    codes, counts = np.unique(target[wrong] * num_classes + prediction[wrong], return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return np.stack([codes[order] // num_classes, codes[order] % num_classes, counts[order]], axis=1)
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    name: str
+    label: str
+    num_images: int
+    accuracy: float | None  # None: no image of this class
+    confused_with: str  # label of the class most often predicted instead; "" if all predictions are right
+    num_confused: int
+
+
+def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], labels: list[str]) -> list[ClassRow]:
+    """Return one row for each class."""
+    totals = np.bincount(target, minlength=len(names))
+    right = np.bincount(target[target == prediction], minlength=len(names))
+    most: dict[int, tuple[int, int]] = {}
+    for true, taken_for, count in pairs(target, prediction, len(names)).tolist():
+        most.setdefault(true, (taken_for, count))
+    rows = []
+    for number, (name, label) in enumerate(zip(names, labels, strict=True)):
+        other, count = most.get(number, (None, 0))
+        accuracy = right[number] / totals[number] if totals[number] else None
+        rows.append(ClassRow(name, label, int(totals[number]), accuracy, "" if other is None else labels[other], count))
+    return rows
+
+
+def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
+    """Return the confusion matrix of the classes, or of groups if there are more than MOST_CLASSES. Returns None if
+    there are more than MOST_GROUPED classes."""
+    size = len(labels)
+    if size > MOST_GROUPED:
+        return None
+    there = prediction >= 0
+    target, prediction = target[there], prediction[there]
+    counts = np.bincount(target * size + prediction, minlength=size * size).reshape(size, size)
+    if size <= MOST_CLASSES:
+        return Matrix(labels, labels, counts)
+    groups = group_classes(counts)
+    of_class = np.empty(size, dtype=np.int64)
+    for number, members in enumerate(groups):
+        of_class[members] = number
+    num = len(groups)
+    grouped = np.bincount(of_class[target] * num + of_class[prediction], minlength=num * num).reshape(num, num)
+    totals = counts.sum(axis=1)
+    names, titles = [], []
+    for members in groups:
+        largest = [labels[member] for member in members[np.argsort(-totals[members], kind="stable")]]
+        more = f" + {len(largest) - 2}" if len(largest) > 2 else ""
+        names.append(", ".join(name.split(",")[0] for name in largest[:2]) + more)
+        titles.append(", ".join(name.split(",")[0] for name in largest))
+    return Matrix(names, titles, grouped)
+
+
+def group_classes(counts: np.ndarray, at_most: int = MOST_GROUPS) -> list[np.ndarray]:
+    """Return the members of each group. Classes that are confused with each other are in the same group, and similar
+    groups are adjacent.
+
+    Repeatedly divides the largest group in two along the second eigenvector of its normalised confusion matrix (Shi and
+    Malik 2000), at the cut with the fewest confusions relative to the sizes of both parts.
+    """
+    affinity = (counts + counts.T).astype(np.float64)
+    np.fill_diagonal(affinity, 0)
+    affinity += 1e-3  # keeps classes that are never confused connected
+    groups = [np.arange(len(counts))]
+    while len(groups) < at_most:
+        largest = max(range(len(groups)), key=lambda number: len(groups[number]))
+        if len(groups[largest]) < 4:
+            break
+        groups[largest : largest + 1] = _divide(groups[largest], affinity)
+    return groups
+
+
+def _divide(members: np.ndarray, affinity: np.ndarray) -> list[np.ndarray]:
+    own = affinity[np.ix_(members, members)]
+    scale = 1 / np.sqrt(own.sum(axis=1))
+    _, vectors = np.linalg.eigh(own * scale[:, None] * scale)
+    order = np.argsort(vectors[:, -2] * scale, kind="stable")
+    sums = own[np.ix_(order, order)].cumsum(axis=0).cumsum(axis=1)
+    places = np.arange(len(members) // 4, 3 * len(members) // 4 + 1).clip(1, len(members) - 1)
+    cut = sums[places - 1, -1] - sums[places - 1, places - 1]
+    place = places[np.argmin(cut / (places * (len(members) - places)))]
+    return [members[order[:place]], members[order[place:]]]
+
+
+# ---- likely wrong labels, by confident learning (Northcutt et al. 2021, JAIR 70, 1373) -----------------------------
+
+
+@dataclass(frozen=True)
+class LikelyWrong:
+    """Labels that are likely wrong. The suggested label of an image is its prediction. rows: positions in the
+    predictions, most likely wrong label first. score: float64, (1 + p(label) - p(suggested)) / 2 for each row, which is
+    cleanlab's normalised margin; 0 means certainly wrong. is_confident: bool, whether the suggested label is at least
+    as probable as on average for the images that have it as their label."""
+
+    rows: np.ndarray
+    score: np.ndarray
+    is_confident: np.ndarray
+
+    def as_csv(self, found: Predictions) -> bytes:
+        names = found.classes
+        return csv_bytes(LABELS_HEADER, [
+            (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}",
+             "yes" if sure else "no")
+            for row, score, sure in zip(self.rows.tolist(), self.score.tolist(), self.is_confident, strict=True)
+        ])  # fmt: skip
+
+
+def thresholds(found: Predictions) -> np.ndarray:
+    """Return the mean probability of each class over the images with that label. It is infinite for a class without
+    images, so that the class is never suggested."""
+    size = len(found.classes)
+    there = found.prediction >= 0
+    sums = np.bincount(found.target[there], found.target_probability[there], size)
+    counts = np.bincount(found.target[there], minlength=size)
+    return np.divide(sums, counts, out=np.full(size, np.inf), where=counts > 0)
+
+
+def likely_wrong(found: Predictions) -> LikelyWrong:
+    """Return the images whose prediction is a class other than their label."""
+    rows = np.flatnonzero(~found.is_right & (found.prediction >= 0))
+    score = (1 + found.target_probability[rows] - found.confidence[rows]) / 2
+    rows, score = rows[order := np.argsort(score, kind="stable")], score[order]
+    return LikelyWrong(rows, score, found.confidence[rows] >= thresholds(found)[found.prediction[rows]])
+
+
+# ---- calibration ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bin:
+    low: float
+    high: float
+    num_images: int
+    confidence: float  # mean
+    accuracy: float
+
+
+def calibration_bins(confidence: np.ndarray, is_right: np.ndarray) -> list[Bin]:
+    """Return those of the bins of equal width that contain images. Images with a probability of NaN are left out."""
+    there = np.isfinite(confidence)
+    confidence, is_right = confidence[there], is_right[there]
+    number = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
+    found = []
+    for each in np.unique(number).tolist():
+        inside = number == each
+        found.append(Bin(each / NUM_BINS, (each + 1) / NUM_BINS, int(inside.sum()), float(confidence[inside].mean()),
+                         float(is_right[inside].mean())))  # fmt: skip
+    return found
+
+
+def calibration_error(found: list[Bin]) -> float:
+    """Return the expected calibration error (ECE): the mean of |confidence - accuracy| over the bins, weighted by their
+    images."""
+    total = sum(each.num_images for each in found)
+    return sum(each.num_images * abs(each.confidence - each.accuracy) for each in found) / max(total, 1)
+
+
+def calibration_figure(found: list[Bin]) -> "Figure":
+    """Draw the reliability diagram, without the bins that have too few images."""
+    from matplotlib.ticker import PercentFormatter
+
+    found = [each for each in found if each.num_images >= MIN_IMAGES]
+    subtitle = f"Accuracy of predictions by their probability, in bins of at least {MIN_IMAGES} images"
+    figure = plot_style.new_figure(6, 4.5, "Calibration", subtitle)
+    axes = figure.subplots()
+    axes.bar([each.low for each in found], [each.accuracy for each in found], [each.high - each.low for each in found],
+             align="edge", color=plot_style.PALETTE[0], alpha=0.2)  # fmt: skip
+    axes.plot([0, 1], [0, 1], "--", color="#9AA3AF", label="perfectly calibrated")
+    axes.plot([each.confidence for each in found], [each.accuracy for each in found], marker="o", markersize=3,
+              color=plot_style.PALETTE[0], label="this run")  # fmt: skip
+    axes.set(xlabel="probability of the prediction", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure

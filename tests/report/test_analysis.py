@@ -1,0 +1,162 @@
+"""Counts of confusions, groups of confused classes, likely wrong labels, and the bins of the reliability diagram.
+
+The results of cleanlab are in a file, because it requires SciPy, which torchmetrics then imports in every process. To
+write that file again: PYTHONPATH=tests uv run --group dev --with cleanlab python tests/report/test_analysis.py
+"""
+
+import csv
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.fake_predictions import random_probabilities, write_evaluation
+
+from imagenet_ddp.report.analysis import (
+    calibration_bins,
+    calibration_error,
+    calibration_figure,
+    class_rows,
+    group_classes,
+    likely_wrong,
+    matrix,
+    pairs,
+    thresholds,
+)
+from imagenet_ddp.report.evaluation import Predictions, read
+
+CLASSES = ["a", "b", "c", "d", "e"]
+SWAPPED = np.arange(0, 600, 30)
+THEIRS = Path(__file__).with_name("cleanlab_2_9.json")
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Predictions, np.ndarray]:
+    return make_noisy(tmp_path_factory.mktemp("e"))
+
+
+def make_noisy(folder: Path) -> tuple[Predictions, np.ndarray]:
+    """600 images of 5 classes, 20 of them with another's label; and the whole probabilities."""
+    true = np.arange(600) % 5
+    probabilities = random_probabilities(true, 5)
+    given = true.copy()
+    given[SWAPPED] = (true[SWAPPED] + 1 + np.arange(20) % 4) % 5
+    found = read(write_evaluation(folder, probabilities, given, CLASSES))
+    return found, probabilities.astype(np.float32).astype(np.float64)
+
+
+def test_the_ranking_is_that_of_cleanlab(noisy: tuple[Predictions, np.ndarray]):
+    found, probabilities = noisy
+    theirs = {name: np.array(values) for name, values in json.loads(THEIRS.read_text()).items()}
+    np.testing.assert_allclose(thresholds(found), theirs["thresholds"], rtol=1e-5)
+    ours = likely_wrong(found)
+    assert ours.rows.tolist() == theirs["rows"].tolist()
+    confident = probabilities.max(axis=1) >= theirs["thresholds"][probabilities.argmax(axis=1)]
+    assert ours.is_confident.tolist() == confident[theirs["rows"]].tolist()
+    assert 20 < sum(ours.is_confident) < len(theirs["rows"])
+    np.testing.assert_allclose(ours.score, theirs["scores"], rtol=1e-4)
+
+
+def test_the_file(noisy: tuple[Predictions, np.ndarray]):
+    found, _ = noisy
+    ours = likely_wrong(found)
+    rows = list(csv.DictReader(io.StringIO(ours.as_csv(found).decode())))
+    assert len(rows) == len(ours.rows)
+    first = ours.rows[0]
+    assert rows[0]["path"] == found.paths[first]
+    assert (rows[0]["label"], rows[0]["suggested"]) == (CLASSES[found.target[first]], CLASSES[found.prediction[first]])
+    assert [float(row["score"]) for row in rows] == sorted(float(row["score"]) for row in rows)
+
+
+def test_a_class_without_images_is_never_suggested(tmp_path: Path):
+    probabilities = np.array([[0.1, 0.1, 0.8], [0.9, 0.05, 0.05], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
+    found = read(write_evaluation(tmp_path / "e", probabilities, np.array([0, 0, 1, 1]), ["a", "b", "c"]))
+    assert thresholds(found)[2] == np.inf
+    ours = likely_wrong(found)
+    assert sorted(ours.rows[ours.is_confident].tolist()) == [3], "0.6 of a is above a's mean of 0.5"
+
+
+LABELS = ["cat", "dog", "owl", "eel"]
+TARGET = np.array([0, 0, 0, 1, 1, 2, 2])
+PREDICTION = np.array([0, 1, 1, 1, 0, 0, 2])
+
+
+def test_pairs_and_rows():
+    assert pairs(TARGET, PREDICTION, 4).tolist() == [[0, 1, 2], [1, 0, 1], [2, 0, 1]]
+    rows = class_rows(TARGET, PREDICTION, ["n1", "n2", "n3", "n4"], LABELS)
+    assert [(row.name, row.num_images, row.confused_with, row.num_confused) for row in rows] == [
+        ("n1", 3, "dog", 2), ("n2", 2, "cat", 1), ("n3", 2, "cat", 1), ("n4", 0, "", 0),
+    ]  # fmt: skip
+    assert [row.accuracy for row in rows] == [1 / 3, 0.5, 0.5, None]
+
+
+def test_the_matrix_of_few_classes():
+    found = matrix(TARGET, PREDICTION, LABELS)
+    assert found is not None and found.names == LABELS
+    assert found.counts.tolist() == [[1, 2, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+    assert found.shares[0].tolist() == [1 / 3, 2 / 3, 0, 0]
+    assert found.shares[3].sum() == 0
+
+
+def planted(num_groups: int, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(group of each class, target, prediction): a third of each class's images are taken for others of its group."""
+    generator = np.random.default_rng(seed)
+    of_class = generator.permutation(np.repeat(np.arange(num_groups), size))
+    target = np.repeat(np.arange(len(of_class)), 60)
+    prediction = target.copy()
+    for row in np.flatnonzero(generator.random(len(target)) < 0.33):
+        prediction[row] = generator.choice(np.flatnonzero(of_class == of_class[target[row]]))
+    return of_class, target, prediction
+
+
+def test_confused_classes_are_in_one_group():
+    of_class, target, prediction = planted(8, 8)
+    counts = np.zeros((64, 64), dtype=int)
+    np.add.at(counts, (target, prediction), 1)
+    groups = group_classes(counts, 8)
+    assert sorted(member for group in groups for member in group.tolist()) == list(range(64))
+    assert all(len(set(of_class[group].tolist())) == 1 for group in groups)
+
+
+def test_many_classes_are_grouped():
+    _, target, prediction = planted(20, 10)
+    labels = [f"class {number}, other name" for number in range(200)]
+    found = matrix(target, prediction, labels)
+    assert found is not None and len(found.names) == 20
+    assert found.counts.sum() == len(target)
+    assert np.trace(found.counts) / len(target) > 0.95 > (target == prediction).mean()
+    assert all(" + " in name and "other" not in name for name in found.names)
+    assert sum(title.count(",") + 1 for title in found.titles) == 200
+
+
+def test_bins_and_error():
+    confidence = np.array([0.05, 0.95, 1.0, 0.94])
+    is_right = np.array([False, True, True, False])
+    found = calibration_bins(confidence, is_right)
+    assert [(each.low, each.high, each.num_images) for each in found] == [(0, 1 / 15, 1), (14 / 15, 1, 3)]
+    assert found[1].accuracy == pytest.approx(2 / 3)
+    assert calibration_error(found) == pytest.approx((0.05 + abs(2.89 - 2)) / 4)
+
+
+def test_the_diagram_leaves_out_bins_of_few_images():
+    confidence = np.repeat([0.3, 0.5, 1.0], [4, 5, 5])
+    (axes,) = calibration_figure(calibration_bins(confidence, confidence == 0.5)).axes
+    points = np.asarray(axes.lines[1].get_xydata())
+    assert points.tolist() == [[0.5, 1.0], [1.0, 0.0]]
+
+
+if __name__ == "__main__":
+    from cleanlab.count import get_confident_thresholds  # pyright: ignore[reportMissingImports]
+    from cleanlab.filter import find_label_issues  # pyright: ignore[reportMissingImports]
+    from cleanlab.rank import get_label_quality_scores  # pyright: ignore[reportMissingImports]
+
+    with tempfile.TemporaryDirectory() as folder:
+        found, p = make_noisy(Path(folder) / "e")
+        target = found.target
+    rows = find_label_issues(target, p, filter_by="predicted_neq_given", return_indices_ranked_by="normalized_margin")
+    scores = get_label_quality_scores(target, p, method="normalized_margin")[rows]
+    limits = get_confident_thresholds(target, p)
+    content = {"thresholds": limits.tolist(), "rows": rows.tolist(), "scores": scores.tolist()}
+    THEIRS.write_text(json.dumps(content) + "\n")
