@@ -12,13 +12,12 @@ from imagenet_ddp.export.formats.check import export_path, validate
 
 OPTIONS: dict[str, Any] = {
     "checkpoint": "r/checkpoints/best.ckpt", "format": "onnx", "out": None, "preprocessing": None, "batch_size": None,
-    "int8": False, "card": True, "overwrite": False,
+    "card": True, "overwrite": False,
 }  # fmt: skip
 
 
 def test_the_file_is_in_the_run_folder():
     assert export_path(OPTIONS) == Path("r/export/model.onnx")
-    assert export_path(OPTIONS | {"int8": True}) == Path("r/export/model_int8.onnx")
     assert export_path(OPTIONS | {"checkpoint": "a/b.ckpt", "format": "torch_export"}) == Path("a/export/model.pt2")
 
 
@@ -27,7 +26,6 @@ def test_the_file_is_in_the_run_folder():
     [
         ({"format": "safetensors", "batch_size": 8}, "batch_size needs a format with a graph"),
         ({"format": "safetensors", "preprocessing": "inside"}, "preprocessing needs a format with a graph"),
-        ({"format": "torch_export", "int8": True}, "int8=true needs format=onnx, got format=torch_export"),
         ({"out": "model.pt2"}, "out must end in .onnx, got model.pt2. Hint: set out=model.onnx."),
         ({"out": "gone/model.onnx"}, "the folder gone .* does not exist"),
         ({"out": "there.onnx"}, "there.onnx .* exists. Hint: set overwrite=true"),

@@ -13,6 +13,7 @@ REMOVED = {
     "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
+    "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
     "prepare.memory_mib": "leave it out: an image of more than 178,956,970 pixels is refused in any case",
     "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",

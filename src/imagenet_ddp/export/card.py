@@ -11,8 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
-from imagenet_ddp.export.formats.base import KEY, Format
-from imagenet_ddp.export.formats.registry import FORMATS
+from imagenet_ddp.export.formats.registry import FORMATS, KEY, Format
 from imagenet_ddp.system.mapping_file import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
@@ -73,10 +72,7 @@ def is_card(path: Path) -> bool:
 
 def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of this checkpoint: from the evaluation in the run folder if there is one, else from its
-    training. For an int8 file, return only the metrics that were measured with the file itself."""
-    if config["int8"]:
-        found = metadata["comparison"]["int8"]
-        return {"val/top1": found["top1"][1], "num_val_images": found["num_images"]} if found["top1"] else {}
+    training."""
     if config["checkpoint"] is None:
         return {}
     checkpoint = Path(config["checkpoint"]).resolve()

@@ -1,6 +1,6 @@
 """Compare predictors on the same images: the checkpoint's validation images, files, or random ones."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -45,33 +45,35 @@ class Samples:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results with one value per predictor. Differences and agreement are relative to the first predictor."""
+    """How the predictions of a file differ from those of its checkpoint."""
 
     images: str  # kind of images, such as "validation images"
     num_images: int
-    max_difference: list[float]
-    num_same_top1: list[int]
-    top1: list[float] | None  # fractions; None: the classes are unknown
+    max_difference: float  # of a probability
+    num_same_top1: int
+    top1: tuple[float, float] | None  # fractions, of the checkpoint and of the file; None: the classes are unknown
 
     def sentence(self, name: str) -> str:
         top1 = "" if self.top1 is None else f"; top-1 {percent(self.top1[1])} and {percent(self.top1[0])}"
         return (
             f"{name} and the checkpoint on {self.num_images} {self.images}: probabilities differ by at most "
-            f"{self.max_difference[1]:.1e}, same top-1 class for {self.num_same_top1[1]}{top1}."
+            f"{self.max_difference:.1e}, same top-1 class for {self.num_same_top1}{top1}."
         )
 
 
-def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
-    """Compare the probabilities of several predictors. Raises ConfigError if no image can be read."""
-    differences, same, correct = (np.zeros(len(predictors)) for _ in range(3))
-    num_images = 0
+def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Comparison:
+    """Compare the probabilities of a file with those of its checkpoint. Raises ConfigError if no image can be read."""
+    difference, num_same, num_images, correct = 0.0, 0, 0, np.zeros(2)
     for pictures in samples.chunks():
         found = torch.stack(
-            [each.probabilities([each.read.prepare(image) for image in pictures.values()]) for each in predictors]
+            [
+                each.probabilities([each.read.prepare(image) for image in pictures.values()])
+                for each in (checkpoint, file)
+            ]
         )
+        difference = max(difference, (found[1] - found[0]).abs().nan_to_num(torch.inf).max().item())
         tops = found.argmax(dim=2).numpy()
-        differences = np.fmax(differences, (found - found[0]).abs().amax(dim=(1, 2)).nan_to_num(torch.inf).numpy())
-        same += (tops == tops[0]).sum(axis=1)
+        num_same += int((tops[1] == tops[0]).sum())
         correct += 0 if samples.targets is None else (tops == samples.targets[[*pictures]]).sum(axis=1)
         num_images += len(pictures)
     if not num_images:
@@ -79,15 +81,15 @@ def compare(predictors: Sequence[Predictor], samples: Samples) -> Comparison:
             f"at least one of the {samples.what} must be readable, but none is. Hint: set images=FOLDER to a folder of "
             "readable images."
         )
-    top1 = None if samples.targets is None else (correct / num_images).tolist()
-    return Comparison(samples.what, num_images, differences.tolist(), same.astype(int).tolist(), top1)
+    top1 = None if samples.targets is None else (correct[0] / num_images, correct[1] / num_images)
+    return Comparison(samples.what, num_images, difference, num_same, top1)
 
 
 def find_samples(
     config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str], is_data_typed: bool
 ) -> tuple[Samples, str]:
     """Return (the images to compare on, why they are random). The reason is "" if they are not random. is_data_typed:
-    options of the data were typed, so data that cannot be opened raise ConfigError, as they do for int8."""
+    options of the data were typed, so data that cannot be opened raise ConfigError."""
     if config["images"] is not None:
         return _files(config), ""
     if trained.contents or is_data_typed:
@@ -95,30 +97,20 @@ def find_samples(
     else:  # data.* has the default, which is not what these weights were trained on
         mistakes = ["data must be set, because these weights do not name their data. Hint: set data= and data.root=."]
     if not mistakes:
-        return of_source(config, trained, environ, "validation"), ""
-    if is_data_typed or config["int8"]:
+        return _of_source(config, trained, environ), ""
+    if is_data_typed:
         raise ConfigError(mistakes)
     return _random(), mistakes[0]
 
 
-def of_source(config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str], split: str) -> Samples:
-    """Return config["num_images"] evenly spaced images of a data set. split: training or validation."""
-    source = open_source(config["data"], config["seed"], environ, verb="train" if split == "training" else "evaluate")
-    images = source.train if split == "training" else source.val
+def _of_source(config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str]) -> Samples:
+    """Return config["num_images"] evenly spaced validation images."""
+    source = open_source(config["data"], config["seed"], environ, verb="evaluate")
+    images = source.val
     assert images is not None
     chosen = _evenly(len(images), config["num_images"])
     targets = trained.positions(source)[images.targets[chosen]]
-    return Samples(f"{split} images", len(chosen), lambda position: images.read(int(chosen[position])), targets)
-
-
-def for_calibration(config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str]) -> Samples:
-    """Return training images for the calibration, or validation images if there are no training images. Raises
-    ConfigError if there are neither."""
-    if not data_validate.validate(config, environ):
-        return of_source(config, trained, environ, "training")
-    if mistakes := data_validate.validate(config, environ, verb="evaluate"):
-        raise ConfigError(mistakes)
-    return of_source(config, trained, environ, "validation")
+    return Samples("validation images", len(chosen), lambda position: images.read(int(chosen[position])), targets)
 
 
 def _files(config: Mapping[str, Any]) -> Samples:

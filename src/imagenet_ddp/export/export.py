@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import CommonConfig
@@ -18,10 +17,9 @@ from imagenet_ddp.engine.stored_config import checkpoint_path
 from imagenet_ddp.engine.trained_model import TrainedModel, load
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.export import card, compare
-from imagenet_ddp.export.formats.base import Format
 from imagenet_ddp.export.formats.check import CARD, export_path
 from imagenet_ddp.export.formats.graph import Classifier
-from imagenet_ddp.export.formats.registry import FORMATS
+from imagenet_ddp.export.formats.registry import FORMATS, Format
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
 
@@ -46,24 +44,15 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
     with disk_errors_as_run_error(path), atomic_path(path, draft):
         built = kind.build(graph, config["batch_size"])
         kind.save(built, draft, json.dumps(metadata))
-        same = _open(draft, kind, config, trained)
-        comparison = compare.compare([reference, same], samples)
+        comparison = compare.compare(reference, _open(draft, kind, config, trained), samples)
         yield comparison.sentence(kind.name)
-        if comparison.max_difference[1] > config["max_difference"]:
+        if comparison.max_difference > config["max_difference"]:
             raise RunError(
                 f"the probabilities of {path.name} must be within {config['max_difference']:g} of the checkpoint's, "
-                f"but differ by {comparison.max_difference[1]:.1e}. "
+                f"but differ by {comparison.max_difference:.1e}. "
                 "Hint: set max_difference=0.01, or choose another format."
             )
         metadata["comparison"] = {"float32": asdict(comparison)}
-        if config["int8"]:
-            calibration = compare.for_calibration(config, trained, environ)
-            yield f"Calibrating on {calibration.num_images} {calibration.what}."
-            built = kind.quantise(draft, _batches(calibration, same, config["batch_size"] or 1))
-            kind.save(built, draft, json.dumps(metadata))
-            comparison = compare.compare([reference, _open(draft, kind, config, trained)], samples)
-            yield comparison.sentence("int8")
-            metadata["comparison"]["int8"] = asdict(comparison)
         kind.save(built, draft, json.dumps(metadata))
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
     if config["card"]:
@@ -92,12 +81,6 @@ def _open(draft: Path, kind: Format, config: CommonConfig, trained: TrainedModel
         return open_exported(draft, config["data"]["decoder"])
     written = replace(trained, weights=kind.read_weights(draft))
     return make_predictor(config, written, load_net(config, written), torch.device("cpu"))
-
-
-def _batches(samples: compare.Samples, predictor: Predictor, batch_size: int) -> Iterator[Tensor]:
-    for images in samples.chunks():
-        for image in images.values():
-            yield predictor.read.prepare(image).unsqueeze(0).repeat(batch_size, 1, 1, 1)
 
 
 def _metadata(config: Mapping[str, Any], trained: TrainedModel, transform: EvalTransform) -> dict[str, Any]:

@@ -186,15 +186,12 @@ class ExportConfig(CommonConfig):
         Example("FOLDER"),
         "Images for the comparison, typed as for predict; null: the checkpoint's validation images.",
     ] = None
-    num_images: Annotated[int, integer(1), "Number of images for the comparison, and for calibration with int8."] = 256
+    num_images: Annotated[int, integer(1), "Number of images for the comparison."] = 256
     max_difference: Annotated[
         float,
         number(above=0),
         "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept.",
     ] = 1e-3
-    int8: Annotated[bool, Example("true"), "onnx: 8-bit weights and activations, calibrated on training images."] = (
-        False
-    )
     card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
     license: Annotated[
         str | None, _LICENSE, Example("apache-2.0"), "Licence to state in the metadata and the model card."

@@ -24,7 +24,7 @@ def export_path(config: Mapping[str, Any]) -> Path:
         return Path(config["out"])
     folder = Path(config["checkpoint"] or "model").parent
     run_dir = folder.parent if folder.name == CheckpointStore.FOLDER else folder
-    return run_dir / "export" / f"model{'_int8' if config['int8'] else ''}{FORMATS[config['format']].suffix}"
+    return run_dir / "export" / f"model{FORMATS[config['format']].suffix}"
 
 
 def validate(config: Mapping[str, Any], verb: str) -> list[str]:
@@ -69,9 +69,6 @@ def _export(config: Mapping[str, Any]) -> list[str]:
         return found
     kind = FORMATS[config["format"]]
     found = _packages(f"format={kind.name}", kind.requirement, kind.packages) + kind.check(config)
-    if config["int8"] is True and not kind.has_int8:
-        able = " or format=".join(each.name for each in FORMATS.values() if each.has_int8)
-        found.append(f"int8=true needs format={able}, got format={kind.name}. Hint: set format={able}, or int8=false.")
     path, suffix, typed = export_path(config), kind.suffix, config["out"]
     if typed is None and (reason := not_writable_reason(path.parent.absolute())):
         return [*found, f"the export folder must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]

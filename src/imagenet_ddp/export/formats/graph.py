@@ -33,7 +33,7 @@ class Classifier(nn.Module):
         if self.preprocessing != "outside":
             images = images.float() * self.get_buffer("scale") + self.get_buffer("shift")
         views = oriented(images, self.transform.views)
-        if len(views) > 1:  # in one batch, so that the graph holds each layer once, and int8 each weight once
+        if len(views) > 1:  # in one batch, so that the graph holds each layer once
             logits = self.net(torch.cat(views)).unflatten(0, (len(views), -1)).mean(0)
         else:
             logits = self.net(images)

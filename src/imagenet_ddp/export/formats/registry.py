@@ -1,12 +1,198 @@
-"""List the export formats. A further format is its file in this folder and a row here; if it needs packages, also an
-extra in pyproject.toml."""
+"""Define the export formats. A further format is a class here; if it needs packages, also an extra in pyproject.toml.
 
+A command line is checked with these classes before torch is imported. Their methods therefore import torch, and the
+packages that the format needs, themselves.
+"""
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
-from imagenet_ddp.export.formats.base import Format
-from imagenet_ddp.export.formats.onnx import Onnx
-from imagenet_ddp.export.formats.safetensors import Safetensors
-from imagenet_ddp.export.formats.torch_export import TorchExport
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.system.text import first_line
+
+if TYPE_CHECKING:
+    import onnx
+    from torch import Tensor
+    from torch.export import ExportedProgram
+
+    from imagenet_ddp.export.formats.graph import Classifier
+
+MAX_ONNX_BYTES = 2**31 - 2**20  # the limit of a protobuf message, less room for the graph
+KEY = "imagenet_ddp"  # of the metadata of this project in a file
+Function = Callable[["Tensor"], "Tensor"]  # (B, 3, H, W) -> (B, num_classes)
+
+
+class Format(ABC):
+    """One value of format=. `built` is whatever `build` returns."""
+
+    name: str
+    suffix: str
+    packages: tuple[str, ...] = ()  # that write and read a file
+    reader_packages: tuple[str, ...] = ()  # those that predict needs
+    requirement: str = ""  # what to install for them
+    has_graph = True  # False: the file has the weights alone
+    library_name = "pytorch"  # in the header of the model card
+    card_imports: tuple[str, ...]  # of the card's program
+    card_code: str  # lines of that program, a Jinja template: batch -> metadata, and output (num_classes,)
+
+    def check(self, config: Mapping[str, Any]) -> list[str]:
+        """Return the mistakes in options of export that only this format has."""
+        return []
+
+    @abstractmethod
+    def build(self, graph: "Classifier", batch_size: int | None) -> Any:
+        """Convert the graph. batch_size: None for any size. Raises ConfigError or RunError if it cannot be
+        converted."""
+
+    @abstractmethod
+    def save(self, built: Any, path: Path, metadata: str) -> None: ...
+
+    def open(self, path: Path) -> "tuple[Function, str] | None":
+        """Return (the graph on the CPU, the metadata); None if export did not write the file. Raises any exception for
+        a file of another kind."""
+        raise NotImplementedError(f"{self.name} has no graph")
+
+    def read_weights(self, path: Path) -> "dict[str, Tensor]":
+        """Return the weights of a file without a graph."""
+        raise NotImplementedError(f"{self.name} has a graph")
+
+
+class Onnx(Format):
+    """A single file that includes the weights."""
+
+    name = "onnx"
+    suffix = ".onnx"
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    reader_packages = ("onnxruntime",)
+    requirement = "imagenet_ddp[onnx]"
+    library_name = "onnx"
+    card_imports = ("onnxruntime",)
+    card_code = """\
+session = onnxruntime.InferenceSession("{{ file }}")
+metadata = json.loads(session.get_modelmeta().custom_metadata_map["{{ key }}"])
+output = session.run(None, {"images": batch})[0][0]
+"""
+
+    def build(self, graph: "Classifier", batch_size: int | None) -> "onnx.ModelProto":
+        import torch
+
+        if sum(tensor.nbytes for tensor in graph.state_dict().values()) > MAX_ONNX_BYTES:
+            raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: set format=torch_export.")
+        output = "logits" if graph.preprocessing == "outside" else "probabilities"
+        exported = graph.export(batch_size)
+        try:
+            program: Any = torch.onnx.export(
+                exported, dynamo=True, verbose=False, input_names=["images"], output_names=[output]
+            )
+        except Exception as error:  # the type depends on the operators of the net
+            raise RunError(
+                f"torch.onnx must support every operator of this net, but does not ({first_line(error).rstrip('.')}). "
+                "Hint: set format=torch_export."
+            ) from error
+        model = program.model_proto
+        if not batch_size:
+            for value in (*model.graph.input, *model.graph.output):
+                value.type.tensor_type.shape.dim[0].dim_param = "batch"
+        return model
+
+    def save(self, built: "onnx.ModelProto", path: Path, metadata: str) -> None:
+        import onnx
+
+        onnx.helper.set_model_props(built, {KEY: metadata})
+        onnx.save_model(built, str(path))
+
+    def open(self, path: Path) -> tuple[Function, str] | None:
+        import onnxruntime
+        import torch
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        name = session.get_inputs()[0].name
+        text = session.get_modelmeta().custom_metadata_map.get(KEY)
+        return (lambda batch: torch.from_numpy(session.run(None, {name: batch.numpy()})[0]), text) if text else None
+
+
+class TorchExport(Format):
+    """A .pt2 file of torch.export."""
+
+    name = "torch_export"
+    suffix = ".pt2"
+    card_imports = ("torch",)
+    card_code = """\
+extra = {"{{ key }}": ""}
+program = torch.export.load("{{ file }}", extra_files=extra)
+metadata = json.loads(extra["{{ key }}"])
+output = program.module()(torch.tensor(batch))[0].detach().numpy()
+"""
+
+    def build(self, graph: "Classifier", batch_size: int | None) -> "ExportedProgram":
+        return graph.export(batch_size)
+
+    def save(self, built: "ExportedProgram", path: Path, metadata: str) -> None:
+        import torch
+
+        buffer = io.BytesIO()  # torch's own writer of files ends the process (SIGABRT) on a full disk
+        torch.export.save(built, buffer, extra_files={KEY: metadata})
+        path.write_bytes(buffer.getbuffer())
+
+    def open(self, path: Path) -> tuple[Function, str] | None:
+        import torch
+
+        with ZipFile(path) as archive:  # for any other file, torch.export.load logs a traceback before it raises
+            if not any(name.endswith(f"/extra/{KEY}") for name in archive.namelist()):
+                return None
+        extra = {KEY: ""}
+        program = torch.export.load(path, extra_files=extra)
+        return program.module(), extra[KEY]
+
+
+class Safetensors(Format):
+    """The weights alone, under the names of torchvision or timm."""
+
+    name = "safetensors"
+    suffix = ".safetensors"
+    packages = ("safetensors",)
+    requirement = "safetensors"
+    has_graph = False
+    card_imports = ("safetensors", "torch")
+    card_code = """\
+with safetensors.safe_open("{{ file }}", "pt") as file:
+    metadata = json.loads(file.metadata()["{{ key }}"])
+    weights = {name: file.get_tensor(name) for name in file.keys()}
+net = {{ net }}
+net.load_state_dict(weights)
+with torch.no_grad():
+    output = net.eval()(torch.tensor(batch)).mean(0).numpy()
+"""
+
+    def check(self, config: Mapping[str, Any]) -> list[str]:
+        return [
+            f"{key} needs a format with a graph, but format=safetensors stores weights only. Hint: leave {key} out."
+            for key in ("preprocessing", "batch_size")
+            if config[key] is not None
+        ]
+
+    def build(self, graph: "Classifier", batch_size: int | None) -> "dict[str, Tensor]":
+        # cloned, because shared and strided tensors cannot be stored
+        return {name: tensor.clone().contiguous() for name, tensor in graph.net.state_dict().items()}
+
+    def save(self, built: "dict[str, Tensor]", path: Path, metadata: str) -> None:
+        import safetensors.torch
+
+        # save_file would make the file readable only by its owner
+        path.write_bytes(safetensors.torch.save(built, {"format": "pt", KEY: metadata}))
+
+    def read_weights(self, path: Path) -> "dict[str, Tensor]":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+
 
 FORMATS: dict[str, Format] = {each.name: each for each in (Onnx(), TorchExport(), Safetensors())}
 
