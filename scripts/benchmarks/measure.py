@@ -1,6 +1,6 @@
 """What the scripts of this folder share: python scripts/benchmarks/NAME.py FOLDER [repeats=N] [steps=N] [OPTION ...]
 
-FOLDER gets benchmark.json and benchmark.png. repeats, steps: of each measurement. OPTION: as for train.
+FOLDER gets benchmark.json. repeats, steps: of each measurement. OPTION: as for train.
 """
 
 import contextlib
@@ -43,8 +43,9 @@ def main(name: str, run: Callable[[Job], results.Results], num_runs: Callable[[i
     Path(folder).mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as work,
-        contextlib.closing(Trainings(typed, Path(work), num_runs(repeats))) as trainings,
+        contextlib.closing(Trainings(typed, Path(work))) as trainings,
     ):
+        trainings.expect(num_runs(repeats))
         found = run(Job(config, typed, trainings, repeats, steps, allowed))
     command = shlex.join(["python", f"scripts/benchmarks/{name}.py", *sys.argv[1:]])
     results.finish(Path(folder), name, repeats, command, found)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.benchmark import loader, train
+from imagenet_ddp.benchmark import loader, steps
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from imagenet_ddp.benchmark import loader, train
     ],
 )
 def test_of_a_training(rates: dict[str, float], wait: float, workers: int, said: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(train, "num_cores", lambda: 16)
-    assert said in train._conclusion(rates, wait, workers, "cpu")
+    monkeypatch.setattr(steps, "num_cores", lambda: 16)
+    assert said in steps.bottleneck(rates, wait, workers, "cpu")
 
 
 def figures(own: int, gives: float, takes: float | None) -> dict[str, Any]:

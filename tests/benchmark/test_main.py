@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from conftest import SMALL, Run
-from PIL import Image
 
 FEW = ("benchmark.num_images=20", "benchmark.repeats=1", "benchmark.num_workers=[0,2]")
 
@@ -24,8 +23,6 @@ def measured(run: Run, tmp_path: Path, mode: str, *options: str) -> dict[str, An
     for row in found["rows"]:
         assert row["median"] == pytest.approx(median(row["all"]), rel=0.01)
         assert row["title"][:20] in done.stdout
-    with Image.open(tmp_path / "found/benchmark.png") as picture:
-        assert min(picture.size) > 300
     assert not list((tmp_path / "found").glob(".work*"))
     return found
 

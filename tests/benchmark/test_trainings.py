@@ -17,5 +17,5 @@ def test_a_failed_run(printed: str, hint: str, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "measured.py").write_text(f"{printed}raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(RunError) as caught:
-        Trainings([], tmp_path, 1)._run(["-m", "measured"], tmp_path / "0")
+        Trainings([], tmp_path)._run(["-m", "measured"], tmp_path / "0")
     assert str(caught.value) == f"a measured run ended with exit code 3. Hint: {hint.format(tmp_path.parent)}"

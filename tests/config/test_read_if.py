@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.benchmark import options as benchmark_options
+from imagenet_ddp.benchmark import __main__ as benchmark
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.config.read_if import CONDITIONS, OF_TRAINING, unread
@@ -32,7 +32,7 @@ FALSE = {
 }  # fmt: skip
 DDP_ONLY = [path for path in CONDITIONS if path.startswith("strategy.") and path != "strategy.first_device_batch"]
 FALSE |= {path: ["strategy=dp"] for path in DDP_ONLY}
-READ = {"prepare": prepare_options.read, "benchmark": benchmark_options.read, "tune": tune_options.read}
+READ = {"prepare": prepare_options.read, "benchmark": benchmark.read, "tune": tune_options.read}
 
 
 def command_of(path: str) -> str:

@@ -1,9 +1,13 @@
 """Run benchmark=loader: measure the images per second from files and packs, and whether the model waits for them."""
 
+import contextlib
+import io
 import math
+import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,48 +15,55 @@ import numpy as np
 import torch
 
 from imagenet_ddp.benchmark import pytorch_examples
-from imagenet_ddp.benchmark.options import Plan
 from imagenet_ddp.benchmark.results import Results, ratio, row
-from imagenet_ddp.benchmark.timing import one_core, time_interleaved
-from imagenet_ddp.benchmark.trainings import Trainings
-from imagenet_ddp.benchmark.variants import FILES, Variant, make_variants
+from imagenet_ddp.benchmark.trainings import Plan, Trainings
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.augment import make_train_transform
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.loader import EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.packed import PackedImages
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import make_training
+from imagenet_ddp.prepare import options as prepare_options
+from imagenet_ddp.prepare import pack
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun, percent
 
-BASELINE = "examples"
+BASELINE, FILES = "examples", "files"
 WORKERS_EPOCH_S = 2.0  # approximate length of an epoch in which loader processes are timed
 MODEL_S = 15.0
 MARGIN = 1.1  # the loader is not the bottleneck if its images per second are at least this many times the model's
 SMALL_SHARE = 0.1  # if one process loads and trains, loading is a bottleneck above this share of its time
+MIN_TIME_S = 0.3  # minimum of one measurement; a shorter function is repeated within its turn
 
 
-def num_runs(plan: Plan) -> int:
-    return 0  # it starts no trainings
+@dataclass(frozen=True)
+class Variant:
+    name: str  # key in benchmark.json
+    title: str
+    images: FileImages | PackedImages
+    mib: float
 
 
-def run(plan: Plan, trainings: Trainings) -> Results:
+def measure(plan: Plan, trainings: Trainings) -> Results:
     config, options, data = plan.config, plan.options, plan.config["data"]
     process_plan = make_plan(config, WorldInfo())
     num_workers, reason = process_plan.num_workers
     counts = sorted(
         {*(options["num_workers"] or [0, *(2**power for power in range(num_cores().bit_length()))]), num_workers}
     )
-    variants = make_variants(config, options, trainings.work)
+    variants = _make_variants(config, options, trainings.work)
     total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
-    with closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
+    with contextlib.closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
         with one_core():
             rates = _time_variants(config, variants, options["repeats"], progress)
         files_rate = statistics.median(rates[FILES])
@@ -88,6 +99,70 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     if model := figures["model"]:
         notes = [f"Model: {model['name']} in {model['precision']}, {model['images_per_s']:,.0f} images/s"]
     return Results(ratios, rows, conclusion(figures, num_cores()), notes, figures)
+
+
+def _make_variants(config: CommonConfig, options: Mapping[str, Any], work: Path) -> list[Variant]:
+    """Return files, packed JPEGs and packed pixels, in this order. work: folder to write in. options: benchmark.*"""
+    tree = work / "files"
+    link_images(config, options["num_images"], tree)
+    data = replace(config.data, name="imagefolder", root=str(tree), train_dir="train", val_dir="val")
+    data = replace(data, val_fraction=None, args={})
+    config = replace(config, data=data)
+    files = _train(config)
+    side = options["short_side"]
+    variants = [Variant(FILES, "files", files, _mib(files))]
+    for name, form, title in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
+        out = work / name
+        prepare = {"form": form, "short_side": side, "quality": options["quality"], "shard_mib": 256}
+        plan = prepare_options.Plan(prepare, config, out, num_cores())
+        with contextlib.redirect_stdout(io.StringIO()):  # hide the training command that pack prints
+            if pack.run(plan):
+                raise SystemExit(1)
+        packed = _train(replace(config, data=replace(data, name="packed", root=str(out))))
+        mib = sum(path.stat().st_size for path in out.glob("train*.bin")) / 2**20
+        variants.append(Variant(name, f"packed at {side}, {title}", packed, mib))
+    return variants
+
+
+def _train(config: CommonConfig) -> Any:
+    images = open_source(config["data"], config["seed"], os.environ).train
+    assert isinstance(images, FileImages | PackedImages)
+    return images
+
+
+def link_images(config: CommonConfig, num_images: int, tree: Path, at_least: int = 0) -> None:
+    """Link evenly spaced images into tree/train, and one per class into tree/val, because a pack needs both splits.
+
+    at_least: minimum number of links in tree/train. If there are fewer images, each is linked several times.
+    """
+    source = open_source(config["data"], config["seed"], os.environ)
+    images = source.train
+    assert isinstance(images, FileImages)
+    seen: set[int] = set()
+    chosen = np.linspace(0, len(images) - 1, min(num_images, len(images)), dtype=np.int64)
+    # the baseline would fail on unreadable images
+    chosen = [int(index) for index in chosen if _is_readable(images, int(index))]
+    for number in range(max(len(chosen), at_least if chosen else 0)):
+        index = chosen[number % len(chosen)]
+        path, target = Path(images.path(index)).absolute(), int(images.targets[index])
+        splits = ["train"] if target in seen else ["train", "val"]
+        seen.add(target)
+        for split in splits:
+            folder = tree / split / source.classes[target]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number:06}{path.suffix}").symlink_to(path)
+
+
+def _is_readable(images: FileImages, index: int) -> bool:
+    try:
+        images.read(index)
+    except (UnreadableImage, OSError):
+        return False
+    return True
+
+
+def _mib(images: FileImages) -> float:
+    return sum(Path(images.path(index)).stat().st_size for index in range(len(images))) / 2**20
 
 
 def _rounded(rates: Sequence[float]) -> dict[str, Any]:
@@ -200,3 +275,40 @@ def _advice(figures: Mapping[str, Any], needed: float, cores: int) -> str:
         return "Nothing else that was measured is faster."
     overlap = "" if num_workers else ", while the step computes"
     return f"This would help: {change} (about {count * rate:,.0f} images/s{overlap})."
+
+
+def time_interleaved(
+    functions: Mapping[Any, Callable[[], int]], repeats: int, on_measured: Callable[[], None]
+) -> dict[Any, list[float]]:
+    """Time functions that process images and return their number. Return the images per second of each function, with
+    one value per repeat. A first turn warms up and is not counted."""
+    rates: dict[Any, list[float]] = {name: [] for name in functions}
+    num_calls = dict.fromkeys(functions, 1)
+    for name, function in functions.items():
+        start = time.perf_counter()
+        function()
+        num_calls[name] = max(1, round(MIN_TIME_S / max(time.perf_counter() - start, 1e-6)))
+        on_measured()
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            num_images = sum(function() for _ in range(num_calls[name]))
+            rates[name].append(num_images / (time.perf_counter() - start))
+            on_measured()
+    return rates
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Restrict this process to one core and one thread."""
+    threads = torch.get_num_threads()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    try:
+        torch.set_num_threads(1)
+        if cores is not None:
+            os.sched_setaffinity(0, {max(cores)})
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)

@@ -1,4 +1,4 @@
-"""Write benchmark.json and benchmark.png, and show them as tables. Does not import torch."""
+"""Write benchmark.json, and show it as tables. Does not import torch."""
 
 import os
 import statistics
@@ -10,11 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.runs import plot_style, summary
-from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.runs import summary
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.text import percent
-from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, shorten_middle, text_cell
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
 
 Content = Mapping[str, Any]  # the content of benchmark.json
 WIDTH = 80
@@ -22,7 +21,7 @@ WIDTH = 80
 
 @dataclass
 class Results:
-    """The results of one mode. rows: the rows of the tables and the picture, each made by row(). figures: all other
+    """The results of one mode. rows: the rows of the tables, each made by row(). figures: all other
     measurements."""
 
     ratios: dict[str, float | None]
@@ -49,12 +48,11 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> float:
 
 
 def finish(folder: Path, mode: str, repeats: int, command: str, results: Results) -> None:
-    """Write benchmark.json and benchmark.png, and print the tables."""
+    """Write benchmark.json, and print the tables."""
     content = {"mode": mode, **vars(results), **results.figures, "repeats": repeats, "machine": machine()}
     content |= summary.provenance(command)
     del content["figures"]
     summary.write_json(folder / "benchmark.json", content)
-    atomic_write(folder / "benchmark.png", draw(content))
     print(text(content))
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"Written to {folder}: {', '.join(names)}")
@@ -97,33 +95,3 @@ def _cells(row: Mapping[str, Any], more: Mapping[str, str]) -> list[Cell]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def draw(content: Content) -> bytes:
-    """Return a PNG with one panel per group of rows, one bar per median, and one dot per repeat."""
-    groups = [(name, list(rows)) for name, rows in groupby(content["rows"], key=lambda row: row["group"])]
-    heights = [len(rows) + 1.2 for _, rows in groups]
-    machine = content["machine"]
-    most = max(len(row["all"]) for row in content["rows"])
-    repeats = f"; medians and all {most} repeats" if most > 1 else ""
-    subtitle = f"{machine['cpu']}, {machine['num_cores']} cores{repeats}"
-    figure = plot_style.new_figure(9, 0.9 + 0.42 * sum(heights), f"benchmark={content['mode']}", subtitle)
-    panels = figure.subplots(len(groups), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (name, rows) in zip(panels, groups, strict=True):
-        for place, row in enumerate(rows):
-            color = plot_style.PALETTE[0] if row.get("own", True) else "#9AA3AF"
-            axes.barh(place, row["median"], color=color, height=0.62)
-            if most > 1:
-                axes.plot(row["all"], [place] * len(row["all"]), "o", color="black", markersize=3, alpha=0.5)
-            shown = f"  {row['median']:,.4g}" + (f"  ({row['ratio']:.2f})" if row["ratio"] is not None else "")
-            axes.text(max(row["median"], *row["all"]), place, shown, va="center", fontsize=9)
-        axes.set_yticks(range(len(rows)), [shorten_middle(row["title"], 44) for row in rows])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1.25 * max(max(row["all"]) for row in rows))
-        axes.set_title(name, loc="left", fontsize=11)
-        axes.set_xlabel(rows[0]["unit"])
-        axes.grid(True, axis="x", color="#E4E6EA")
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-    return plot_style.png(figure)

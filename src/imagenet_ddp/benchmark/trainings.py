@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,18 @@ MEASURED = (
 )  # fmt: skip
 ONE_DEVICE = (*MEASURED, "trainer.devices=1")
 LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_")
+
+
+@dataclass(frozen=True)
+class Plan:
+    options: Mapping[str, Any]  # benchmark.*
+    config: CommonConfig
+    folder: Path  # the run folder; it exists
+    typed: tuple[str, ...] = ()  # the options that are passed on to train
+
+    @property
+    def mode(self) -> str:
+        return self.options["name"]
 
 
 @dataclass(frozen=True)
@@ -69,16 +81,21 @@ class Measured:
 
 class Trainings:
     """Run training commands and scripts one after the other. typed: options of each training. work: a folder that is
-    deleted when the benchmark ends. number: how many runs the progress bar expects."""
+    deleted when the benchmark ends."""
 
-    def __init__(self, typed: Sequence[str], work: Path, number: int):
+    def __init__(self, typed: Sequence[str], work: Path):
         self.work = work
         self._typed, self._number = tuple(typed), 0
+        self._progress: Progress | None = None
+
+    def expect(self, number: int) -> None:
+        """Show the progress of this number of runs."""
         self._progress = Progress("benchmark", number, "runs", rate=False)
 
     def close(self) -> None:
         """Remove the progress bar from the screen."""
-        self._progress.close()
+        if self._progress is not None:
+            self._progress.close()
 
     def train(
         self,
@@ -121,7 +138,8 @@ class Trainings:
             hint = f"read its last log lines:\n{last}" if last else hint
             raise RunError(f"a measured run ended with exit code {code}. Hint: {hint}")
         self._number += 1
-        self._progress.add(1)
+        if self._progress is not None:
+            self._progress.add(1)
         return {**json.loads(out.read_text(encoding="utf-8")), "started_at": started_at}
 
 

@@ -1,29 +1,28 @@
-"""Run benchmark=train: compare end-to-end training from files with its loader alone, its step alone, and the loop of
-pytorch/examples."""
+"""Run benchmark=train, step and profile: time training runs, each in a process of its own."""
 
 import json
 import math
 import statistics
 from dataclasses import asdict
+from typing import Any
 
-from imagenet_ddp.benchmark.options import Plan
+from imagenet_ddp.benchmark.loader import link_images
 from imagenet_ddp.benchmark.results import Results, ratio, row
-from imagenet_ddp.benchmark.trainings import ONE_DEVICE, Trainings, smaller_work, title
-from imagenet_ddp.benchmark.variants import link_images
+from imagenet_ddp.benchmark.trainings import ONE_DEVICE, Plan, Trainings, smaller_work, title
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent
 
 WARM_UP = 5  # steps that are not timed
 WAITS = 0.1  # the loader is part of the bottleneck if at least this share of the time is spent waiting for data
 GAP = 0.9  # loader and step compete for cores if end-to-end training is slower than this share of the slower one
+PAYS = 1.05  # compiling pays from this speed-up
+TRACE = "trace.json.gz"
 
 
-def num_runs(plan: Plan) -> int:
-    return 3 * plan.options["repeats"]
-
-
-def run(plan: Plan, trainings: Trainings) -> Results:
+def train(plan: Plan, trainings: Trainings) -> Results:
+    """Compare training from files with its loader alone, its step alone, and the loop of pytorch/examples."""
     config, options = plan.config, plan.options
+    trainings.expect(3 * options["repeats"])
     size, batch_size = config["data"]["image_size"], config["data"]["batch_size"]
     steps, tree = options["num_steps"], trainings.work / "files"
     # enough images that the first batches, which loader processes load in advance, are not among those timed
@@ -77,14 +76,14 @@ def run(plan: Plan, trainings: Trainings) -> Results:
     return Results(
         ratios,
         rows,
-        _conclusion(medians, waits["ours"], workers, ends[0].device),
+        bottleneck(medians, waits["ours"], workers, ends[0].device),
         notes,
         {"data_wait_frac": waits, "num_workers": workers, "num_steps": steps,
          "runs": [asdict(each) for each in ends], "parts": [asdict(each) for each in parts], "examples": theirs},
     )  # fmt: skip
 
 
-def _conclusion(rates: dict[str, float], wait: float, workers: int, device: str) -> str:
+def bottleneck(rates: dict[str, float], wait: float, workers: int, device: str) -> str:
     faster = f"The loader alone reaches {rates['loader']:,.0f} images/s, the step alone {rates['step']:,.0f}: "
     spare = max(num_cores() - 1, 1)
     more = max(1, math.ceil(1.1 * rates["step"] / rates["loader"] * max(workers, 1)))
@@ -95,3 +94,46 @@ def _conclusion(rates: dict[str, float], wait: float, workers: int, device: str)
     if rates["ours"] < GAP * min(rates["loader"], rates["step"]) and workers:
         return f"{faster}the bottleneck is the cores, which they share. `prepare=pack` would relieve it."
     return f"{faster}the bottleneck is the training step, which {smaller_work(device)} would relieve."
+
+
+def compile_gain(plan: Plan, trainings: Trainings) -> Results:
+    """Time the training step on batches in memory, to see whether compiling pays."""
+    trainings.expect(2)
+    ready: dict[str, Any] = {"ready": True, "turns": plan.options["repeats"], "steps": plan.options["num_steps"]}
+    typed = plan.config.compile.name
+    mode = "default" if typed == "off" else typed
+    eager, compiled = (trainings.train((*ONE_DEVICE, f"compile.name={name}"), **ready) for name in ("off", mode))
+    gain = ratio(compiled.rates, eager.rates)
+    extra_s = max(compiled.first_step_s - eager.first_step_s, 0)
+    notes = [eager.line(statistics.median(eager.rates)), f"compile={mode} delays the first step by {extra_s:.0f} s"]
+    conclusion = "The bottleneck is the computation itself, and compiling does not relieve it: leave compile=off."
+    if gain >= PAYS:
+        saved_s = statistics.median(eager.step_s) - statistics.median(compiled.step_s)
+        conclusion = (
+            f"The bottleneck is the computation itself: compile={mode} makes it {gain:.2f} times as fast, and pays "
+            f"after {extra_s / saved_s:,.0f} steps."
+        )
+    rows = [
+        row(title(plan.config), "compile=off", "images/s", eager.rates, 1.0),
+        row(title(plan.config), f"compile={mode}", "images/s", compiled.rates, gain),
+    ]
+    return Results({"compile": round(gain, 3)}, rows, conclusion, notes, {"compile_s": round(extra_s, 1)})
+
+
+def profile(plan: Plan, trainings: Trainings) -> Results:
+    """Trace some training steps, and rank the operations that take longest."""
+    trainings.expect(1)
+    steps = plan.options["num_steps"]
+    found = trainings.train(ONE_DEVICE, turns=0, profiled=steps, trace=str((plan.folder / TRACE).absolute()))
+    where, total = found.operations_on, found.operations_s
+    rows = [
+        row(f"Time on the {where}, {steps} steps", each["name"], "ms per step", [1e3 * each["seconds"] / steps],
+            share=round(each["seconds"] / total, 4), calls_per_step=each["calls"] / steps)
+        for each in found.operations
+    ]  # fmt: skip
+    first = found.operations[0]
+    conclusion = (
+        f"The bottleneck is {first['name']}, which takes {percent(first['seconds'] / total, 0)} of the {where}'s time. "
+        f"To see where it is called, open {TRACE} at https://ui.perfetto.dev or in chrome://tracing."
+    )
+    return Results({}, rows, conclusion, [], {"num_steps": steps, "precision": found.precision, "device": found.device})
