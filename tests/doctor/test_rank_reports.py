@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.doctor import rank_reports
+from imagenet_ddp.doctor import check_ranks
 from imagenet_ddp.doctor.checks import Check
 from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce
@@ -26,7 +26,7 @@ def report(
     check = Check("scaling", True, "")
     ranks = num_nodes * ranks_per_node
     all_reduce = AllReduce(all_reduce_s, 50_000_000, ranks, 50_000_000) if ranks > 1 else None
-    rank_reports.fill_scaling(check, config(**keys), step, num_nodes, ranks_per_node, all_reduce, waiting_s)
+    check_ranks.fill_scaling(check, config(**keys), step, num_nodes, ranks_per_node, all_reduce, waiting_s)
     return check
 
 

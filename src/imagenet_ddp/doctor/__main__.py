@@ -8,22 +8,55 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.cli import command
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_ddp.cli import command, parse
+from imagenet_ddp.cli.overrides import typed_config
+from imagenet_ddp.cli.single_process import refuse_multirun
+from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.config.schema.commands import DoctorConfig
+from imagenet_ddp.distributed.launchers.ranks import refuse_unreadable
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.doctor import check_data, check_machine, check_network, process
-from imagenet_ddp.doctor.checks import Check, Machine, inspect_machine, run_checks
-from imagenet_ddp.doctor.options import Options, read
+from imagenet_ddp.doctor import check_machine
+from imagenet_ddp.doctor.checks import Check, Machine, diagnose, inspect_machine, run_checks
 from imagenet_ddp.engine.launch import Launch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    request: parse.Request  # without doctor's own options
+    config: DoctorConfig
+    run_dir: Path  # the folder that train would create
+    format: str
+
+
 def main() -> None:
     with command.run_command("doctor"):
         _doctor()
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Return the request. Raises ConfigError with every error in the options themselves."""
+    refuse_multirun(argv, "doctor checks one")
+    refuse_unreadable(environ)
+    request = parse.command_line("doctor", argv, environ)
+    typed = [option for option in request.typed if key_of(option) != "format"]
+    composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
+    output_format, config = composed.pop("format"), DictConfig(composed)
+    if config.resume not in (None, "auto"):
+        raise ConfigError(
+            f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "
+            "Hint: type the options of that run, without resume."
+        )
+    run_dir = Path(request.hydra.run.dir)
+    request = dataclasses.replace(request, typed=typed, configs=[config])
+    return Options(request, typed_config(config, DoctorConfig), run_dir, output_format)
 
 
 def _doctor() -> None:
@@ -45,10 +78,10 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
     """Yield (number, total, results) of each check: first those of this machine, then those of all ranks together."""
     from imagenet_ddp.doctor import check_ranks
 
-    here = [*check_machine.CHECKS, *check_network.CHECKS, *check_data.CHECKS]
+    here = check_machine.CHECKS
     world_info = machine.launch_info.world_info if machine.launch_info else None
     if world_info is not None and world_info.local_rank:
-        here = []
+        here = ()
     names = check_ranks.names(machine)
     total, results = len(here) + len(names), []
     for number, checks in enumerate(run_checks(machine, here), 1):
@@ -70,7 +103,7 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
     with contextlib.redirect_stdout(sys.stderr):
         try:
             launch = Launch.join(options.request, launch_info)
-            return launch.run(process.diagnose, (config, results), config)
+            return launch.run(diagnose, (config, results), config)
         except ConfigError as error:
             return not_joined(error)
         except WorkersFailedError as error:

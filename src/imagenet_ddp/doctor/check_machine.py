@@ -1,20 +1,34 @@
-"""Check this machine: software, devices, cores, shared memory, open files."""
+"""Check this machine: software, devices, cores, shared memory and open files; how it finds the other machines; and the
+images and the run folder."""
 
 import platform
 import resource
 import shutil
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import psutil
+
+from imagenet_ddp.data import inspect
 from imagenet_ddp.distributed import nvidia_gpus
+from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.distributed.launchers import slurm
+from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.precision import cpu_has_bf16
-from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, failed, passed
+from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
+from imagenet_ddp.runs import validate as run_check
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_quota, num_cores, num_visible_cores
+from imagenet_ddp.system.paths import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
 
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker
 FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # generous estimates of the files open at once
+
+
+# ---- this machine ----------------------------------------------------------------------------------------------------
 
 
 def _versions(machine: Machine) -> list[Check]:
@@ -143,6 +157,167 @@ def _open_files(machine: Machine) -> list[Check]:
     return [Check("", False, what, hint, numbers=numbers)]
 
 
+# ---- other machines: interfaces, variables, rendezvous ---------------------------------------------------------------
+
+
+def _interfaces(machine: Machine) -> list[Check]:
+    known = [each for each in interfaces.interfaces() if each.is_up and each.addresses]
+    words = [f"{each.name} {each.addresses[0]}" for each in known]
+    numbers: dict[str, Any] = {"interfaces": {each.name: list(each.addresses) for each in known}}
+    host = machine.host
+    if host is None:
+        return passed(", ".join(words) or "none known", **numbers)
+    try:
+        interface = interfaces.route_to(interfaces.resolve(host))
+    except OSError:
+        return passed(f"{', '.join(words)}; none is chosen, because {host} does not resolve", **numbers)
+    if interface is None:
+        return failed([f"no interface of this machine ({', '.join(words)}) reaches {host}. "
+                       "Hint: check that the address is right and belongs to a network of this machine."])  # fmt: skip
+    card = psutil.net_if_stats().get(interface.name)
+    link_mbit_per_s = card.speed or None if card else None  # most clouds report no speed
+    numbers |= {"to_meeting_place": interface.name, "link_mbit_per_s": link_mbit_per_s}
+    return passed(f"{', '.join(words)}; to {host} through {interface.name}", **numbers)
+
+
+def _variables(machine: Machine) -> list[Check]:
+    if mistakes := _variable_mistakes(machine):
+        return failed(mistakes)
+    keys, environ = machine.config["nccl"], machine.environ
+    meets = machine.host if machine.has_other_nodes else None
+    there = {name: value for name, value in environ.items() if name.startswith(nccl.PREFIXES)}
+    made = nccl.configured_variables(keys, environ)
+    chosen, why = nccl.interface_variables(meets, not machine.has_other_nodes, keys, environ)
+    words = [f"{name}={value} (environment)" for name, value in sorted(there.items())]
+    words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in there]
+    words += why if machine.num_local > 1 or machine.has_other_nodes else []
+    return passed("; ".join(words) or "none set, none needed",
+               environment=there, set_by_options=made, chosen=chosen)  # fmt: skip
+
+
+def _variable_mistakes(machine: Machine) -> list[str]:
+    return nccl.validate(machine.config["nccl"], machine.environ, machine.host if machine.has_other_nodes else None)
+
+
+def _rendezvous(machine: Machine) -> list[Check]:
+    mistakes, _ = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
+    # the check `variables` reports its own mistakes
+    mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
+    if mistakes:
+        return failed(mistakes)
+    found = machine.launch_info
+    assert found is not None  # otherwise, validate() has reported why
+    # In SLURM's list of nodes, a loopback address is right: it appears only if all nodes are on this machine.
+    is_listed = found.source.startswith(slurm.SOURCE)
+    if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):
+        what = (
+            f"{machine.host}, where all nodes meet, is the loopback address, with which each node reaches only itself"
+        )
+        return failed([f"{what}. Hint: type the address at which the other nodes reach node 0."])
+    numbers = {
+        "source": found.source,
+        "address": str(found.address) if found.address else None,
+        "num_nodes": found.num_nodes,
+        "node_rank": found.node_rank,
+        "num_local_processes": machine.num_local,
+    }
+    if found.world_info is not None:
+        return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
+    if found.standalone:
+        return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}", **numbers)
+    which = "numbered in order of arrival" if found.node_rank is None else f"this is node {found.node_rank}"
+    what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
+    return passed(f"{what}, {count_noun(machine.num_local, 'process')} each", **numbers)
+
+
+# ---- images and run folder -------------------------------------------------------------------------------------------
+
+
+def _data(machine: Machine) -> list[Check]:
+    data, layout = machine.config["data"], machine.layout
+    if data["_target_"]:
+        return _own_source(machine)
+    if layout.mistakes:
+        return failed(layout.mistakes)
+    words, numbers = [], {"num_classes": layout.num_classes}
+    for name, split in layout.splits.items():
+        counts = split.counts.values()
+        spread = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{min(counts)}"
+        words.append(
+            f"{split.num_images:,} images in {split.images.location}, {spread} of each of {len(counts):,} classes"
+        )
+        numbers[f"num_{name}_images"] = split.num_images
+    if len(words) == 2:
+        train, val = (split.num_images for split in layout.splits.values())
+        words.append(f"{train / val:.3g} training images for each validation image")
+    return passed(
+        "; ".join([f"{data['name']}: " + "; ".join(words) if words else data["name"], *layout.notes]), **numbers
+    )
+
+
+def _own_source(machine: Machine) -> list[Check]:
+    """Open data._target_ as training does, and count its images."""
+    from imagenet_ddp.data.sources.registry import open_source
+
+    source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
+    train, val = (len(images) if images is not None else 0 for images in (source.train, source.val))
+    what = f"{machine.config['data']['_target_']}: {train:,} training and {val:,} validation images"
+    numbers = {"num_classes": len(source.classes), "num_train_images": train, "num_val_images": val}
+    return passed(f"{what} of {len(source.classes):,} classes", **numbers)
+
+
+def _samples(machine: Machine) -> list[Check]:
+    layout = machine.layout
+    if layout.mistakes:
+        return passed("not read, because the check data failed")
+    if not layout.splits:
+        return passed("there are no images that can be read one by one")
+    reading = inspect.read_samples(layout)
+    if reading.mistakes:
+        return failed(reading.mistakes)
+    what = f"{reading.num_read:,} images read and decoded, from as many classes as time allowed"
+    return passed(f"{what}, {reading.images_per_s:,.0f} a second on one core", num_read=reading.num_read,
+              decoded_images_per_s=round(reading.images_per_s, 1))  # fmt: skip
+
+
+def _run_folder(machine: Machine) -> list[Check]:
+    """Check that the run folder can be created in its nearest existing parent, without creating it."""
+    if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
+        return failed(mistakes)
+    wanted = machine.run_dir.absolute()
+    if reason := not_writable_reason(wanted):
+        return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
+    store = CheckpointStore.planned(machine.config.callbacks, wanted)
+    free, size = store.free_bytes(), checkpoint_bytes(machine)
+    numbers = {"free_mib": free // 2**20, "checkpoint_mib": round(size / 2**20, 1)}
+    model = machine.config.model.name
+    what = f"{free / 2**30:,.1f} GiB free for {store.folder}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
+    if free < store.MOST_FILES * size:
+        hint = "set hydra.run.dir=FOLDER with a folder on another disk"
+        return [Check("", False, f"{what}, and {store.MOST_FILES} must fit", hint, numbers=numbers)]
+    return passed(what, **numbers)
+
+
+def checkpoint_bytes(machine: Machine) -> int:
+    """Return the size of a checkpoint in bytes: weights, buffers, the optimizer's state and the average of the weights.
+
+    With momentum, the state has as many numbers as there are weights. For an optimizer of another package, twice as
+    many are assumed.
+    """
+    import torch
+
+    from imagenet_ddp.models.factory import create_model
+    from imagenet_ddp.models.optimizers import num_states
+    from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
+
+    config, num_classes = machine.config, machine.layout.num_classes or DEFAULT_NUM_CLASSES
+    with torch.device("meta"):  # allocates no memory
+        net = create_model(config.model, num_classes, config["seed"], config["data"]["image_size"])
+    of_optimizer = num_states(config.optim)
+    averages = config.averaging.name != "none"
+    return checkpoint_bytes(net, (2 if of_optimizer is None else of_optimizer) + averages)
+
+
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("versions", _versions),
     ("devices", _devices),
@@ -150,4 +325,10 @@ CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("cores", _cores),
     ("shared memory", _shared_memory),
     ("open files", _open_files),
+    ("interfaces", _interfaces),
+    ("variables", _variables),
+    ("rendezvous", _rendezvous),
+    ("data", _data),
+    ("images", _samples),
+    ("run folder", _run_folder),
 )

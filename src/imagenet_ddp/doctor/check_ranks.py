@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -20,22 +20,19 @@ from imagenet_ddp.data.inspect import reading_s
 from imagenet_ddp.data.transforms import Sizes, empty
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.doctor import rank_reports
-from imagenet_ddp.doctor.check_data import DEFAULT_NUM_CLASSES
-from imagenet_ddp.doctor.checks import Check, Machine, failed
+from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, Machine, failed
 from imagenet_ddp.engine.plan import Plan, make_plan
 from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import step_timer
+from imagenet_ddp.performance import scaling, step_timer
 from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training
 from imagenet_ddp.performance.train_step import make_training
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import count_noun, first_line, percent
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
 GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10 Mbit/s
-Config = CommonConfig
 T = TypeVar("T")
 
 
@@ -56,7 +53,7 @@ def not_joined(error: ConfigError) -> list[Check]:
     return failed(error.mistakes, "ranks")
 
 
-def check_world(config: Config, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
+def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
     """Run the checks in every rank, once all ranks have joined. Return the results on rank 0, [] on the other ranks.
 
     node_checks: the results of this node's own checks, given to at least one of its ranks. No wait takes longer than
@@ -110,12 +107,12 @@ def _check_one_rank(checks: list[Check], plan: Plan, node_checks: Sequence[Check
         training = make_training(config, plan.precision.value, device, _num_classes(node_checks) or DEFAULT_NUM_CLASSES)
         times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
         read_s = _read_s(plan)
-        rank_reports.fill_step(check, config, times, read_s)
+        fill_step(check, config, times, read_s)
     with _check(checks, "scaling") as check:
         if strategy["name"] in batch_split.DATA_PARALLEL:
             check.what = f"not predicted, because strategy={strategy['name']} uses only this machine"
         else:
-            rank_reports.fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
+            fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
 
 
 def _num_classes(node_checks: Sequence[Check]) -> int:
@@ -139,14 +136,14 @@ def _read_s(plan: Plan) -> float:
     return per_image_s * data["batch_size"]
 
 
-def _whole_step(config: Config, training: Training, times: StepTimes, read_s: float) -> Step:
+def _whole_step(config: CommonConfig, training: Training, times: StepTimes, read_s: float) -> Step:
     """Return the measured optimizer step, including all accumulated batches."""
     batches = config["trainer"]["accumulate_grad_batches"]
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
     return Step(compute_s, times.backward_s, _sent_bytes(config, training))
 
 
-def _sent_bytes(config: Config, training: Training) -> int:
+def _sent_bytes(config: CommonConfig, training: Training) -> int:
     """Return the size in bytes of all gradients as sent."""
     num_bytes = sum(each.numel() * each.element_size() for each in training.net.parameters() if each.requires_grad)
     return num_bytes // 2 if config["strategy"]["comm_hook"] else num_bytes
@@ -173,14 +170,14 @@ def _check_ranks(
         classes = max(_gather(_num_classes(node_checks))) or DEFAULT_NUM_CLASSES
         training = _on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
-        rank_reports.fill_all_reduce(check, all_reduce)
+        fill_all_reduce(check, all_reduce)
     with _check(checks, "step") as check:
         alone, together, read_s = _time_steps(plan, training, all_reduce)
-        rank_reports.fill_step(check, config, alone, read_s)
+        fill_step(check, config, alone, read_s)
     with _check(checks, "scaling") as check:
         step = _whole_step(config, training, alone, read_s)
         waiting_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
-        rank_reports.fill_scaling(check, config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s)
+        fill_scaling(check, config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s)
 
 
 def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence[Check]) -> None:
@@ -229,3 +226,88 @@ def _on_all_ranks(make: Callable[[], T]) -> T:
     if errors := [f"rank {rank}: {text}" for rank, texts in enumerate(_gather(texts)) for text in texts]:
         raise ConfigError(errors)
     return made[0]
+
+
+# ---- lines and numbers of the report ---------------------------------------------------------------------------------
+
+
+def fill_step(check: Check, config: Mapping[str, Any], times: StepTimes, read_s: float) -> None:
+    batch = config["data"]["batch_size"]
+    images_per_s = batch / (times.compute_s + read_s)
+    parts = {"forward": times.forward_s, "backward": times.backward_s, "optimizer": times.optimizer_s}
+    words = ", ".join(f"{name} {_duration(seconds)}" for name, seconds in parts.items())
+    reading = f", and {_duration(read_s)} to read its images" if read_s else ""
+    check.what = (
+        f"{_duration(times.compute_s)} for {batch} images without communication ({words}){reading}: "
+        f"{images_per_s:,.4g} images/s per rank"
+    )
+    check.numbers = {**vars(times), "read_s": read_s, "images_per_s": images_per_s}
+
+
+def fill_all_reduce(check: Check, all_reduce: AllReduce) -> None:
+    measured = all_reduce.measured_bytes
+    part = "" if measured == all_reduce.num_bytes else f" (extrapolated from {measured / 1e6:.1f} MB)"
+    check.what = (
+        f"{_duration(all_reduce.seconds)} for {all_reduce.num_bytes / 1e6:.1f} MB of gradients over "
+        f"{all_reduce.num_ranks} ranks{part}: {all_reduce.bus_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
+    )
+    check.numbers = {**vars(all_reduce), "bus_bandwidth_bytes_per_s": all_reduce.bus_bytes_per_s}
+
+
+def fill_scaling(
+    check: Check,
+    config: Mapping[str, Any],
+    step: Step,
+    num_nodes: int,
+    ranks_per_node: int,
+    all_reduce: AllReduce | None,
+    waiting_s: float | None,
+) -> None:
+    """Report the efficiency of this job's nodes, a prediction for other numbers of nodes, and advice.
+
+    all_reduce: None for one rank. waiting_s: measured seconds that a step waits for gradients; None: not measured.
+    """
+    hook, batches = config["strategy"]["comm_hook"], config["trainer"]["accumulate_grad_batches"]
+    measured = None if waiting_s is None else step.compute_s / (step.compute_s + waiting_s)
+    efficiencies = {1: 1.0} if ranks_per_node == 1 else {}
+    if all_reduce and num_nodes > 1:
+        for nodes in sorted({2, 4, 8, num_nodes, 2 * num_nodes}):
+            all_reduce_s = scaling.all_reduce_s(all_reduce.seconds, all_reduce.num_ranks, nodes * ranks_per_node)
+            efficiencies[nodes] = scaling.efficiency(step, all_reduce_s)
+    texts, current = [], measured if measured is not None else efficiencies.get(num_nodes)
+    if measured is not None:
+        texts.append(f"measured: {count_noun(num_nodes, 'node')} {percent(measured, 0)} of independent ranks")
+    words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items() if nodes > 1]
+    texts += [f"predicted: {', '.join(words)}"] if words else []
+    if all_reduce and num_nodes > 1 and current is not None:
+        gbit_per_s = all_reduce.bus_bytes_per_s * 8 / 1e9
+        check.ok, advice, check.hint = scaling.advise(
+            num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=hook is None
+        )
+    else:
+        gbit_per_s = scaling.needed_gbit_per_s(step, 2 * ranks_per_node)
+        reached = percent(scaling.GOOD_EFFICIENCY, 0)
+        advice = f"two such nodes would reach {reached} over a link that carries {gbit_per_s:.2g} Gbit/s"
+    check.what = "; ".join([*texts, advice])
+    images = config["data"]["batch_size"] * batches / step.compute_s
+    check.numbers = {
+        **vars(step),
+        "ranks_per_node": ranks_per_node,
+        "nodes": [
+            {
+                "num_nodes": nodes,
+                "num_ranks": nodes * ranks_per_node,
+                "efficiency": value,
+                "images_per_s": value * nodes * ranks_per_node * images,
+            }
+            for nodes, value in efficiencies.items()
+        ],
+        "measured": measured and {"num_nodes": num_nodes, "efficiency": measured, "waiting_s": waiting_s},
+        "advice": advice,
+    }
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

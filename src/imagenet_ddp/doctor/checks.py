@@ -1,6 +1,6 @@
 """Define a check of doctor and its input, and run a list of checks. A failed check does not stop the others.
 
-The checks are in check_machine, check_network, check_data and check_ranks.
+The checks are in check_machine and check_ranks.
 """
 
 import time
@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.signals import exit_on_signal
+from imagenet_ddp.system.heavy_imports import import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.inspect import Layout
     from imagenet_ddp.engine.plan import Plan
+
+DEFAULT_NUM_CLASSES = 1000  # if they cannot be counted
 
 
 @dataclass
@@ -130,3 +135,22 @@ def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
 def passed(what: str, **numbers: Any) -> list[Check]:
     """Make one check that passed."""
     return [Check("", True, what, numbers=numbers)]
+
+
+def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Any]]) -> list[Any]:
+    """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
+
+    payload: (the config, the results of this node's own checks).
+    """
+    config, node_checks = payload
+    exit_on_signal()
+    with import_torch():
+        from imagenet_ddp.doctor.check_ranks import check_world, not_joined
+        from imagenet_ddp.engine.world import World, join_world  # torch from here on
+
+    try:
+        world = join_world(info, config) if info.world_size > 1 else World(info)
+    except ConfigError as error:
+        return not_joined(error) if info.rank == 0 else []
+    with joined_ranks(info, config, world):
+        return check_world(config, world, node_checks)

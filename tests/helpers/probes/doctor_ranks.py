@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.doctor import options
+from imagenet_ddp.doctor.__main__ import read
 from imagenet_ddp.doctor.check_ranks import check_world
 from imagenet_ddp.doctor.checks import Check
 from imagenet_ddp.engine.world import World
@@ -25,11 +25,11 @@ def main(what: str, port: str, *numbers_and_options: str) -> Any:
     local = world_size // num_nodes
     world_info = WorldInfo(rank, rank % local, rank // local, world_size, local, num_nodes, "127.0.0.1", int(port))
     torch.set_num_threads(1)
-    read = options.read(list(numbers_and_options[3:]), os.environ)
+    options = read(list(numbers_and_options[3:]), os.environ)
     if what == "failing" and rank == 1:
-        read.config.data.image_size = 8  # too small for the net
+        options.config.data.image_size = 8  # too small for the net
     node_checks = [Check("data", world_info.node_rank != 1, "no val/", "make one")]
-    checks = check_world(read.config, World(world_info, store), node_checks)
+    checks = check_world(options.config, World(world_info, store), node_checks)
     return [asdict(check) for check in checks]
 
 
