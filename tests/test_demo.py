@@ -15,22 +15,10 @@ from helpers.chromium import dom_of, needs_chromium
 from helpers.ports import free_port
 
 from imagenet_ddp.demo import require_address
-from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.errors import ConfigError
 
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    ("data", "title"),
-    [
-        ({"name": "imagefolder", "root": "/mine/pets", "_target_": None}, "resnet18 trained on pets"),
-        ({"name": "shapes", "root": ".", "_target_": "mypkg.Mine"}, "resnet18 trained on mypkg.Mine"),
-    ],
-)
-def test_the_title_names_the_net_and_its_data(data: dict[str, str | None], title: str):
-    assert model_title({"name": "resnet18", "_target_": None}, data) == title
 
 
 @pytest.mark.parametrize("host", ["nosuch.invalid", "192.0.2.1", "::1"])

@@ -198,11 +198,3 @@ def test_a_planted_edge_is_found(file: str, planted: str, said: str, tmp_path: P
     line = next((edge.line for edge in reversed(edges(package)) if edge.importer.replace(".", "/") + ".py" == file), 0)
     new = set(mistakes(package)) - set(mistakes(PACKAGE))
     assert any(mistake.startswith(said.replace("line N", f"line {line}")) for mistake in new), new
-
-
-def test_an_import_in_a_function_costs_nothing_at_start(tmp_path: Path):
-    package = tmp_path / PROJECT
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (package / "cli/parse.py").open("a") as source:
-        source.write("\ndef late():\n    import torch\n")
-    assert mistakes(package) == mistakes(PACKAGE)

@@ -61,15 +61,6 @@ def test_a_signal_to_the_installed_script(tmp_path: Path):
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
 
 
-def test_a_program_that_imports_the_package_keeps_its_handlers(tmp_path: Path):
-    (tmp_path / "program").mkdir()
-    (tmp_path / "program/__init__.py").write_text("import imagenet_ddp\n")
-    (tmp_path / "program/main.py").write_text(
-        "import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-    )
-    assert command(tmp_path, "imagenet_ddp", module="program.main").returncode == 0
-
-
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams(redirect: str, tmp_path: Path):
     for argv, code in ((["--help"], 0), (["train", "nosuchkey=1"], 2)):
@@ -110,10 +101,3 @@ def test_torch_is_not_imported(
     assert not imported & HEAVY
     assert taken_s < import_s, "takes longer than importing torch would"
     assert not (tmp_path / "runs").exists()
-
-
-def test_an_import_of_torch_would_be_seen(run: Run, tmp_path):
-    (tmp_path / "torch.py").touch()  # stands in: the working folder comes first
-    (tmp_path / "sitecustomize.py").write_text("import torch\n")
-    done = run("train", "--help", PYTHONPROFILEIMPORTTIME="1", PYTHONPATH=str(tmp_path))
-    assert "torch" in _imported(done.stderr)

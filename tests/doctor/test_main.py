@@ -139,14 +139,6 @@ def test_an_interface_that_is_not_there(machine: Callable[..., Machine]):
     assert only(one, "rendezvous").ok  # said once
 
 
-def test_the_surroundings_are_named(machine: Callable[..., Machine]):
-    assert only(machine("trainer.devices=2"), "rendezvous").what == "none needed: this machine alone, 2 processes"
-    two = machine("trainer.num_nodes=2", "cluster.node_rank=1", "cluster.address=tcp://10.1.1.20:23456")
-    check = only(two, "rendezvous")
-    assert "2 nodes meet at 10.1.1.20:23456, this is node 1" in check.what
-    assert check.numbers["num_nodes"] == 2
-
-
 # ---- data and run folder ---------------------------------------------------------------------------------------------
 
 
@@ -228,12 +220,6 @@ def test_a_rank_that_lightning_could_not_read_is_refused(tree: Path):
     """Importing Lightning would end in a traceback."""
     with pytest.raises(ConfigError, match="SLURM_PROCID must be an integer, got an empty value"):
         doctor.read([*TINY, f"data.root={tree}"], {**clean_environ(), "SLURM_PROCID": ""})
-
-
-def test_a_check_is_a_line():
-    check = Check("data", False, "val is flat", "sort `mv a b`")
-    assert doctor.line(3, 15, check) == "[ 3/15] data          FAIL val is flat. Hint: sort `mv a b`."
-    assert doctor.line(1, 9, Check("data", True, "well")) == "[1/9] data          ok   well"
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

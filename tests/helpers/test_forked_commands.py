@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import PROBES, clean_environ
-from helpers.forked_commands import ForkServer, can_fork, fork_server, start_fork_server
+from conftest import clean_environ
+from helpers.forked_commands import ForkServer, fork_server, start_fork_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux adopts orphans")
 
@@ -78,13 +78,6 @@ def test_it_is_as_a_process_that_has_just_started(module: str, tmp_path: Path):
     assert len(set(drawn)) == 12, "each process draws different random numbers"
 
 
-def test_a_signal_ends_it(module: str, tmp_path: Path):
-    command = fork_server().start(module, "wait", folder=tmp_path, environment=clean_environ())
-    until(lambda: command.out == "ready\n")
-    os.killpg(command.pid, signal.SIGTERM)
-    assert command.wait(60) == -signal.SIGTERM
-
-
 @pytest.mark.slow
 def test_it_ends_with_its_server_and_nobody_waits_in_vain(module: str, tmp_path: Path):
     server = ForkServer(*start_fork_server())
@@ -94,12 +87,6 @@ def test_it_ends_with_its_server_and_nobody_waits_in_vain(module: str, tmp_path:
     with pytest.raises(RuntimeError, match=r"fork_server.py ended: no 0\.code"):
         command.wait(60)
     until(lambda: not Path(f"/proc/{command.pid}").exists())
-
-
-def test_what_python_reads_as_it_starts_needs_a_start():
-    assert can_fork(clean_environ(PYTHONPATH=PROBES, MASTER_ADDR="a"))
-    for variable in ({"PYTHONPATH": "elsewhere"}, {"OMP_NUM_THREADS": None}, {"PYTHONHASHSEED": "0"}):
-        assert not can_fork(clean_environ(**variable))
 
 
 def until(condition) -> None:  # type: ignore[no-untyped-def]

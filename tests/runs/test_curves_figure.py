@@ -42,22 +42,6 @@ def test_no_label_is_cut(tmp_path: Path, num_epochs: int) -> None:
     assert_no_text_is_cut(figure)
 
 
-@pytest.mark.parametrize(("num_epochs", "best"), [(1, 1), (90, 81)])
-def test_the_best_is_named(tmp_path: Path, num_epochs: int, best: int) -> None:
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(num_epochs))), "a run")
-    assert f"best validation top-1 81.00 % in epoch {best}" in figure.get_suptitle()
-
-
-def test_each_panel_has_its_lines(tmp_path: Path) -> None:
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", run_of(8))), "a run")
-    ends = [[float(np.ravel(line.get_ydata())[-1]) for line in axes.lines] for axes in figure.axes]
-    rise = 0.8
-    assert ends == [
-        pytest.approx([2 - rise, 2.1 - rise]), pytest.approx([rise, 0.9 * rise]), pytest.approx([rise, rise]),
-        pytest.approx([0.1 / 8]),
-    ]  # fmt: skip
-
-
 def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
     rows = run_of(6)
     for row, cell in ((0, ""), (1, "nan"), (3, "inf"), (4, "?")):
@@ -88,16 +72,6 @@ def test_at_most_five_classes_have_three_panels_in_a_row(tmp_path: Path) -> None
     boxes = [axes.get_position() for axes in figure.axes]
     assert len({round(box.y0, 3) for box in boxes}) == 1
     assert boxes[0].x0 < 0.1 and boxes[2].x1 > 0.9
-
-
-def test_an_accuracy_axis_ends_at_100_percent(tmp_path: Path) -> None:
-    rows = [[*row[:6], 1.0, *row[7:]] for row in run_of(8)]
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
-    figure.draw_without_rendering()
-    labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
-    assert figure.axes[1].get_ylim()[1] == 1.0
-    assert "100 %" in labels
-    assert figure.axes[2].get_ylim()[1] < 1.0  # the highest value is 90 %
 
 
 def test_the_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

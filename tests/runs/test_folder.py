@@ -4,10 +4,8 @@ import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from faults.breakages import Scene, make_read_only, small_disk
 
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
@@ -48,22 +46,6 @@ def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make_new(Path("runs/n/1"))
     remove_refused(make_new(Path("runs/n/2")).resolve(), WorkersFailedError(2))
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
-
-
-def test_a_folder_that_cannot_be_removed_stays(tmp_path: Path) -> None:
-    """The disk becomes read-only while a run starts; its error is what the user reads."""
-    if os.geteuid():
-        pytest.skip("needs root, to mount a disk")
-    no_command: Any = None
-    with small_disk(tmp_path / "d", "1m") as disk:
-        made = make_new(disk / "r")
-        made.joinpath(".lock").touch()
-        mend = make_read_only(Scene(no_command, made, tmp_path))
-        try:
-            remove_refused(made, ConfigError("x"))
-            assert made.is_dir()
-        finally:
-            mend()
 
 
 def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

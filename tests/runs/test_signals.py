@@ -4,8 +4,6 @@ from contextlib import nullcontext
 
 import pytest
 
-from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.config.schema import commands
 from imagenet_ddp.runs import signals
 from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, Signals, exit_on_signal, hold_signals, raise_on_signal
 
@@ -28,23 +26,6 @@ def test_a_held_signal_is_raised_when_the_block_ends():
     assert left.value.code == 143
     assert reached == ["the end of the block"]
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_composing_neither_swallows_a_signal_nor_fails_of_it(monkeypatch: pytest.MonkeyPatch):
-    """OmegaConf does one or the other with an exception that interrupts it."""
-    commands.register("train")
-    composer = Composer("train", "train", None)
-    load, finished = composer.loader.load_configuration, []
-
-    def interrupted(*args, **named):
-        signal.raise_signal(signal.SIGTERM)
-        finished.append(load(*args, **named))
-        return finished[-1]
-
-    monkeypatch.setattr(composer.loader, "load_configuration", interrupted)
-    with pytest.raises(SignalExit), raise_on_signal():
-        composer.compose([])
-    assert len(finished) == 1
 
 
 @pytest.mark.parametrize("is_nohup", [False, True])

@@ -59,15 +59,6 @@ def test_two_variants_and_two_seeds(tree: Path, tmp_path: Path):
     )
 
 
-@pytest.mark.slow
-def test_runs_that_fail_are_named(tmp_path: Path):
-    (tmp_path / "mine.yaml").write_text("odd: [optim.lr=fast]\n")
-    done = start(tmp_path, "data=imagefolder", "data.root=none", "variants=mine.yaml", "out=o", "seeds=1")
-    assert done.returncode == 1
-    assert "o/recipe/seed1 failed with exit code 2; the other runs continue." in done.stderr
-    assert done.stderr.endswith("Failed: o/recipe/seed1, o/odd/seed1. Run the same command again to repeat them.\n")
-
-
 def test_the_others_are_trained_where_one_fails(tmp_path: Path, monkeypatch: Any, capsys: Any):
     (tmp_path / "mine.yaml").write_text("odd: [optim.lr=1]\nquiet: [trainer.limit_val_batches=0]\n")
     folder, reports = tmp_path / "o", []
@@ -114,32 +105,6 @@ def test_a_signal_after_the_last_step_ends_the_ablation(number: int, tmp_path: P
     with pytest.raises(SystemExit) as left:
         ablation.train([], 1, tmp_path / "seed1")
     assert (left.value.code, signal.getsignal(number)) == (128 + number, before)
-
-
-def test_a_variant_that_was_left_out_is_not_forgotten(tmp_path: Path):
-    for variants in ({"recipe": [], "odd": ["optim.lr=1"]}, {"recipe": []}, {"recipe": [], "odd": ["optim.lr=1"]}):
-        ablation.require_same(tmp_path, ["a=1"], variants)
-    ablation.require_same(tmp_path, ["a=1"], {"recipe": []})
-    with pytest.raises(SystemExit, match="other options or variants"):
-        ablation.require_same(tmp_path, ["a=1"], {"recipe": [], "odd": ["optim.lr=2"]})
-
-
-def test_own_options_stand_in_place_of_the_typed_ones():
-    assert ablation.merged(["experiment=a", "optim.lr=1", "seed=1"], ["optim.lr=2", "experiment=b"]) == [
-        "seed=1", "optim.lr=2", "experiment=b",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [("a: [x=1", "must be YAML"), ("[a]", "must map names"), ("a b: [x=1]", "must map names"),
-     ("recipe: [x=1]", "must map names"), ("a: x=1", "must map names"), ("a: [1]", "must map names")],
-)  # fmt: skip
-def test_files_of_variants_that_are_refused(content: str, said: str, tmp_path: Path):
-    path = tmp_path / "v.yaml"
-    path.write_text(content)
-    with pytest.raises(SystemExit, match=said):
-        ablation.read([f"variants={path}"])
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,6 @@ def test_tables_of_benchmarks_are_those_of_the_stored_files(tmp_path: Path, monk
     assert text.endswith(f"\n{end}\nBetween.\n{begins[1]}\n{end}\nAfter.\n")
 
 
-@pytest.mark.parametrize("content", [None, "", "recipe,data\n"])
-def test_nothing_measured_makes_no_section(content: str | None, tmp_path: Path):
-    if content is not None:
-        (tmp_path / "results.csv").write_text(content)
-    assert "Measured here" not in recipes(tmp_path / "results.csv")
-
-
 def test_the_tables_of_slow_links(tmp_path: Path):
     rows = [
         {"name": "1 node", "images_per_s": [40.0, 41.0, 36.0], "predicted": None},

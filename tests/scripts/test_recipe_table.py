@@ -56,22 +56,6 @@ def test_medians_ranges_and_comparison(tmp_path: Path):
     assert not {"data", "hardware"} & {*shown}, "the same in all rows"
 
 
-def test_a_value_that_a_seed_lacks_has_no_median(tmp_path: Path):
-    summaries: list[dict[str, Any]] = [{"train_cpu_s": 7.0}, {}]
-    for seed, more in enumerate(summaries):
-        make_run(tmp_path / str(seed), {"seed": seed}, **more)
-    (row,) = rows(table_of(tmp_path), "value")
-    assert (row["num_seeds"], row["train_s_median"], row["train_cpu_s_median"]) == (2, 37.5, None)
-
-
-def test_what_differs_has_a_column(tmp_path: Path):
-    for number, name in enumerate("AB"):
-        make_run(tmp_path / name, {"seed": number}, hardware=name, data={"name": "x", "folder": name})
-    table = table_of(tmp_path)
-    assert {"data", "hardware"} < {column.key for column in table.shown().columns}
-    assert [row["data"] for row in rows(table, "text")] == ["x A, 10 classes", "x B, 10 classes"]
-
-
 def test_p_is_of_the_seeds_of_both(tmp_path: Path):
     reached = {0.1: [0.70, 0.72, 0.77], 0.2: [0.80, 0.81, 0.83]}
     for lr, values in reached.items():
@@ -81,13 +65,3 @@ def test_p_is_of_the_seeds_of_both(tmp_path: Path):
     second = rows(table_of(tmp_path), "value")[1]
     assert second["top1_p"] == pytest.approx(welch_p(*reached.values()))
     assert second["train_cpu_s_p"] == pytest.approx(welch_p([10, 11.1, 12.2], [20, 21.2, 22.4]))
-
-
-def test_a_single_recipe_is_compared_with_nothing(tmp_path: Path):
-    for seed in (0, 1):
-        typed = f"python -m imagenet_ddp.train seed={seed}"
-        make_run(tmp_path / str(seed), {"seed": seed}, command=typed)
-    table = table_of(tmp_path)
-    assert not {"top1_difference", "top1_p", "train_cpu_s_ratio"} & {column.key for column in table.shown().columns}
-    assert not any("Compared" in note for note in table.notes)
-    assert rows(table, "value")[0]["train_cpu_s_median"] is None, "a run of an older version"

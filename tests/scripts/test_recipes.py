@@ -35,12 +35,6 @@ def test_the_seed_alone_makes_no_other_recipe(tmp_path: Path):
     assert slow.command == ""
 
 
-def test_other_hardware_makes_another_row(tmp_path: Path):
-    for seed, hardware in enumerate(("A", "A", "B")):
-        make_run(tmp_path / str(seed), {"seed": seed}, hardware=hardware)
-    assert [(recipe.hardware, len(recipe.runs)) for recipe in recipes_of(tmp_path)] == [("A", 2), ("B", 1)]
-
-
 def test_a_repeated_seed_counts_once_by_its_newest_run(tmp_path: Path):
     for number, day in enumerate((3, 9, 5)):
         make_run(tmp_path / str(number), {"seed": 4}, top1=0.1 * day, finished_at=f"2026-01-0{day}T00:00:00+0000")
@@ -106,9 +100,3 @@ def test_the_command_of_one_job_of_a_sweep(tmp_path: Path):
     assert (first.label, last.label) == ("x lr=0.1", "y lr=0.2")
     assert first.command == f"{TRAIN} -m experiment=x optim.lr=0.1 seed=0,1"
     assert last.command == f"{TRAIN} experiment=y optim.lr=0.2 seed=0"
-
-
-def test_a_resumed_run_does_not_tell_what_was_typed(tmp_path: Path):
-    named(tmp_path / "0", "resume=runs/a/b/checkpoints/last.ckpt", {"seed": 0})
-    (recipe,) = recipes_of(tmp_path)
-    assert (recipe.label, recipe.command) == ("no experiment", "")

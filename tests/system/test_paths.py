@@ -5,7 +5,7 @@ import pytest
 
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import describe_path, nearest_existing, not_writable_reason, require_current_folder
+from imagenet_ddp.system.paths import nearest_existing, not_writable_reason, require_current_folder
 
 
 def test_a_removed_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -27,8 +27,3 @@ def test_what_is_in_the_way_of_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert not_writable_reason(Path("file/a")) == f"{tmp_path}/file is a file"
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     assert not_writable_reason(Path("a/b")) == f"{tmp_path} is not writable"
-
-
-def test_a_relative_path_says_where_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    assert [describe_path(Path("a")), describe_path(Path("/a"))] == [f"a ({tmp_path}/a)", "/a"]

@@ -1,8 +1,5 @@
-from pathlib import Path
-
 import pytest
 
-from imagenet_ddp.system import text
 from imagenet_ddp.system.text import count_noun, duration, first_line, percent, shorten_list
 
 
@@ -29,23 +26,3 @@ from imagenet_ddp.system.text import count_noun, duration, first_line, percent, 
 )
 def test_words(found: list[str], expected: list[str]):
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("uv", "pip", "prefix", "command"),
-    [
-        (False, True, ".venv", "python -m pip install 'a[b]'"),
-        (False, False, ".venv", "uv pip install -p .venv 'a[b]'"),
-        (True, True, "/else where", "uv pip install -p '/else where' 'a[b]'"),
-    ],
-)
-def test_commands_are_those_of_the_environment(
-    uv: bool, pip: bool, prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
-):
-    """An environment of uv has no pip, and `uv pip install` without -p installs into the activated environment."""
-    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
-    if uv:
-        monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
-    monkeypatch.setattr(text.importlib.util, "find_spec", lambda name: pip or None)
-    monkeypatch.setattr(text.sys, "prefix", str(Path.cwd() / prefix))
-    assert (text.uv_run(), text.install("a[b]")) == ("uv run " if uv else "", command)
