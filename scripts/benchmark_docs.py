@@ -17,7 +17,7 @@ PHOTOGRAPHS = "data=imagefolder data.root=FOLDER data.image_size=224 data.batch_
 OPTIONS = {
     "step": "scripts/benchmarks/step.py OUT",
     "step_224": f"scripts/benchmarks/step.py OUT steps=10 {PHOTOGRAPHS}",
-    "train": f"-m imagenet_ddp.benchmark benchmark=train benchmark.num_steps=10 {PHOTOGRAPHS} hydra.run.dir=OUT",
+    "train": f"scripts/benchmarks/train.py OUT repeats=3 steps=10 {PHOTOGRAPHS}",
     "start": "scripts/benchmarks/start.py OUT",
     "strategies": "scripts/benchmarks/strategies.py OUT",
     "loader": "-m imagenet_ddp.benchmark benchmark=loader data=imagefolder data.root=FOLDER hydra.run.dir=OUT",

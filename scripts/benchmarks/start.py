@@ -24,7 +24,7 @@ def run(job: Job) -> Results:
     ours, bare = ours[1:], bare[1:]  # without the first pair, which read the libraries from the disk
     over, unit = ratio(ours, bare), "seconds to the first step"
     rows = [
-        row(title(job.config), "bare script: imports, one step", unit, bare, 1.0, own=False),
+        row(title(job.config), "bare script: imports, one step", unit, bare, 1.0),
         row(title(job.config), "this project", unit, ours, over),
     ]
     share = min(statistics.median(bare) / statistics.median(ours), 1)

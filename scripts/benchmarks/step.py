@@ -40,7 +40,7 @@ def run(job: Job) -> Results:
         for name in (name for name in TITLES if name in seconds):
             values = [1e3 * each for each in seconds[name]]
             over = ratio(seconds[name], seconds["bare"])
-            rows.append(row(group, TITLES[name], "ms per step", values, over, own=name == "ours"))
+            rows.append(row(group, TITLES[name], "ms per step", values, over))
         if found is host:
             shares = {name: _share_of_naive(seconds, name) for name in ("ours", "loop")}
     step = ratio(whole.step_s, whole.others_s["bare"])

@@ -36,7 +36,7 @@ def run(job: Job) -> Results:
         if bare := each.others_s.get("bare"):
             rates = [each.batch_size / seconds for seconds in bare]
             label = f"bare DistributedDataParallel, {name.rpartition(', ')[2]}"
-            rows.append(row(title(job.config), label, "images/s", rates, ratio(rates, one.rates), own=False))
+            rows.append(row(title(job.config), label, "images/s", rates, ratio(rates, one.rates)))
             ddp = ratio(each.rates, rates)
     best = max(found, key=lambda name: statistics.median(found[name].rates) if name.endswith(f"{most} devices") else 0)
     efficiency = statistics.median(found[best].rates) / statistics.median(one.rates) / most

@@ -27,7 +27,7 @@ def test_of_a_training(rates: dict[str, float], wait: float, workers: int, said:
 
 
 def figures(own: int, gives: float, takes: float | None) -> dict[str, Any]:
-    rates = {"examples": 300, "files": 800, "packed_256_jpeg": 2000, "packed_raw": 7000}
+    rates = {"files": 800, "packed_256_jpeg": 2000, "packed_raw": 7000}
     return {
         "num_workers": own,
         "why_num_workers": "as set",

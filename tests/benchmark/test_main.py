@@ -34,10 +34,9 @@ def test_variants_workers_and_model_are_measured(run: Run, tree: Path, tmp_path:
     assert found["num_images"] == 20
     for name, rates in found["images_per_s"].items():
         assert len(rates["all"]) == 1 and rates["median"] > 10, name
-    for name, ratio in found["ratios"].items():
-        if name != "two_workers":
-            theirs = found["images_per_s"]["examples"]["all"][0]
-            assert ratio == pytest.approx(found["images_per_s"][name]["all"][0] / theirs, rel=0.01)
+    for name in ("packed_256_jpeg", "packed_raw"):
+        files, packed = (found["images_per_s"][each]["all"][0] for each in ("files", name))
+        assert found["ratios"][name] == pytest.approx(packed / files, rel=0.01)
     assert set(found["workers_images_per_s"]) == {"0", "2"}
     assert found["model"]["images_per_s"] > 1
 
@@ -53,14 +52,13 @@ def test_the_step_is_measured_without_and_with_compile(run: Run, tree: Path, tmp
 
 
 @pytest.mark.slow
-def test_training_loader_step_and_the_loop_of_pytorch_examples_are_measured(run: Run, tree: Path, tmp_path: Path):
+def test_training_its_loader_and_its_step_are_measured(run: Run, tree: Path, tmp_path: Path):
     few = ("benchmark.repeats=1", "benchmark.num_steps=4", "benchmark.num_images=12")
     found = measured(run, tmp_path, "train", *SMALL, f"data.root={tree}", *few)
-    theirs, ours, step, loader = (row["median"] for row in found["rows"])
-    assert found["ratios"]["train"] == pytest.approx(ours / theirs, rel=0.01)
+    ours, step, loader = (row["median"] for row in found["rows"])
     assert found["ratios"]["end_to_end"] == pytest.approx(ours / min(loader, step), rel=0.01)
     assert loader > step  # images of 40 pixels, which one process loads by thousands
-    assert 0 <= found["data_wait_frac"]["ours"] < 0.9 and 0 <= found["data_wait_frac"]["examples"] < 0.9
+    assert 0 <= found["data_wait_frac"] < 0.9
 
 
 def test_a_profile_has_a_trace_and_the_longest_operations(run: Run, tree: Path, tmp_path: Path):
@@ -86,7 +84,6 @@ def test_a_profile_has_a_trace_and_the_longest_operations(run: Run, tree: Path, 
         ),
         (("benchmark=profile", "benchmark.repeats=3"), "benchmark.repeats must only be set for benchmark=loader or "),
         (("benchmark=train", "data=stl10"), "data must be a source of image files for benchmark=train"),
-        (("benchmark=train", "model.library=timm", "model.name=x"), "model must be a torchvision model"),
         (("benchmark=strategies",), "Hint: run scripts/benchmarks/strategies.py of the repository."),
     ],
 )

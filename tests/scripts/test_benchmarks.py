@@ -44,6 +44,15 @@ def test_the_start_is_measured_from_the_command_to_the_first_step(
 
 
 @pytest.mark.slow
+def test_training_is_measured_against_the_loop_of_pytorch_examples(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = measured("train", tmp_path, f"data.root={tree}", "steps=4", monkeypatch=monkeypatch)
+    theirs, ours = (row["median"] for row in found["rows"])
+    assert found["ratios"]["train"] == pytest.approx(ours / theirs, rel=0.01)
+
+
+@pytest.mark.slow
 def test_strategies_are_measured_on_one_device_to_all(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found = measured("strategies", tmp_path, f"data.root={tree}", "steps=3", monkeypatch=monkeypatch)
     titles = [row["title"].partition(",")[0] for row in found["rows"]]

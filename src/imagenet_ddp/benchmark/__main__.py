@@ -26,7 +26,7 @@ FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
 # Modes that need image files, each with the reason.
 FILES_FOR = {
     "loader": "benchmark=loader, which compares them with packs",
-    "train": "benchmark=train, which compares with pytorch/examples' loop over files",
+    "train": "benchmark=train, which links to the images that it trains on",
 }
 ONLY_FOR = {
     "num_images": ("loader", "train"), "num_workers": ("loader",), "short_side": ("loader",), "quality": ("loader",),
@@ -77,7 +77,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     elif mode == "loader":
         mistakes += data_check.validate(parsed.config, parsed.environ)
     else:
-        mistakes += _of_training(mode, parsed.config, typed, parsed.environ)
+        mistakes += _of_training(parsed.config, typed, parsed.environ)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     wanted = Path(request.hydra.run.dir)
@@ -85,15 +85,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     return Plan(options, parsed.config, folder, tuple(typed))
 
 
-def _of_training(mode: str, config: CommonConfig, typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+def _of_training(config: CommonConfig, typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the mistakes in the options of the run to measure."""
-    model = config.model
     found = []
-    if mode == "train" and (model.target or model.library != "torchvision"):
-        found.append(
-            "model must be a torchvision model for benchmark=train, because the loop of pytorch/examples supports no "
-            f"others, got {model.target or model.name}. Hint: set model.name=resnet18, or use benchmark=step."
-        )
     if config["trainer"]["num_nodes"] not in ("auto", 1):
         found.append(
             f"trainer.num_nodes must be 1 in a benchmark, got {config['trainer']['num_nodes']}. Hint: leave "

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from imagenet_ddp.benchmark import pytorch_examples
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import Plan, Trainings
 from imagenet_ddp.config.schema.commands import CommonConfig
@@ -38,7 +37,7 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun, percent
 
-BASELINE, FILES = "examples", "files"
+FILES = "files"
 WORKERS_EPOCH_S = 2.0  # approximate length of an epoch in which loader processes are timed
 MODEL_S = 15.0
 MARGIN = 1.1  # the loader is not the bottleneck if its images per second are at least this many times the model's
@@ -62,15 +61,13 @@ def measure(plan: Plan, trainings: Trainings) -> Results:
         {*(options["num_workers"] or [0, *(2**power for power in range(num_cores().bit_length()))]), num_workers}
     )
     variants = _make_variants(config, options, trainings.work)
-    total = (options["repeats"] + 1) * (1 + len(variants) + len(counts))
+    total = (options["repeats"] + 1) * (len(variants) + len(counts))
     with contextlib.closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
         with one_core():
             rates = _time_variants(config, variants, options["repeats"], progress)
         files_rate = statistics.median(rates[FILES])
         by_workers = _time_workers(config, variants[0], counts, files_rate, options["repeats"], progress)
-    ratios: dict[str, float | None] = {
-        each.name: round(ratio(rates[each.name], rates[BASELINE]), 3) for each in variants
-    }
+    ratios: dict[str, float | None] = {each.name: round(ratio(rates[each.name], rates[FILES]), 3) for each in variants}
     ratios["two_workers"] = round(ratio(by_workers[2], by_workers[1]), 3) if {1, 2} <= by_workers.keys() else None
     num_classes = len(set(variants[0].images.targets.tolist()))
     figures = {
@@ -81,15 +78,12 @@ def measure(plan: Plan, trainings: Trainings) -> Results:
         "why_num_workers": reason,
         "num_images": len(variants[0].images),
         "mib": {each.name: round(each.mib, 1) for each in variants},
-        "titles": {BASELINE: "pytorch/examples: files, Pillow", **{each.name: each.title for each in variants}},
+        "titles": {each.name: each.title for each in variants},
         "image_size": data["image_size"],
         "batch_size": data["batch_size"],
     }
     group = f"On one core, {len(variants[0].images)} images of {data['image_size']} px, batch {data['batch_size']}"
-    rows = [
-        row(group, figures["titles"][name], "images/s", each, ratios.get(name, 1.0), own=name != BASELINE)
-        for name, each in rates.items()
-    ]
+    rows = [row(group, figures["titles"][name], "images/s", each, ratios[name]) for name, each in rates.items()]
     group, first = "From files, by number of loader processes", by_workers[counts[0]]
     rows += [
         row(group, count_noun(count, "process"), "images/s", each, ratio(each, first))
@@ -191,12 +185,7 @@ def _epochs(loader: EpochLoader) -> Callable[[], int]:
 def _time_variants(
     config: CommonConfig, variants: list[Variant], repeats: int, progress: Progress
 ) -> dict[str, list[float]]:
-    files, data = variants[0].images, config["data"]
-    assert isinstance(files, FileImages)
-    folder = str(Path(files.path(0)).parents[1])
-    baseline = pytorch_examples.make_loader(folder, data["image_size"], data["batch_size"], 0)
-    epochs: dict[str, Callable[[], int]] = {BASELINE: lambda: sum(len(target) for _, target in baseline)}
-    epochs |= {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
+    epochs = {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
     return time_interleaved(epochs, repeats, lambda: progress.add(1))
 
 
@@ -261,7 +250,7 @@ def conclusion(figures: Mapping[str, Any], cores: int) -> str:
 def _advice(figures: Mapping[str, Any], needed: float, cores: int) -> str:
     """Recommend the cheapest sufficient change (loader processes, packed JPEGs, packed pixels), else the fastest."""
     max_workers = max(cores - 1, 1)
-    rates = {name: figures["images_per_s"][name]["median"] for name in figures["titles"] if name != "examples"}
+    rates = {name: figures["images_per_s"][name]["median"] for name in figures["titles"]}
     counts = {name: math.ceil(MARGIN * needed / rate) for name, rate in rates.items()}
     sufficient = [name for name, count in counts.items() if count <= max_workers]
     name = sufficient[0] if sufficient else max(rates, key=lambda each: rates[each])

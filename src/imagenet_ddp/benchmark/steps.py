@@ -4,11 +4,13 @@ import json
 import math
 import statistics
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.benchmark.loader import link_images
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import ONE_DEVICE, Plan, Trainings, smaller_work, title
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun, percent
 
@@ -20,66 +22,54 @@ TRACE = "trace.json.gz"
 
 
 def train(plan: Plan, trainings: Trainings) -> Results:
-    """Compare training from files with its loader alone, its step alone, and the loop of pytorch/examples."""
-    config, options = plan.config, plan.options
-    trainings.expect(3 * options["repeats"])
-    size, batch_size = config["data"]["image_size"], config["data"]["batch_size"]
-    steps, tree = options["num_steps"], trainings.work / "files"
-    # enough images that the first batches, which loader processes load in advance, are not among those timed
-    link_images(config, options["num_images"], tree, at_least=(WARM_UP + steps + 2) * batch_size + 8)
-    files = (
-        "data.name=imagefolder", f"data.root={json.dumps(str(tree))}", "data.train_dir=train", "data.val_dir=val",
-        "data.val_fraction=null", *ONE_DEVICE,
-    )  # fmt: skip
-    ends, parts, theirs, workers = [], [], [], 0
+    """Compare training from files with its loader alone and its step alone."""
+    config, options, steps = plan.config, plan.options, plan.options["num_steps"]
+    trainings.expect(2 * options["repeats"])
+    files = link_files(config, options["num_images"], steps, trainings.work / "files")
+    ends, parts = [], []
     for _ in range(options["repeats"]):
         ends.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP))
         parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
-        workers = ends[0].num_workers
-        loader = {"folder": str(tree / "train"), "size": size, "batch_size": batch_size, "workers": workers}
-        settings = {"loader": loader, "arch": config.model.name, "steps": steps, "warm_up": WARM_UP}
-        theirs.append(trainings.script("imagenet_ddp.benchmark.pytorch_examples", ends[0], **settings))
     rates = {
-        "examples": [batch_size / each["step_s"] for each in theirs],
         "ours": [each.rates[0] for each in ends],
         "step": [each.rates[0] for each in parts],
+        "loader": [each.loader_images_per_s for each in parts],
     }
-    loader_rates = [each.loader_images_per_s for each in parts]
-    least = [min(pair) for pair in zip(loader_rates, rates["step"], strict=True)]
-    ratios: dict[str, float | None] = {
-        "train": round(ratio(rates["ours"], rates["examples"]), 3),
-        "end_to_end": round(ratio(rates["ours"], least), 3),
-    }
-    titles = {
-        "examples": "pytorch/examples, end to end", "ours": "this project, end to end",
-        "step": "its step alone",
-    }  # fmt: skip
+    least = [min(pair) for pair in zip(rates["loader"], rates["step"], strict=True)]
+    end_to_end = round(ratio(rates["ours"], least), 3)
+    titles = {"ours": "end to end", "step": "the step alone", "loader": "the loader alone"}
     rows = [
-        row(title(config), titles[name], "images/s", values, ratio(values, rates["examples"]), own=name != "examples")
+        row(title(config), titles[name], "images/s", values, ratio(values, rates["ours"]))
         for name, values in rates.items()
     ]
-    rows.append(row("Loader alone", "this project's loader", "images/s", loader_rates))
-    medians = {name: statistics.median(values) for name, values in {**rates, "loader": loader_rates}.items()}
-    waits = {
-        "ours": statistics.median(each.data_wait_frac or 0.0 for each in ends),
-        "examples": statistics.median(each["data_wait_frac"] for each in theirs),
-    }
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    wait, workers = statistics.median(each.data_wait_frac or 0.0 for each in ends), ends[0].num_workers
     notes = [
         ends[-1].line(medians["ours"]),
-        f"Waiting for data: {percent(waits['ours'], 0)} of the time, pytorch/examples {percent(waits['examples'], 0)}, "
-        f"both with {count_noun(workers, 'loader process') if workers else 'no loader processes'}",
-        f"End-to-end speed relative to the slower of loader and step: {ratios['end_to_end']:.2f}",
+        f"Waiting for data: {percent(wait, 0)} of the time, with "
+        f"{count_noun(workers, 'loader process') if workers else 'no loader processes'}",
+        f"End-to-end speed relative to the slower of loader and step: {end_to_end:.2f}",
     ]
     if not workers:
         turns = max(medians["loader"], medians["step"]) / (medians["loader"] + medians["step"])
         notes[-1] += f"; here both take turns in one process, which allows at most {turns:.2f}"
     return Results(
-        ratios,
+        {"end_to_end": end_to_end},
         rows,
-        bottleneck(medians, waits["ours"], workers, ends[0].device),
+        bottleneck(medians, wait, workers, ends[0].device),
         notes,
-        {"data_wait_frac": waits, "num_workers": workers, "num_steps": steps,
-         "runs": [asdict(each) for each in ends], "parts": [asdict(each) for each in parts], "examples": theirs},
+        {"data_wait_frac": wait, "num_workers": workers, "num_steps": steps,
+         "runs": [asdict(each) for each in ends], "parts": [asdict(each) for each in parts]},
+    )  # fmt: skip
+
+
+def link_files(config: CommonConfig, num_images: int, steps: int, tree: Path) -> tuple[str, ...]:
+    """Link the images of the measured steps into a folder, and return the options that train on them."""
+    # enough images that the first batches, which loader processes load in advance, are not among those timed
+    link_images(config, num_images, tree, at_least=(WARM_UP + steps + 2) * config.data.batch_size + 8)
+    return (
+        "data.name=imagefolder", f"data.root={json.dumps(str(tree))}", "data.train_dir=train", "data.val_dir=val",
+        "data.val_fraction=null", *ONE_DEVICE,
     )  # fmt: skip
 
 
