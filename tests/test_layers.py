@@ -43,7 +43,7 @@ EARLY = [
     "engine.worker",
     "report.leaderboard",
     "report.page",
-    "runs.curves_figure",
+    "runs.plots",
 ]
 
 

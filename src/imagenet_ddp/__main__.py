@@ -8,7 +8,7 @@ from pathlib import Path
 from imagenet_ddp.cli import help
 from imagenet_ddp.cli.suggest import closest
 from imagenet_ddp.config.schema.commands import COMMANDS
-from imagenet_ddp.system import closed_pipe
+from imagenet_ddp.system import console
 from imagenet_ddp.system.text import uv_run
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     names = [*COMMANDS, "report"]
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("--help", "-h"):
-        with closed_pipe.exit_on_closed_pipe():
+        with console.exit_on_closed_pipe():
             print(help.commands())
     elif command in names:
         del sys.argv[1]

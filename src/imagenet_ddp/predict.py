@@ -22,10 +22,10 @@ from imagenet_ddp.data.sources.files import find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_path
+from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.heavy_imports import import_torch
-from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.files import atomic_path
+from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _predict(config: CommonConfig, paths: list[str]) -> tuple[int, int]:
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
-    # errors of standard output are explained at the end of each command (system/closed_pipe.py)
+    # errors of standard output are explained at the end of each command (system/console.py)
     disk_errors = disk_errors_as_run_error(Path(config["out"])) if config["out"] else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))

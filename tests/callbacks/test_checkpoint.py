@@ -25,7 +25,7 @@ from imagenet_ddp.runs.checkpoint_file import (
     read,
     wait_until_written,
 )
-from imagenet_ddp.system.process_exit import exit_at_once
+from imagenet_ddp.system.process import exit_at_once
 
 
 def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

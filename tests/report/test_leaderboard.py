@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from imagenet_ddp.report.differences import Differences, find_differences, labels
 from imagenet_ddp.report.leaderboard import GREY, collect_runs, draw_curves, leaderboard, notes_on, sort_runs
 from imagenet_ddp.report.run import Run, find_runs, read_run
-from imagenet_ddp.runs import plot_style
+from imagenet_ddp.runs import plots
 from imagenet_ddp.system.text_table import Table, as_markdown, as_text
 
 
@@ -132,10 +132,10 @@ def test_every_run_is_a_line_and_the_best_are_in_colour(num_runs: int, tmp_path:
         finished = number > 0 or num_runs == 1
         make_run(tmp_path / str(number), {"optim.lr": number}, top1=0.9 - number / 100, finished=finished)
     figure, legend = drawn(best_first(tmp_path))
-    num_colored = min(num_runs, len(plot_style.PALETTE))
+    num_colored = min(num_runs, len(plots.PALETTE))
     for axes in figure.axes:
         colors = [line.get_color() for line in axes.lines]
-        assert colors == [GREY] * (num_runs - num_colored) + [*plot_style.PALETTE[:num_colored]][::-1]
+        assert colors == [GREY] * (num_runs - num_colored) + [*plots.PALETTE[:num_colored]][::-1]
     assert len(legend) == num_colored
     assert legend[0] == ("90.00 %  0" if num_runs == 1 else "90.00 %  lr=0  (interrupted)")
 

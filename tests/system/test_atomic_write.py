@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
+from imagenet_ddp.system.files import atomic_path, atomic_write
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path):

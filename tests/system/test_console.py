@@ -60,9 +60,9 @@ def test_the_log_shows_it_wrapped_and_keeps_it_whole(tmp_path):
 
 CLOSED = """
 import os, sys
-from imagenet_ddp.system import closed_pipe
+from imagenet_ddp.system import console
 
-@closed_pipe.exit_on_closed_pipe()
+@console.exit_on_closed_pipe()
 def main():
     print("seen", flush={flush})
     print("unseen" * {times}, flush={flush})

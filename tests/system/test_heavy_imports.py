@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import clean_environ
 
-from imagenet_ddp.system.heavy_imports import SPIN_COUNT, limit_spinning
+from imagenet_ddp.system.process import SPIN_COUNT, limit_spinning
 
 # "torch" is a module without bytecode; what is imported within the block is written to the cache, or not
 SCRIPT = """
 import sys
-from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.process import import_torch
 with import_torch():
     import torch
 print(torch.__cached__, sys.dont_write_bytecode)

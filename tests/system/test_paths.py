@@ -5,7 +5,7 @@ import pytest
 
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import nearest_existing, not_writable_reason, require_current_folder
+from imagenet_ddp.system.files import nearest_existing, not_writable_reason, require_current_folder
 
 
 def test_a_removed_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,7 @@ import sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagenet_ddp.system.process_exit import clean_up_at_exit, exit_at_once, finish_before_exit
+from imagenet_ddp.system.process import clean_up_at_exit, exit_at_once, finish_before_exit
 
 own, slow = Path("own"), Path("slow")
 own.touch()

@@ -20,7 +20,7 @@ from imagenet_ddp.config.schema.commands import BENCHMARKS, CommonConfig
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new, remove_refused
-from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.process import import_torch
 
 FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
 # Modes that need image files, each with the reason.

@@ -33,8 +33,8 @@ from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.train_step import make_training
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
+from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.progress_bar import Progress
 from imagenet_ddp.system.text import count_noun, percent
 
 FILES = "files"

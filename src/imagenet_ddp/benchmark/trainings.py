@@ -13,7 +13,7 @@ from typing import Any
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.console import Progress
 
 # Options added to each measured run, which switch off validation and whatever would end the run or write files in it.
 MEASURED = (

@@ -7,8 +7,7 @@ from pathlib import Path
 import lightning.pytorch as L
 
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.system.files import atomic_write, csv_bytes
 
 
 class BadImagesList(L.Callback):

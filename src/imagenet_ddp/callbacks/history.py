@@ -9,10 +9,9 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.loop_state import validates_start
 from imagenet_ddp.callbacks.scores import Best
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
-from imagenet_ddp.runs.curves_figure import draw_curves
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.runs.plots import draw_curves
+from imagenet_ddp.system.files import atomic_write, csv_bytes
 from imagenet_ddp.system.text import first_line
 
 COLUMNS: tuple[str, ...] = (

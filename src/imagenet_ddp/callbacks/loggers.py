@@ -25,7 +25,7 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.data.contact_sheet import FILE
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun, first_line
 
 START_S = 30.0  # longest wait for the first answer of a server

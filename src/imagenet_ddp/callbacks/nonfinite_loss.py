@@ -15,8 +15,7 @@ from torch.nn.utils import get_total_norm
 from imagenet_ddp.callbacks.loop_state import is_update, log_interval
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.system.files import atomic_write, csv_bytes
 
 FILE = "nonfinite_batch.csv"
 MAX_KEPT = 1000  # steps whose losses are kept until the next check

@@ -26,7 +26,7 @@ from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import exit_on_signal
-from imagenet_ddp.system import closed_pipe, console
+from imagenet_ddp.system import console
 from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def run_command(verb: str) -> Iterator[None]:
     """Run the block, and exit with code 1 after a failure, 2 for a refused command, 128 + n after signal n. For
     commands that need not save anything when a signal arrives."""
     exit_on_signal()
-    with closed_pipe.exit_on_closed_pipe(), exit_codes(verb):
+    with console.exit_on_closed_pipe(), exit_codes(verb):
         yield
 
 
@@ -149,7 +149,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
         return results[-1]
 
     if {"--help", "-h"} & set(argv):
-        with closed_pipe.exit_on_closed_pipe():
+        with console.exit_on_closed_pipe():
             print(help.text(verb))
         return None
     main.__module__ = f"imagenet_ddp.{verb}"  # Hydra names the job after this module
@@ -158,7 +158,7 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
     start = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=verb)(main)
     if hydra_flags.only_prints(argv):
         printed = io.StringIO()  # Hydra would print a traceback if the pipe is closed
-        with closed_pipe.exit_on_closed_pipe():
+        with console.exit_on_closed_pipe():
             try:
                 with contextlib.redirect_stdout(printed):
                     start()

@@ -27,7 +27,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
-from imagenet_ddp.system.paths import not_writable_reason, require_current_folder
+from imagenet_ddp.system.files import not_writable_reason, require_current_folder
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from imagenet_ddp.data.transforms import EvalTransform
-from imagenet_ddp.system.atomic_write import atomic_path
+from imagenet_ddp.system.files import atomic_path
 
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8

@@ -22,7 +22,7 @@ from imagenet_ddp.data.workers import (
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
-from imagenet_ddp.system.process_exit import exit_at_once
+from imagenet_ddp.system.process import exit_at_once
 
 FIRST_S = 60.0  # wait before the first message; each further message comes after twice the wait
 POLL_S = 5.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.process_exit import clean_up_at_exit
+from imagenet_ddp.system.process import clean_up_at_exit
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.distributed import Store
 from imagenet_ddp.distributed.meet import Meeting, post_failure, read_failure
 from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import run_bounded
-from imagenet_ddp.system.process_exit import exit_at_once
+from imagenet_ddp.system.process import exit_at_once
 
 BEAT_S = 0.5
 LOST_BEATS = 40  # a rank that misses as many is gone; a thread that reads from a slow disk may hold up the others

@@ -17,7 +17,7 @@ from imagenet_ddp.distributed.meet import Meeting, explain_lost_store, meet, pos
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.system.bounded_wait import run_bounded
-from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.files import sha256
 
 ABORT_S = 2.0  # longest wait for a store that may not answer any more
 CHUNK_BYTES = 4 * 2**20  # torch's store refuses values above 8 MiB

@@ -15,8 +15,8 @@ from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.system.closed_pipe import discard_closed_terminal
-from imagenet_ddp.system.process_exit import exit_at_once
+from imagenet_ddp.system.console import discard_closed_terminal
+from imagenet_ddp.system.process import exit_at_once
 
 # Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")

@@ -20,7 +20,7 @@ from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_quota, num_cores, num_visible_cores
-from imagenet_ddp.system.paths import not_writable_reason
+from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
 
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm

@@ -17,7 +17,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import exit_on_signal
-from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:

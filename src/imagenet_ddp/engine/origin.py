@@ -22,7 +22,7 @@ from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.known_names import HUB, is_file, is_remote
 from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.paths import expand_home
+from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import count_noun, load_error, percent
 
 MOST_IMAGES = 64

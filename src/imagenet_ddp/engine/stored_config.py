@@ -20,7 +20,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats.registry import graph_format
 from imagenet_ddp.runs.checkpoints import require_whole
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.heavy_imports import import_torch
+from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:

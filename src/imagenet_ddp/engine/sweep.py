@@ -23,8 +23,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.paths import expand_home
+from imagenet_ddp.system.files import atomic_write, expand_home
 
 FILE = "sweep.yaml"
 MULTIRUN = ("-m", "--multirun")

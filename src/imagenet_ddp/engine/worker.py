@@ -15,8 +15,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
-from imagenet_ddp.system.heavy_imports import import_torch
-from imagenet_ddp.system.process_exit import exit_at_once
+from imagenet_ddp.system.process import exit_at_once, import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.export.formats.registry import FORMATS, KEY, Format
-from imagenet_ddp.system.mapping_file import read_mapping
+from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
 _PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row identifies a file as a model card

@@ -21,7 +21,7 @@ from imagenet_ddp.export.formats.check import CARD, export_path
 from imagenet_ddp.export.formats.graph import Classifier
 from imagenet_ddp.export.formats.registry import FORMATS, Format
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
+from imagenet_ddp.system.files import atomic_path, atomic_write
 
 
 def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:

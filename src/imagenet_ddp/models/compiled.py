@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.blocks import repeated_blocks
-from imagenet_ddp.system.paths import cache_dir
+from imagenet_ddp.system.files import cache_dir
 from imagenet_ddp.system.text import count_noun
 
 CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch's default compilers

@@ -13,8 +13,8 @@ import torch
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.known_names import FILES
+from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import first_line, install, shorten_list
 
 # Names under which libraries put weights into a repository of the hub, best first.

@@ -22,9 +22,8 @@ from imagenet_ddp.models.head import is_in_head, start_head
 from imagenet_ddp.models.known_names import HUB, is_file, is_remote
 from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.models.weight_names import by_own_names, resize_positions
-from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
+from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
 from imagenet_ddp.system.nonfinite import nonfinite_names
-from imagenet_ddp.system.paths import expand_home
 from imagenet_ddp.system.text import count_noun, install, load_error, shorten_list
 
 # Keys under which files store their weights. The averages come first, because they are what other programs validate.

@@ -11,7 +11,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.models.known_names import CLASSIFIERS, is_file, is_remote
-from imagenet_ddp.system.paths import expand_home
+from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import install
 
 

@@ -24,10 +24,8 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.csv_file import csv_bytes
-from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.console import Progress, print_message
+from imagenet_ddp.system.files import atomic_write, csv_bytes
 from imagenet_ddp.system.text import count_noun
 
 WINDOW = 4096  # finished probes that may wait for a slow one before them

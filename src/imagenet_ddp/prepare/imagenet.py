@@ -14,8 +14,8 @@ from imagenet_ddp.data.sources.files import class_folders, list_folder
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
+from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import count_noun
 
 URL = "https://image-net.org/download-images.php"

@@ -16,7 +16,7 @@ from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.cpu_cores import num_cores
-from imagenet_ddp.system.paths import describe_path, not_writable_reason
+from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import MIB
 
 

@@ -38,11 +38,9 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.workers import choose_mp_context, end_workers, init_worker, start_fork_server
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
-from imagenet_ddp.system.atomic_write import sync_folder
-from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.csv_file import csv_bytes
-from imagenet_ddp.system.file_lock import lock_or_wait
-from imagenet_ddp.system.progress_bar import Progress
+from imagenet_ddp.system.bounded_wait import lock_or_wait
+from imagenet_ddp.system.console import Progress, print_message
+from imagenet_ddp.system.files import csv_bytes, sync_folder
 from imagenet_ddp.system.text import MIB, duration, shorten_list
 
 LOCK = ".lock"

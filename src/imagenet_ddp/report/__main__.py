@@ -20,9 +20,8 @@ from imagenet_ddp.report import leaderboard
 from imagenet_ddp.report.differences import Differences, find_differences, labels, printable
 from imagenet_ddp.report.page import is_run_or_evaluation, make_page
 from imagenet_ddp.report.run import MARKER
-from imagenet_ddp.runs import plot_style
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.paths import not_writable_reason, require_current_folder
+from imagenet_ddp.runs import plots
+from imagenet_ddp.system.files import atomic_write, not_writable_reason, require_current_folder
 from imagenet_ddp.system.text import count_noun
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
@@ -125,7 +124,7 @@ def _compare(options: Options, mistakes: list[str]) -> None:
         print(as_csv(table).decode() if options.format == "csv" else document, end="", flush=True)
     best_first = leaderboard.sort_runs(runs, "top1")
     figure = leaderboard.draw_curves(best_first, labels(best_first, differences), title)
-    picture = plot_style.png(figure, Software=MARKER)
+    picture = plots.png(figure, Software=MARKER)
     _write(options, {"report.md": document.encode(), "report.csv": as_csv(table), "report_curves.png": picture})
 
 

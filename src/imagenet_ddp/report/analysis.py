@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from imagenet_ddp.report.evaluation import Predictions
-from imagenet_ddp.runs import plot_style
-from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.runs import plots
+from imagenet_ddp.system.files import csv_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -210,13 +210,13 @@ def calibration_figure(found: list[Bin]) -> "Figure":
 
     found = [each for each in found if each.num_images >= MIN_IMAGES]
     subtitle = f"Accuracy of predictions by their probability, in bins of at least {MIN_IMAGES} images"
-    figure = plot_style.new_figure(6, 4.5, "Calibration", subtitle)
+    figure = plots.new_figure(6, 4.5, "Calibration", subtitle)
     axes = figure.subplots()
     axes.bar([each.low for each in found], [each.accuracy for each in found], [each.high - each.low for each in found],
-             align="edge", color=plot_style.PALETTE[0], alpha=0.2)  # fmt: skip
+             align="edge", color=plots.PALETTE[0], alpha=0.2)  # fmt: skip
     axes.plot([0, 1], [0, 1], "--", color="#9AA3AF", label="perfectly calibrated")
     axes.plot([each.confidence for each in found], [each.accuracy for each in found], marker="o", markersize=3,
-              color=plot_style.PALETTE[0], label="this run")  # fmt: skip
+              color=plots.PALETTE[0], label="this run")  # fmt: skip
     axes.set(xlabel="probability of the prediction", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))

@@ -22,7 +22,7 @@ from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.predictions_file import NOT_FINITE
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system import console
-from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.files import describe_path
 
 TOP = 5  # maximum number of predicted classes per row
 

@@ -27,8 +27,8 @@ from imagenet_ddp.report.run import (
     natural_order,
     read_run,
 )
-from imagenet_ddp.runs import plot_style
-from imagenet_ddp.runs.curves_figure import column
+from imagenet_ddp.runs import plots
+from imagenet_ddp.runs.plots import column
 from imagenet_ddp.system.text import count_noun, duration, percent, shorten_list
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, text_cell
 
@@ -201,16 +201,16 @@ def _title(runs: Sequence[Run]) -> str:
 def draw_curves(runs: Sequence[Run], labels: Sequence[str], title: str) -> "Figure":
     """Draw validation top-1 and training loss. runs: best first; those for which the palette has no colour are grey.
     labels: one per run, for the legend."""
-    colored = plot_style.PALETTE[: len(runs)]
+    colored = plots.PALETTE[: len(runs)]
     subtitle = "Best first" if len(runs) > 1 else ""
-    figure = plot_style.new_figure(11, 5.4 + 0.2 * len(colored), title, subtitle)
+    figure = plots.new_figure(11, 5.4 + 0.2 * len(colored), title, subtitle)
     panels = {"val/top1": "Validation top-1", "train/loss": "Training loss"}
     for axes, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         lines = [column(run.metrics, name) for run in runs]
         for number, (epochs, values) in reversed(list(enumerate(lines))):  # the best run is drawn last, on top
             color = colored[number] if number < len(colored) else GREY
             axes.plot(epochs, values, color=color, marker="o", markersize=3, label=_entry(runs[number], labels[number]))
-        plot_style.style_axes(axes, heading, [values for _, values in lines], percent=name == "val/top1")
+        plots.style_axes(axes, heading, [values for _, values in lines], percent=name == "val/top1")
     handles = figure.axes[0].get_lines()[::-1][: len(colored)]
     legend = figure.legend(handles=handles, loc="outside lower left", frameon=False, fontsize=9)
     for text in legend.get_texts():

@@ -15,9 +15,9 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.report import analysis, evaluation, facts
 from imagenet_ddp.report.evaluation import Predictions
 from imagenet_ddp.report.run import MARKER, RUN_FILES, NotARunError, Run, read_run
-from imagenet_ddp.runs import curves_figure, plot_style
-from imagenet_ddp.system.heavy_imports import import_torch
-from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.runs import plots
+from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
         "facts": facts.facts(run, found), "long_facts": facts.LONG, "problems": run.problems,
-        "curves": _uri(curves_figure.curves(run.metrics, title)) if len(run.metrics["epoch"]) else None,
+        "curves": _uri(plots.curves(run.metrics, title)) if len(run.metrics["epoch"]) else None,
         "time": facts.time_spent(run),
     }  # fmt: skip
     if found is None or not len(found):
@@ -135,7 +135,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
 
 
 def _uri(figure: "Figure") -> str:
-    return f"data:image/png;base64,{base64.b64encode(plot_style.png(figure)).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(plots.png(figure)).decode()}"
 
 
 def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:

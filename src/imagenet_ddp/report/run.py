@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.runs.curves_figure import Table, column, read_metrics
 from imagenet_ddp.runs.folder import is_locked
-from imagenet_ddp.system.mapping_file import read_mapping
+from imagenet_ddp.runs.plots import Table, column, read_metrics
+from imagenet_ddp.system.files import read_mapping
 
 MARKER = "imagenet_ddp.report"  # among the first bytes of each file that report writes, except CSV files
 RUN_FILES = frozenset({"config.yaml", "metrics.csv", "summary.json"})  # a run folder holds at least one of these

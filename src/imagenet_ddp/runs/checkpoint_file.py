@@ -17,9 +17,9 @@ from torch import Tensor
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_path, sync_folder
+from imagenet_ddp.system.files import atomic_path, sync_folder
 from imagenet_ddp.system.nonfinite import nonfinite_names
-from imagenet_ddp.system.process_exit import finish_before_exit
+from imagenet_ddp.system.process import finish_before_exit
 from imagenet_ddp.system.text import load_error, shorten_list
 
 KEY = "imagenet_ddp"  # key of this project's part of a checkpoint

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.checksum import begins_as_zip, zip_damage
-from imagenet_ddp.system.paths import nearest_existing
+from imagenet_ddp.system.files import begins_as_zip, nearest_existing, zip_damage
 from imagenet_ddp.system.text import count_noun, first_line
 
 DIRPATH = "callbacks.checkpoint.dirpath"  # puts the files on another disk

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.system.mapping_file import read_mapping
+from imagenet_ddp.system.files import read_mapping
 
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
 

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from imagenet_ddp.system import closed_pipe, console
+from imagenet_ddp.system import console
 
 if TYPE_CHECKING:  # imported only to draw on a terminal, because the import takes a tenth of a second
     from rich.console import RenderableType
@@ -109,7 +109,7 @@ class Log:
         """Continue without a screen: the program that reads the output has ended (| head), or the terminal was closed,
         which the worker processes learn of before the signal SIGHUP that will stop the run."""
         if self._stream is not None:
-            closed_pipe.discard_output(self._stream)
+            console.discard_output(self._stream)
         self._stream, self._live, self.is_terminal = None, None, False
 
     def capture_libraries(self) -> None:

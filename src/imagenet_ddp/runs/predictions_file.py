@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_path, atomic_write
-from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.system.files import atomic_path, atomic_write, csv_bytes
 
 NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 FILES = {"csv": "predictions.csv", "parquet": "predictions.parquet"}

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from imagenet_ddp.system.closed_pipe import discard_closed_terminal
+from imagenet_ddp.system.console import discard_closed_terminal
 
 # SIGUSR2 requests a stop and a later restart. SLURM sends it some time before the time limit (sbatch
 # --signal=USR2@120). SIGHUP, of a closed terminal, counts only if nohup has not made the process ignore it.

@@ -15,8 +15,7 @@ import yaml
 from imagenet_ddp import __version__
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.mapping_file import read_mapping
+from imagenet_ddp.system.files import atomic_write, read_mapping
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0, share: str = "") -> str:

@@ -11,7 +11,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import install
 
 # Metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.

@@ -1,14 +1,17 @@
-"""Limit the time of a wait, and print every 10 s what the process is waiting for. Does not import torch."""
+"""Limit the time of a wait, wait for a lock, and print every 10 s what the process is waiting for."""
 
 import contextlib
+import fcntl
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TypeVar
 
-from imagenet_ddp.system import console
+from imagenet_ddp.system.console import print_message
 
-REPORT_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0  # between two messages about a wait
 
 T = TypeVar("T")
 
@@ -54,6 +57,34 @@ class Deadline:
             return False
         if time.monotonic() - self._last_report >= REPORT_EVERY_S:
             self._last_report = time.monotonic()
-            console.print_message(message(self.elapsed_s))
+            print_message(message(self.elapsed_s))
         time.sleep(pause_s)
         return True
+
+
+POLL_S = 0.1
+
+
+@contextmanager
+def lock_or_wait(lock: Path, *, silent: bool = False) -> Iterator[None]:
+    """Lock a file, and wait while another process holds the lock, which the system releases if that process ends. Say
+    so at once and every REPORT_EVERY_S seconds. silent: do not say it."""
+    with lock.open("a") as handle:
+        begin_s = next_s = time.monotonic()
+        while not _try_lock(handle):
+            if not silent and (now_s := time.monotonic()) >= next_s:
+                waited = f", for {now_s - begin_s:.0f} s so far" if now_s - begin_s >= 1 else ""
+                print_message(
+                    f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}){waited}."
+                )
+                next_s = now_s + REPORT_EVERY_S
+            time.sleep(POLL_S)
+        yield
+
+
+def _try_lock(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,11 +1,19 @@
-"""Print messages: wrapped between words on a terminal, one line each in a file or pipe, for grep."""
+"""Print messages: wrapped between words on a terminal, one line each in a file or pipe, for grep. Show the progress of
+a long task, and go on or end quietly when nobody reads the output."""
 
+import os
 import re
+import select
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import IO
+
+from imagenet_ddp.system.text import duration, percent
 
 INDENT = "  "
 
@@ -51,3 +59,131 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
     """Print a message and flush it. stream: None means standard error."""
     out: IO[str] = sys.stderr if stream is None else stream
     print(fit_to_terminal(text, out), file=out, flush=True)
+
+
+@contextmanager
+def exit_on_closed_pipe() -> Iterator[None]:
+    """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (as in
+    `| head`). Exit with a message and code 1 if standard output is a file on a full disk. Wraps a whole command."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)
+        if not stdout.poll(0):  # standard output is intact; the broken pipe is another one
+            raise
+        discard_output(sys.stdout)
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if _stdout_takes_a_line():  # standard output is intact; the error is about another file
+            raise
+        discard_output(sys.stdout)
+        reason = (error.strerror or str(error)).lower()
+        hint = "Hint: make room on that disk, then run the same command again."
+        print_message(f"standard output cannot be written: {reason}. {hint}")
+        sys.exit(1)
+
+
+def _stdout_takes_a_line() -> bool:
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def discard_closed_terminal() -> None:
+    """Redirect standard output and error to /dev/null if their terminal has been closed, so that writing to them does
+    not fail while a run saves. Call when SIGHUP arrives."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # not a file
+            poll = select.poll()
+            poll.register(stream.fileno(), 0)
+            if poll.poll(0):
+                discard_output(stream)
+
+
+def discard_output(stream: IO[str]) -> None:
+    """Redirect a stream to /dev/null, including its buffer, which Python would otherwise write again at exit."""
+    with suppress(OSError, ValueError):  # the stream is not a file
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+LINE_S = 5.0  # seconds between two lines
+REDRAW_S = 0.2  # seconds between two drawings of the bar
+
+
+class Progress:
+    """Show on stderr how much of `total` is done, the speed, and the time left.
+
+    total: in `unit`. rate: whether to show units per second. The attribute more: a function that returns text to add to
+    each line.
+    """
+
+    def __init__(self, title: str, total: int, unit: str, *, rate: bool = True):
+        self.more: Callable[[], str] = lambda: ""
+        self.title, self.total, self.unit = title, total, unit
+        self.done = self._earlier = 0
+        self._rate = rate
+        self._stream = sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._num_drawn = 0  # columns of the bar on the screen
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Measure the speed from now on, so that a slow start-up does not count."""
+        self._begin_s = time.monotonic()
+        self._next_s = self._begin_s + (0 if self._is_terminal else LINE_S)
+
+    def add_earlier(self, done: int) -> None:
+        """Count units that an earlier run has done, without affecting the speed."""
+        self.done += done
+        self._earlier += done
+
+    def add(self, done: int) -> None:
+        self.done += done
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + (REDRAW_S if self._is_terminal else LINE_S)
+        if self._is_terminal:
+            self._draw()
+        else:
+            print(self.line(), file=self._stream, flush=True)
+
+    def line(self) -> str:
+        """Return a line such as "train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"."""
+        text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
+        if self.done <= self._earlier or self.seconds <= 0:
+            return text + self.more()
+        speed = (self.done - self._earlier) / self.seconds
+        if self._rate:
+            text += f", {speed:,.0f} {self.unit}/s"
+        return f"{text}, {duration(max(self.total - self.done, 0) / speed)} left{self.more()}"
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin_s
+
+    def close(self) -> None:
+        """Remove the bar from the screen."""
+        if self._num_drawn:
+            self._stream.write("\r" + " " * self._num_drawn + "\r")
+            self._stream.flush()
+            self._num_drawn = 0
+
+    @property
+    def _fraction(self) -> float:
+        return min(self.done / max(self.total, 1), 1.0)
+
+    def _draw(self) -> None:
+        full = round(20 * self._fraction)
+        text = f"[{'#' * full}{'-' * (20 - full)}] {self.line()}"[: shutil.get_terminal_size().columns - 1]
+        self._stream.write("\r" + text + " " * max(0, self._num_drawn - len(text)))
+        self._stream.flush()
+        self._num_drawn = len(text)

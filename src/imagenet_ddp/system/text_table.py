@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.cells import cell_len
 
-from imagenet_ddp.system.csv_file import csv_bytes
+from imagenet_ddp.system.files import csv_bytes
 
 MIN_TEXT_WIDTH = 22  # terminal columns; text is not shortened below this width
 

@@ -17,8 +17,8 @@ from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.runs.folder import summary
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system import console
-from imagenet_ddp.system.atomic_write import atomic_write
-from imagenet_ddp.system.closed_pipe import discard_output
+from imagenet_ddp.system.console import discard_output
+from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun, duration, percent
 from imagenet_ddp.tune.options import Plan
 from imagenet_ddp.tune.study import EPOCH, OPTIONS, Study, number_of

@@ -21,7 +21,7 @@ from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import TrainConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
-from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import first_line, install
 from imagenet_ddp.tune import resources, space
 from imagenet_ddp.tune.resources import Slot

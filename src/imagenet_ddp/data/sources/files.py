@@ -22,7 +22,7 @@ from imagenet_ddp.data.decode import DEFAULT, Picture, Reading, UnreadableImage,
 from imagenet_ddp.data.sources.base import Images, Names, one_form
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path
+from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path
 from imagenet_ddp.system.text import count_noun
 
 MAX_FILE_BYTES = 2**30  # twice the decoded size of the largest image that is accepted (pillow.MAX_PIXELS)

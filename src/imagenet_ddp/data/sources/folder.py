@@ -30,7 +30,7 @@ from imagenet_ddp.data.sources.layout import (
 )
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
-from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet

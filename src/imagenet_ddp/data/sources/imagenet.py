@@ -13,7 +13,7 @@ from imagenet_ddp.config.validators import integer
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.folder import WORDNET_ID, ImageFolder
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 # ILSVRC-2012: number of images in total, in the smallest class and in the largest class. Source: Russakovsky et al.

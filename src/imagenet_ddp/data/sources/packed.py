@@ -22,7 +22,7 @@ from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
 from imagenet_ddp.data.sources.manifest import FILE, HINT, WEIGHTS, Manifest, Split
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.checksum import sha256
+from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.seeding import hash_seed
 from imagenet_ddp.system.text import count_noun
 

@@ -17,7 +17,7 @@ from PIL import Image
 from imagenet_ddp.data.sources.base import Pending, Source
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import cache_dir
+from imagenet_ddp.system.files import cache_dir
 
 CLASSES: tuple[str, ...] = (  # in the order of the sorted folder names
     *("checker", "circle", "cross", "dots", "ring"),

@@ -21,8 +21,8 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.file_lock import lock_or_wait
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from imagenet_ddp.data.sources.base import Pending, Source, SourceType
 from imagenet_ddp.data.sources.manifest import FILE, File, Split
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import paths
-from imagenet_ddp.system.checksum import sha256
-from imagenet_ddp.system.file_lock import lock_or_wait
+from imagenet_ddp.system import files
+from imagenet_ddp.system.bounded_wait import lock_or_wait
+from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.text import MIB, first_line, install
 
 GIB = 2**30
@@ -319,7 +319,7 @@ def _make_cache(
 ) -> ShardCache:
     """Make the cache of a remote packed folder. pack_id: hash of its content, so that it is never mixed with another
     packed folder at the same address. Raises ConfigError."""
-    top = Path(data["cache_dir"]) if data["cache_dir"] else paths.cache_dir(environ) / "streamed"
+    top = Path(data["cache_dir"]) if data["cache_dir"] else files.cache_dir(environ) / "streamed"
     shards = [shard for split in splits.values() for shard in split.shards]
     max_bytes = None if data["cache_gib"] is None else int(data["cache_gib"] * GIB)
     try:

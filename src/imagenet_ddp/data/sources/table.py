@@ -18,7 +18,7 @@ from imagenet_ddp.data.sources.files import FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import describe_path
+from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 NEEDED = ("path", "label")

@@ -10,7 +10,7 @@ from typing import Any
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.export.formats.registry import FORMATS, graph_format
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.system.paths import IMAGE_EXTENSIONS, describe_path, not_writable_reason
+from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path, not_writable_reason
 from imagenet_ddp.system.text import install
 
 CARD = "README.md"

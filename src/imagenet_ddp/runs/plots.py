@@ -1,17 +1,66 @@
-"""Draw metrics.csv as curves.png: loss, top-1, top-k and learning rate over epochs."""
+"""Draw the curves of a run. matplotlib is imported only to draw."""
 
 import csv
+import io
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_ddp.runs import plot_style
-from imagenet_ddp.system.atomic_write import atomic_write
+from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import count_noun, percent
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, whose colours can be told apart with every kind of colour vision, without its yellow, which
+# is too light for lines.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+
+
+def new_figure(width: float, height: float, title: str, subtitle: str) -> "Figure":
+    """Return an empty figure, without pyplot and its global state. width, height: in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    heading = f"{' '.join(title.split())[:90]}\n{subtitle}"
+    figure.suptitle(heading, x=0.02, ha="left", fontsize=13).set_parse_math(False)
+    return figure
+
+
+def png(figure: "Figure", **texts: str) -> bytes:
+    """Return the figure as a PNG. texts: text chunks of the file, by keyword."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"):  # characters that the font lacks are drawn as boxes
+        figure.savefig(stream, format="png", metadata=texts)
+    return stream.getvalue()
+
+
+def style_axes(axes: "Axes", title: str, values: Iterable[np.ndarray], *, percent: bool = False) -> None:
+    """Set title, ticks and scale. values: the y values of each line; if they diverge, the y axis is logarithmic.
+    percent: label the y axis in percent, and end it at 100 %."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    every = np.concatenate([*values, np.empty(0)])
+    axes.set_title(title, loc="left")
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(True, color="#E4E6EA")
+    axes.spines[["top", "right"]].set_visible(False)
+    if percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.set_ylim(top=min(axes.get_ylim()[1], 1.0))
+        for line in axes.get_lines():
+            if np.size(line.get_xdata()):  # constrained layout makes room for an empty line that is not clipped
+                line.set_clip_on(False)  # so that markers at 100 % are whole
+    elif len(every) and every.min() > 0 and every.max() > 50 * np.median(every):
+        axes.set_yscale("log")
+
 
 Table = dict[str, np.ndarray]
 
@@ -22,7 +71,7 @@ def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
     metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions; a row of epoch 0
     is a validation before the first step. Top-5 is drawn unless it is always 100 %.
     """
-    atomic_write(out, plot_style.png(curves(read_metrics(metrics_csv), title)))
+    atomic_write(out, png(curves(read_metrics(metrics_csv), title)))
 
 
 def curves(table: Table, title: str) -> "Figure":
@@ -34,14 +83,14 @@ def curves(table: Table, title: str) -> "Figure":
     if not has_top5(table):
         del panels["top5"]
         height, rows, columns = 4.2, 1, 3
-    figure = plot_style.new_figure(11, height, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
+    figure = new_figure(11, height, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
     for axes, (name, heading) in zip(figure.subplots(rows, columns).flat, panels.items(), strict=True):
         lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
         for label, key in lines.items():
-            style, color = ("--", plot_style.PALETTE[1]) if label == "training" else ("-", plot_style.PALETTE[0])
+            style, color = ("--", PALETTE[1]) if label == "training" else ("-", PALETTE[0])
             axes.plot(*column(table, key), style, color=color, marker="o", markersize=3, label=label)
         values = [column(table, key)[1] for key in lines.values()]
-        plot_style.style_axes(axes, heading, values, percent=name.startswith("top"))
+        style_axes(axes, heading, values, percent=name.startswith("top"))
         if name == "loss":
             axes.legend(frameon=False)
     return figure

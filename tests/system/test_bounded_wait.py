@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.system import file_lock
+from imagenet_ddp.system import bounded_wait
 
 
 def test_who_waits_says_so_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(file_lock, "REPEAT_S", 0.01)
-    monkeypatch.setattr(file_lock, "POLL_S", 0.01)
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.01)
+    monkeypatch.setattr(bounded_wait, "POLL_S", 0.01)
     said, is_repeated = list[str](), threading.Event()
 
     def say(text: str) -> None:
@@ -17,11 +17,11 @@ def test_who_waits_says_so_again_and_again(tmp_path: Path, monkeypatch: pytest.M
         if len(said) >= 2:
             is_repeated.set()
 
-    monkeypatch.setattr(file_lock, "print_message", say)
+    monkeypatch.setattr(bounded_wait, "print_message", say)
     lock, entered = tmp_path / "x.lock", threading.Event()
 
     def wait() -> None:
-        with file_lock.lock_or_wait(lock):
+        with bounded_wait.lock_or_wait(lock):
             entered.set()
 
     with lock.open("a") as other:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
-from imagenet_ddp.runs.curves_figure import curves, draw_curves, read_metrics
+from imagenet_ddp.runs.plots import curves, draw_curves, read_metrics
 
 COLUMNS = ["epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss", "val/top1", "val/top5", "lr"]
 

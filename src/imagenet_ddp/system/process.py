@@ -1,17 +1,19 @@
-"""Speed up the imports of torch, torchvision and Lightning, whose three thousand modules take several seconds at the
-start of each process."""
+"""Start and end a process quickly: imports of torch, and an exit without Python's clean-up. Does not import torch."""
 
 import atexit
+import contextlib
 import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.paths import cache_dir
+from imagenet_ddp.system.files import cache_dir
 
 SPIN_COUNT = "1000"  # about 20 µs; docs/performance.md has the measurements
 
@@ -69,3 +71,32 @@ def torch_bytecode() -> Path:
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None  # torch is a dependency of this package
     return Path(importlib.util.cache_from_source(spec.origin))
+
+
+LONGEST_S = 60.0  # longest wait in seconds, in case a disk no longer responds
+_futures: set[Future] = set()
+_cleanups: list[Callable[[], None]] = []
+
+
+def finish_before_exit(future: Future) -> None:
+    """Make exit_at_once wait for this future. At a normal exit, Python itself joins the threads of executors."""
+    _futures.add(future)
+    future.add_done_callback(_futures.discard)
+
+
+def clean_up_at_exit(function: Callable[[], None]) -> Callable[[], None]:
+    """Call the function at a normal exit and in exit_at_once. Can be used as a decorator."""
+    _cleanups.append(function)
+    return atexit.register(function)
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process without Python's clean-up, which would wait for the threads of a hanging collective, disk or
+    store, or abort while they run C++ code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the process alive
+            stream.flush()
+    for function in _cleanups:
+        function()
+    wait(list(_futures), LONGEST_S)
+    os._exit(code)
