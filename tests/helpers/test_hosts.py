@@ -101,19 +101,14 @@ def test_addresses_names_and_interfaces(two: tuple[Host, Host]) -> None:
 
 
 def test_each_has_a_disk_and_memory_of_its_own(two: tuple[Host, Host], tmp_path: Path) -> None:
-    zeta, alpha = two
-    script = f"pwd; echo $TMPDIR; hostname >{DISK}/who; hostname >/dev/shm/who; hostname >>'{tmp_path}/shared'"
+    script = f"pwd; hostname >{DISK}/who; hostname >/dev/shm/who; hostname >>'{tmp_path}/shared'"
     for host in two:
-        assert printed(host, "sh", "-c", script) == f"{DISK}/work\n{DISK}/tmp"
+        assert printed(host, "sh", "-c", script) == f"{DISK}/work"
     for host in two:
         assert printed(host, "cat", f"{DISK}/who", "/dev/shm/who") == f"{host.name}\n{host.name}"
         assert (host.folder / "who").read_text() == f"{host.name}\n"
     assert (tmp_path / "shared").read_text() == "zeta\nalpha\n"
-    assert not (DISK / "who").exists()
-    assert not Path("/dev/shm/who").exists()
-    zeta.folder.joinpath("work/from_outside").touch()
-    assert printed(zeta, "ls") == "from_outside"
-    assert printed(alpha, "ls") == ""
+    assert not (DISK / "who").exists() and not Path("/dev/shm/who").exists()
 
 
 def test_blocked_ports(two: tuple[Host, Host]) -> None:
@@ -145,48 +140,21 @@ def test_a_cable_is_pulled_and_put_back(two: tuple[Host, Host]) -> None:
     assert_through(call(alpha, zeta.address, 5000, timeout_s=10))
 
 
-def space_of(process: Path) -> str | None:
-    try:
-        return str((process / "ns/net").readlink())
-    except OSError:  # the process has ended
-        return None
-
-
-def everyone(hosts: tuple[Host, ...]) -> set[int]:
-    """Return the pids of all processes on the hosts, including the first processes of the hosts and the bridge."""
-    spaces = {space_of(Path(f"/proc/{pid}")) for host in hosts for pid in (host.init, host.switch)}
-    assert not spaces & {None, space_of(Path("/proc/self"))}
-    return {int(process.name) for process in Path("/proc").glob("[0-9]*") if space_of(process) in spaces}
-
-
-def alive(pids: set[int]) -> list[int]:
-    return [pid for pid in pids if space_of(Path(f"/proc/{pid}"))]
-
-
-def start_stubborn(host: Host) -> None:
-    """Start three processes that only SIGKILL ends, one of them in its own session."""
-    host.popen(["bash", "-c", "trap '' INT TERM HUP; (setsid sleep 1000 &); sleep 1001; exit"])
-    wait_for(lambda: {"sleep 1000", "sleep 1001"} <= set(host.processes().values()))
-    wait_for(lambda: len(host.processes()) == 3)
-
-
-def test_nothing_is_left(tmp_path: Path) -> None:
-    cards = sorted(Path("/sys/class/net").iterdir())
-    pids = set()
+def test_nothing_is_left_of_a_failing_test(tmp_path: Path) -> None:
+    cards, pids = sorted(Path("/sys/class/net").iterdir()), set[int]()
 
     def failing() -> None:
-        with Hosts(["zeta", "alpha", "mu"], tmp_path) as hosts:
-            for host in hosts:
-                start_stubborn(host)
-            pids.update(everyone(hosts))
-            hosts[2].cut()
+        with Hosts(["zeta", "alpha"], tmp_path) as hosts:
+            for host in hosts:  # processes that only SIGKILL ends, one of them in its own session
+                host.popen(["bash", "-c", "trap '' INT TERM HUP; (setsid sleep 1000 &); sleep 1001; exit"])
+                wait_for(lambda host=host: len(host.processes()) == 3)
+                pids.update(host.processes())
+            hosts[1].cut()
             raise KeyError("a failing test")
 
     with pytest.raises(KeyError, match="a failing test"):
         failing()
-    assert len(pids) == 3 * 5 + 1
-    assert alive(pids) == []
+    assert len(pids) == 6
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert sorted(Path("/sys/class/net").iterdir()) == cards
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-    with Hosts(["zeta"], tmp_path / "again"):
-        pass
