@@ -23,9 +23,9 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import first_line, install
-from imagenet_ddp.tune import resources, space
-from imagenet_ddp.tune.resources import Slot
+from imagenet_ddp.tune import space
 from imagenet_ddp.tune.space import Parameter
+from imagenet_ddp.tune.trials import Slot, make_slots, uses_srun
 
 STORED = "tune.yaml"
 SPACES = ("sgd", "adamw")  # the optimizers that have a search space of their name in conf/search
@@ -140,7 +140,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
             search or {}, [*typed, *(token for token in argv if _belongs(token, "search"))]
         )
         found += mistakes
-    srun = resources.uses_srun(options["launcher"], environ)
+    srun = uses_srun(options["launcher"], environ)
     train_environ = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
     train_mistakes, _ = validate.validate(config, train_environ, "train", typed=typed)
     found += train_mistakes
@@ -148,7 +148,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
         found += space.check_values(parameters, config, train_environ, typed)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
-    slots = resources.make_slots(overrides.typed_config(config, TrainConfig, partial=True), options, environ)
+    slots = make_slots(overrides.typed_config(config, TrainConfig, partial=True), options, environ)
     folder = study or Path(request.hydra.run.dir).absolute()
     return Plan(tuple(argv), tuple(train_argv), config, options, tuple(parameters), tuple(slots), folder, False)
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.tune import resources
-from imagenet_ddp.tune.resources import make_slots, uses_srun
+from imagenet_ddp.tune import trials
+from imagenet_ddp.tune.trials import make_slots, uses_srun
 
 
 def slots_for(num: int, environ: dict[str, str] | None = None, launcher: str = "auto", **trainer: Any):  # type: ignore[no-untyped-def]
@@ -19,8 +19,8 @@ def slots_for(num: int, environ: dict[str, str] | None = None, launcher: str = "
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cards."""
     four = [(f"GPU-{number}", "A100") for number in range(4)]
-    monkeypatch.setattr(resources.nvidia_gpus, "query_gpus", lambda: four)
-    monkeypatch.setattr(resources, "no_gpu_reason", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
+    monkeypatch.setattr(trials.nvidia_gpus, "query_gpus", lambda: four)
+    monkeypatch.setattr(trials, "no_gpu_reason", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
 
 
 def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
@@ -38,7 +38,7 @@ def test_visible_gpus_are_dealt_round_robin():
     assert seen(2, devices=8) == ["GPU-0,GPU-1,GPU-2,GPU-3"] * 2, "train itself refuses the eight"
     assert seen(2, {"CUDA_VISIBLE_DEVICES": "3, 1"}) == ["3", "1"]
     assert seen(2, {"CUDA_VISIBLE_DEVICES": "MIG-a"}) == ["MIG-a", "MIG-a"]
-    assert slots_for(1) == [resources.Slot()]
+    assert slots_for(1) == [trials.Slot()]
     for trainer, environ in (({"accelerator": "cpu"}, {}), ({}, {"CUDA_VISIBLE_DEVICES": ""})):
         assert [slot.environ for slot in slots_for(2, environ, **trainer)] == [{}, {}]
 
@@ -64,10 +64,10 @@ def test_what_cannot_be_divided_is_refused(num: int, trainer: dict, environ: dic
 
 
 def test_cpu_trials_share_the_cores(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(trials.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     slots = slots_for(3, accelerator="cpu")
     assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (4, 5)]
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: {5, 7})
+    monkeypatch.setattr(trials.os, "sched_getaffinity", lambda _: {5, 7})
     assert [slot.cores for slot in slots_for(3, accelerator="cpu")] == [(5,), (7,), (5,)]
 
 
@@ -108,7 +108,7 @@ def test_steps_that_do_not_fit_are_refused(num: int, trainer: dict, environ: dic
 
 
 def test_auto_starts_steps_in_an_allocation_only(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resources.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(trials.shutil, "which", lambda name: f"/usr/bin/{name}")
     assert uses_srun("auto", JOB)
     assert not uses_srun("auto", {**JOB, "SLURM_STEP_ID": "0"})
     assert not uses_srun("auto", {})
