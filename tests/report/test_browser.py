@@ -1,4 +1,4 @@
-"""The page in a browser: what its buttons and searches do, how wide it is on a phone, and its text, light and dark."""
+"""The page in a browser: what its buttons and searches do, and how wide it is on a phone."""
 
 import json
 import re
@@ -19,28 +19,18 @@ from imagenet_ddp.report.run import read_run
 
 pytestmark = needs_chromium
 
-WIDTHS = {360: "dark", 1280: "light"}  # pixels of a small phone and of a desktop
+WIDTHS = [360, 1280]  # pixels of a small phone and of a desktop
 # Chromium's own window is never as narrow as a phone's, so the page is shown in frames.
 HARNESS = r"""<!doctype html><meta charset="utf-8"><pre id="result"></pre><script>
 const page = %s;
 const result = {};
-const brightness = (colour) => colour.match(/[\d.]+/g).slice(0, 3).map((level) => level / 255)
-  .map((level) => (level <= 0.04045 ? level / 12.92 : ((level + 0.055) / 1.055) ** 2.4))
-  .reduce((sum, level, channel) => sum + [0.2126, 0.7152, 0.0722][channel] * level, 0);
-async function look(width, scheme) {
+async function look(width) {
   const frame = document.createElement("iframe");
-  Object.assign(frame.style, { width: width + "px", height: "800px", border: 0, colorScheme: scheme });
+  Object.assign(frame.style, { width: width + "px", height: "800px", border: 0 });
   frame.srcdoc = page;
   await new Promise((done) => { frame.onload = done; document.body.append(frame); });
   const inner = frame.contentDocument, root = inner.documentElement;
   const found = { excess: root.scrollWidth - root.clientWidth };
-  const ground = brightness(getComputedStyle(inner.body).backgroundColor);
-  found.isDark = ground < 0.1;
-  found.contrasts = ["h1", ".note", "td", ".p", "nav a", "svg text"].map((selector) => {
-    const style = getComputedStyle(inner.querySelector(selector));
-    const ink = brightness(selector.startsWith("svg") ? style.fill : style.color);
-    return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
-  });
   const table = inner.querySelector("#classes table");
   const first = () => table.tBodies[0].rows[0].cells[0].textContent;
   const button = (number) => table.tHead.rows[0].cells[number].querySelector("button");
@@ -66,7 +56,7 @@ async function look(width, scheme) {
   result[width] = found;
 }
 (async () => {
-  for (const [width, scheme] of Object.entries(%s)) await look(width, scheme);
+  for (const width of %s) await look(width);
   document.getElementById("result").textContent = JSON.stringify(result);
 })();
 </script>"""
