@@ -20,7 +20,7 @@ OPTIONS = {
     "train": f"scripts/benchmarks/train.py OUT repeats=3 steps=10 {PHOTOGRAPHS}",
     "start": "scripts/benchmarks/start.py OUT",
     "strategies": "scripts/benchmarks/strategies.py OUT",
-    "loader": "-m imagenet_ddp.benchmark benchmark=loader data=imagefolder data.root=FOLDER hydra.run.dir=OUT",
+    "loader": "scripts/benchmarks/loader.py OUT data=imagefolder data.root=FOLDER",
 }
 NOT_SHOWN = ("runs", "parts", "examples")  # details of single steps and of the machine
 

@@ -60,7 +60,7 @@ def measure(plan: Plan, trainings: Trainings) -> Results:
     counts = sorted(
         {*(options["num_workers"] or [0, *(2**power for power in range(num_cores().bit_length()))]), num_workers}
     )
-    variants = _make_variants(config, options, trainings.work)
+    variants = make_variants(config, options, trainings.work)
     total = (options["repeats"] + 1) * (len(variants) + len(counts))
     with contextlib.closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
         with one_core():
@@ -95,7 +95,7 @@ def measure(plan: Plan, trainings: Trainings) -> Results:
     return Results(ratios, rows, conclusion(figures, num_cores()), notes, figures)
 
 
-def _make_variants(config: CommonConfig, options: Mapping[str, Any], work: Path) -> list[Variant]:
+def make_variants(config: CommonConfig, options: Mapping[str, Any], work: Path) -> list[Variant]:
     """Return files, packed JPEGs and packed pixels, in this order. work: folder to write in. options: benchmark.*"""
     tree = work / "files"
     link_images(config, options["num_images"], tree)
@@ -163,14 +163,14 @@ def _rounded(rates: Sequence[float]) -> dict[str, Any]:
     return {"median": round(statistics.median(rates), 1), "all": [round(rate, 1) for rate in rates]}
 
 
-def _loader(config: CommonConfig, images: Images, num_workers: int) -> EpochLoader:
+def train_loader(config: CommonConfig, images: Images, num_workers: int) -> EpochLoader:
     data = config["data"]
     transform = make_train_transform({**data, "progressive_start": None})
     sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config["seed"], fill_to=1)
     return make_loader(images, transform, sampler, seed=config["seed"], num_workers=num_workers, pin_memory=False)
 
 
-def _epochs(loader: EpochLoader) -> Callable[[], int]:
+def epochs_of(loader: EpochLoader) -> Callable[[], int]:
     """Return a function that loads the next epoch and returns its number of images."""
     sampler = loader.batch_sampler
     assert isinstance(sampler, BatchSampler)
@@ -185,7 +185,7 @@ def _epochs(loader: EpochLoader) -> Callable[[], int]:
 def _time_variants(
     config: CommonConfig, variants: list[Variant], repeats: int, progress: Progress
 ) -> dict[str, list[float]]:
-    epochs = {variant.name: _epochs(_loader(config, variant.images, 0)) for variant in variants}
+    epochs = {variant.name: epochs_of(train_loader(config, variant.images, 0)) for variant in variants}
     return time_interleaved(epochs, repeats, lambda: progress.add(1))
 
 
@@ -202,8 +202,8 @@ def _time_workers(
         for count in counts:
             # the same number of full batches for each process, so that no process waits for another
             repeated = images.subset(np.resize(np.arange(len(images)), size * max(count, 1)))
-            loaders[count] = _loader(config, repeated, count)
-        epochs = {count: _epochs(loader) for count, loader in loaders.items()}
+            loaders[count] = train_loader(config, repeated, count)
+        epochs = {count: epochs_of(loader) for count, loader in loaders.items()}
         return time_interleaved(epochs, repeats, lambda: progress.add(1))
     finally:
         for loader in loaders.values():
