@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from imagenet_ddp.cli import help
-from imagenet_ddp.cli.suggest import closest
+from imagenet_ddp.cli.known_terms import closest
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.system import console
 from imagenet_ddp.system.text import uv_run

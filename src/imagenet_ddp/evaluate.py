@@ -36,9 +36,8 @@ def launch(request: parse.Request) -> float | None:
 
     job = started.agree(decide, "evaluate")
     try:
-        with command.hydra_job(request, job.run_dir) as done:
-            done.return_value = top1 = started.run(worker.evaluate, job, job.config)
-            return top1
+        with command.hydra_job(request, job.run_dir):
+            return started.run(worker.evaluate, job, job.config)
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)
         raise

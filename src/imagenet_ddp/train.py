@@ -4,8 +4,6 @@ import os
 import sys
 from contextlib import nullcontext
 
-from hydra.core.utils import JobReturn
-
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import restart_after_failure, sweep, worker
@@ -52,9 +50,8 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         return folder.summary(job.run_dir).get("best/val/top1")
     own_processes = in_sweep or job.config.cluster.max_restarts > 0  # this process must survive to restart them
     try:
-        with nullcontext(JobReturn()) if in_sweep else command.hydra_job(request, job.run_dir) as done:
-            done.return_value = best = started.run(worker.train, job, job.config, own_processes=own_processes)
-            return best
+        with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
+            return started.run(worker.train, job, job.config, own_processes=own_processes)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if isinstance(error, WorkersFailedError):
             restart_after_failure.restart(job, error, overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir))

@@ -11,6 +11,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.distributed import nvidia_gpus
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,3 +34,16 @@ def _files_parsed_once() -> Iterator[None]:
         patch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
         patch.setattr(commands, "register", functools.cache(commands.register))
         yield
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with images of two classes and a checkpoint, on a machine without a GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
+    monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
+    for split, name in (("train", "cat"), ("train", "dog"), ("val", "cat"), ("val", "dog")):
+        (tmp_path / "pets" / split / name).mkdir(parents=True)
+        (tmp_path / "pets" / split / name / "1.jpg").touch()
+    (tmp_path / "x.ckpt").touch()
+    return tmp_path

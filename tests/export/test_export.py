@@ -28,7 +28,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.export import _metadata, export
 from imagenet_ddp.export.formats.graph import Classifier
 from imagenet_ddp.export.formats.registry import TorchExport
-from imagenet_ddp.models.views import average_views
+from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 
 pytestmark = pytest.mark.usefixtures("one_thread")

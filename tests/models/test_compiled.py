@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,8 @@ from torch import nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import compiled
-from imagenet_ddp.models.blocks import checkpoint_activations
-from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_lines, keep_cache, missing_compiler
+from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_lines, missing_compiler
+from imagenet_ddp.models.layers import checkpoint_activations
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -21,24 +22,20 @@ pytestmark = [
 ]
 
 
-def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert missing_compiler("cpu", {"CXX": "no-such-compiler"}) == (
-        "torch.compile needs a C++ compiler on CPUs, but there is no no-such-compiler. "
-        "Hint: install g++, put CXX=PROGRAM before the command, or set compile=off."
-    )
+def test_a_missing_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    assert missing_compiler("cuda", {"CC": "no-such-compiler"}) == (
-        "torch.compile needs a C compiler on GPUs, but there is no no-such-compiler. "
-        "Hint: install gcc, put CC=PROGRAM before the command, or set compile=off."
-    )
+    for kind, variable, program in (("cpu", "CXX", r"C\+\+"), ("cuda", "CC", "C")):
+        text = missing_compiler(kind, {variable: "no-such-compiler"})
+        assert re.search(rf"needs a {program} compiler .* no no-such-compiler\. Hint: .*{variable}=PROGRAM", text)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match="there is no no-such-compiler"):
-        choose_compile("default", "cpu", 1, 1)
     assert choose_compile("off", "cpu", 2, 1) == ("off", "as set")
-    with pytest.raises(ConfigError, match="Apple GPUs"):
-        choose_compile("default", "mps", 1, 1)
-    with pytest.raises(ConfigError, match="compile=default needs a process per device"):
-        choose_compile("default", "cpu", 2, 1)
+    for kind, devices, words in (
+        ("cpu", 1, "no-such-compiler"),
+        ("mps", 1, "Apple GPUs"),
+        ("cpu", 2, "process per"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            choose_compile("default", kind, devices, 1)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +71,6 @@ def test_the_next_batch_does_not_overwrite_logits(mode: str, monkeypatch: pytest
     first = calls(torch.ones(2, 3))
     calls(torch.zeros(2, 3))
     assert bool(first.all()) == (mode == "reduce-overhead")
-
-
-def test_what_is_compiled_is_kept_in_the_cache_folder(tmp_path: Path):
-    environ = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert keep_cache(environ) == environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "imagenet_ddp/inductor")
-    assert keep_cache({**environ, "TORCHINDUCTOR_CACHE_DIR": "/x"}) == "/x"
-    assert keep_cache({}) == "torch's own folder"
 
 
 @pytest.mark.parametrize("regions", [False, True])
@@ -123,8 +113,5 @@ def test_regions_with_activations_computed_again(monkeypatch: pytest.MonkeyPatch
         each(images).sum().backward()
     for one, other in zip(plain.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-
-
-def test_regions_need_blocks():
     with pytest.raises(ConfigError, match=r"compile\.regions=true needs a net with blocks of the same class"):
         compiled.compile_net(nn.Linear(2, 2), "default", regions=True)

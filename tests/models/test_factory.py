@@ -1,5 +1,4 @@
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -7,7 +6,8 @@ from torch import nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model, require_image_size
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.net_checks import require_batch, require_image_size
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
 # One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
@@ -22,31 +22,18 @@ FAMILIES = {
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def model(**more: Any) -> ModelConfig:
-    return ModelConfig(**more)
-
-
 @pytest.mark.parametrize("name", [*FAMILIES])
 def test_every_family_gives_logits_of_the_right_width(name: str):
     with torch.device("meta"):  # shapes only
-        net = create_model(model(name=name), 7, 0).train()
+        net = create_model(ModelConfig(name=name), 7, 0).train()
         logits = net(torch.empty(2, 3, FAMILIES[name], FAMILIES[name]))
     assert isinstance(logits, torch.Tensor)  # not the logits among auxiliary ones
     assert logits.shape == (2, 7)
 
 
-def test_a_net_computes():
-    net = create_model(model(name="resnet18"), 3, 0).train()
-    logits = net(torch.randn(2, 3, 48, 48).to(memory_format=torch.channels_last))
-    assert logits.shape == (2, 3)
-    assert logits.isfinite().all()
-    logits.sum().backward()
-    assert all(parameter.grad is not None for parameter in net.parameters())
-
-
 def test_weights_load_without_the_versions_of_the_layers_formats():
     """MNASNet refuses a state dict without them, and a checkpoint's tensors come as a plain dict."""
-    net, other = (create_model(model(name="mnasnet0_5"), 3, seed) for seed in (0, 1))
+    net, other = (create_model(ModelConfig(name="mnasnet0_5"), 3, seed) for seed in (0, 1))
     load_weights(other, dict(net.state_dict()), "best.ckpt")
     assert all(torch.equal(a, b) for a, b in zip(weights(net), weights(other), strict=True))
     with pytest.raises(ConfigError, match="Missing key"):
@@ -60,25 +47,21 @@ def weights(net: nn.Module) -> list[torch.Tensor]:
 def test_weights_hang_on_the_seed_alone_and_leave_torchs_generator_as_it_was():
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = create_model(model(name="mobilenet_v3_small"), 5, 3)
+    first = create_model(ModelConfig(name="mobilenet_v3_small"), 5, 3)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    again = create_model(model(name="mobilenet_v3_small"), 5, 3)
-    other = create_model(model(name="mobilenet_v3_small"), 5, 4)
+    again = create_model(ModelConfig(name="mobilenet_v3_small"), 5, 3)
+    other = create_model(ModelConfig(name="mobilenet_v3_small"), 5, 4)
     assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(again), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(weights(first), weights(other), strict=True))
 
 
-def test_arguments_reach_the_net():
-    net = create_model(model(name="mobilenet_v3_small", args={"dropout": 0.75}), 5, 0)
+def test_arguments_and_the_memory_format_reach_the_net():
+    net = create_model(ModelConfig(name="mobilenet_v3_small", args={"dropout": 0.75}), 5, 0)
     assert 0.75 in [layer.p for layer in net.modules() if isinstance(layer, nn.Dropout)]
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_the_memory_format_is_as_asked(channels_last: bool):
-    net = create_model(model(name="resnet18", channels_last=channels_last), 5, 0)
-    kernel = net.get_parameter("layer1.0.conv1.weight")
-    assert kernel.is_contiguous(memory_format=torch.channels_last) == channels_last
+    for channels_last in (False, True):
+        kernel = create_model(ModelConfig(channels_last=channels_last), 5, 0).get_parameter("layer1.0.conv1.weight")
+        assert kernel.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 class OwnNet(nn.Module):
@@ -89,7 +72,7 @@ class OwnNet(nn.Module):
 
 def test_a_net_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "own_nets", sys.modules[__name__])
-    keys = model(name="mine", _target_="own_nets.OwnNet", args={"width": 11})
+    keys = ModelConfig(name="mine", _target_="own_nets.OwnNet", args={"width": 11})
     net = create_model(keys, 4, 3)
     assert isinstance(net, OwnNet)
     assert net.head.weight.shape == (4, 11)
@@ -117,8 +100,30 @@ def test_trying_an_image_size_changes_nothing():
 
 
 def test_a_net_of_one_size_refuses_smaller_images_in_training():
-    vit = create_model(model(name="vit_b_16"), 3, 0, 64)
+    vit = create_model(ModelConfig(name="vit_b_16"), 3, 0, 64)
     require_image_size(vit, "vit_b_16", "data.train_size", 64)
     with pytest.raises(ConfigError, match=r"data.train_size=32 pixels, but does not .*Hint: set data.train_size=null"):
         require_image_size(vit, "vit_b_16", "data.train_size", 32)
-    require_image_size(create_model(model(), 3, 0, 64), "resnet18", "data.progressive_start", 32)
+    require_image_size(create_model(ModelConfig(), 3, 0, 64), "resnet18", "data.progressive_start", 32)
+
+
+def net(stride: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize(("stride", "images", "size"), [(8, 1, 8), (8, 2, 8), (8, 1, 16), (4, 1, 8)])
+def test_a_batch_is_refused_exactly_if_torch_would_fail(stride: int, images: int, size: int):
+    tried = net(stride)
+    before = {name: value.clone() for name, value in tried.state_dict().items()}
+    try:
+        net(stride)(torch.zeros(images, 3, size, size))
+        fails = False
+    except ValueError:
+        fails = True
+    if fails:
+        with pytest.raises(ConfigError, match=r"at least 2 images of 8 pixels .* Hint: set data\.batch_size=2\."):
+            require_batch(ModelConfig(), tried, images, size)
+    else:
+        require_batch(ModelConfig(), tried, images, size)
+    require_batch(ModelConfig(batch_norm="frozen"), tried, images, size)
+    assert tried.training and all(torch.equal(value, before[name]) for name, value in tried.state_dict().items())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from imagenet_ddp.benchmark import results
 from imagenet_ddp.benchmark.trainings import Plan, Trainings
-from imagenet_ddp.cli import command, overrides, parse, single_process
+from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.config.schema.commands import BENCHMARKS, CommonConfig
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.errors import ConfigError
@@ -59,7 +59,7 @@ def _measure(plan: Plan) -> None:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan, and create the run folder. Raises ConfigError with every mistake."""
-    parsed = single_process.read_single_process("benchmark", argv, environ, "a benchmark needs the machine to itself")
+    parsed = parse.read_single_process("benchmark", argv, environ, "a benchmark needs the machine to itself")
     request, mistakes = parsed.request, parsed.found
     options, data = parsed.config["benchmark"], parsed.config["data"]
     mode, typed = options["name"], [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]

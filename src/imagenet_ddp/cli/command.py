@@ -1,33 +1,31 @@
-"""Run a command from the shell: set its exit code, handle a closed pipe, and run its job with Hydra."""
+"""Run a command from the shell: print its mistakes, set its exit code, handle a closed pipe, and call Hydra for it."""
 
 import contextlib
 import copy
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import hydra
-import hydra._internal.callbacks
-from hydra.core import utils as hydra_utils
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import InstantiationException
+from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from imagenet_ddp.cli import help, hydra_flags, mistakes
-from imagenet_ddp.cli.compose import config_loader, group_values
-from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.cli.parse import Request, command_line
+from imagenet_ddp.cli import help, hydra_flags
+from imagenet_ddp.cli.compose import group_values
+from imagenet_ddp.cli.parse import NotMetError, Request, command_line
 from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.distributed import refusal
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.runs.signals import exit_on_signal
+from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import count_noun
 
 T = TypeVar("T")
 
@@ -50,7 +48,7 @@ def exit_codes(verb: str) -> Iterator[None]:
         console.print_message(str(error))
         sys.exit(1)
     except ConfigError as error:
-        mistakes.refuse(error, verb)
+        refuse(error, verb)
     except WorkersFailedError as error:
         error.exit()
 
@@ -73,62 +71,49 @@ def planned(verb: str, argv: list[str], read: Callable[[list[str], Mapping[str, 
     return read(argv, os.environ)
 
 
-@contextlib.contextmanager
-def hydra_job(request: Request, run_dir: Path) -> Iterator[JobReturn]:
-    """Surround a job with what hydra.main does for it. The block sets return_value of what it gets.
+def refuse(error: ConfigError, verb: str) -> NoReturn:
+    """Print the mistakes to stderr, report them to the nodes that wait for this command, and exit with code 2."""
+    show(error, verb)
+    if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
+        # the mistakes are printed already; they may also be the reason why this fails
+        with contextlib.suppress(SignalExit, Exception), raise_on_signal():
+            request, nodes = error.request, ("cluster", "trainer", "strategy")
+            config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
+            if refused := refusal.refused_command(request.launch_infos[0], config, os.environ):
+                sys.stderr.flush()
+                refusal.send(refused, error.mistakes)
+    sys.exit(2)
 
-    That is job logging, HydraConfig, hydra.job.env_set and hydra.callbacks, and Hydra's files in run_dir if
-    hydra.output_subdir is set. The config is the one that was checked: hydra.main would compose it twice more.
-    """
-    task, config = request.configs[0], copy.deepcopy(request.configs[0])
+
+def show(error: ConfigError, verb: str) -> None:
+    """Print the mistakes, with the traceback if HYDRA_FULL_ERROR=1 is set."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        traceback.print_exception(error)
+    lines = [f"imagenet_ddp.{verb}: {count_noun(len(error.mistakes), 'mistake')}, nothing was started"]
+    for number, text in enumerate(error.mistakes, 1):
+        head = f"{number:2}. "
+        lines += ["", *console.wrap_text(text, 80, head, " " * len(head))]
+    print("\n".join(lines), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def hydra_job(request: Request, run_dir: Path) -> Iterator[None]:
+    """Set up for the block what hydra.main sets up for a job: logging and HydraConfig. The config is the one that was
+    checked: hydra.main would compose it twice more."""
+    config = copy.deepcopy(request.configs[0])
     with open_dict(config):
         config.hydra = request.hydra
-    node = config.hydra
+    node, before = config.hydra, HydraConfig.instance().cfg
     node.mode, node.run.dir = RunMode.RUN, str(run_dir)
-    # unresolved, because an option may refer to what Hydra sets only for the job
-    options: Any = OmegaConf.to_container(node.overrides.hydra, resolve=False)
-    node.overrides.hydra = in_folder(options, "hydra.run.dir", run_dir)
     with read_write(node.runtime), open_dict(node.runtime):
         node.runtime.output_dir = str(run_dir.absolute())
-    sources = {source.provider: source.path for source in node.runtime.config_sources}
-    before, name = HydraConfig.instance().cfg, node.job.config_name
-    done = JobReturn(overrides=list(node.overrides.task), cfg=task, hydra_cfg=config, working_dir=str(Path.cwd()))
-    with config_loader(request.verb, sources.get("command-line")):
-        hydra_utils.configure_log(node.hydra_logging, node.verbose)
-        try:
-            callbacks = hydra._internal.callbacks.Callbacks(config)
-        except InstantiationException as error:
-            raise ConfigError(
-                f"hydra.callbacks must name classes that can be created, but: {first_line(error).rstrip('.')}. "
-                "Hint: correct the arguments, or leave the callback out."
-            ) from error
-        callbacks.on_run_start(config=config, config_name=name)
-        HydraConfig.instance().set_config(config)
-        try:
-            hydra_utils.configure_log(node.job_logging, node.verbose)
-            if node.output_subdir is not None:
-                _write_hydra_files(run_dir / node.output_subdir, task, config)
-            with hydra_utils.env_override(node.job.env_set):
-                callbacks.on_job_start(config=config, task_function=lambda _: None)  # the block is no function
-                try:
-                    yield done
-                    done.status = JobStatus.COMPLETED
-                except Exception as error:
-                    done.return_value, done.status = error, JobStatus.FAILED
-                    raise
-                finally:
-                    if done.status != JobStatus.UNKNOWN:  # else the process is about to exit
-                        callbacks.on_job_end(config=config, job_return=done)
-                        callbacks.on_run_end(config=config, config_name=name, job_return=done)
-        finally:
-            HydraConfig.instance().cfg = before
-
-
-def _write_hydra_files(folder: Path, task: DictConfig, config: DictConfig) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(task, folder / "config.yaml")
-    OmegaConf.save(OmegaConf.masked_copy(config, "hydra"), folder / "hydra.yaml")
-    OmegaConf.save(config.hydra.overrides.task, folder / "overrides.yaml")
+    HydraConfig.instance().set_config(config)
+    try:
+        configure_log(node.hydra_logging, node.verbose)
+        configure_log(node.job_logging, node.verbose)
+        yield
+    finally:
+        HydraConfig.instance().cfg = before
 
 
 def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) -> Any:

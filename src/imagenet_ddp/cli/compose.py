@@ -5,10 +5,8 @@ torch.
 """
 
 import contextlib
-import copy
 import itertools
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli import text_values
 from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
+from imagenet_ddp.cli.overrides import quote_text
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS
@@ -90,7 +88,7 @@ class Composer:
         """Return the words of a command line, with quotes around text that Hydra would read as something else."""
         # the names of columns are text
         columns = [f"data.args.{name}" for name in TABLE_COLUMNS] if "data=table" in words else []
-        return [text_values.quote(word, self.verb, self._parsed, columns) for word in words]
+        return [quote_text(word, self.verb, self._parsed, columns) for word in words]
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
         """Return (options, mistakes)."""
@@ -170,32 +168,13 @@ class Composer:
                     config = self._load([*kept, override], mode)
                     kept.append(override)
                 except Exception as error:
-                    options = self._options(override, search)
-                    errors = [error, *self._errors_of_keys(override, config)]
-                    found += dict.fromkeys(self.explain.refused_choice(override, options, each) for each in errors)
+                    found.append(self.explain.refused_choice(override, self._options(override, search), error))
         for override in values:
             try:
                 apply(override, config)
             except Exception as error:
                 found.append(self.explain.refused_value(override, error))
         return config, found
-
-    def _errors_of_keys(self, override: Override, config: DictConfig) -> list[Exception]:
-        """Return the error of each key in the file of a choice, because Hydra stops at the first one. Return [] for a
-        file that cannot be read, or that holds the keys of one group."""
-        found, config = [], copy.deepcopy(config)
-        OmegaConf.set_struct(config, None)  # as while Hydra merges the files: only declared groups refuse unknown keys
-        with contextlib.suppress(Exception):  # Hydra's own error for this file is reported
-            file = _file_of(override.key_or_group, str(override.value()), self._folders())
-            if not file or not re.match(r"\s*# *@package +_global_\s", file.read_text(encoding="utf-8")):
-                return []
-            for key, value in leaves(_content(file)).items():
-                OmegaConf.update(only := OmegaConf.create({}), key, value)
-                try:
-                    OmegaConf.merge(config, only)
-                except Exception as error:
-                    found.append(error)
-        return found
 
     def _folders(self) -> list[str]:
         return [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]

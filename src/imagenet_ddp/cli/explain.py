@@ -15,8 +15,8 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from hydra.errors import MissingConfigException
 
 from imagenet_ddp.cli import known_terms
-from imagenet_ddp.cli.suggest import closest, removed, unknown
-from imagenet_ddp.cli.text_values import exists, quoted
+from imagenet_ddp.cli.known_terms import closest, removed, unknown
+from imagenet_ddp.cli.overrides import exists, quoted
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
@@ -109,8 +109,6 @@ class Explainer:
             return f"set {instead}"
         if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in TABLE_SUFFIXES):
             return f"set {shlex.join(options_for(value))}"
-        if (group, value.lower()) == ("logger", "neptune"):
-            return "set logger=none, because Neptune's service has ended"
         if meant := intended_option(group, value, options):
             return f"set {group}={meant}"
         if group in ("experiment", "recipe"):
@@ -166,19 +164,12 @@ class Explainer:
     def in_file(self, error: Exception, name: str) -> str:
         """Explain a mistake in a file in the user's --config-dir. The files of conf/ have none, because tests compose
         them."""
+        text = next(filter(None, map(str, _causes(error))), type(error).__name__)
         for cause in _causes(error):
             if isinstance(cause, yaml.MarkedYAMLError) and cause.problem and cause.problem_mark:
                 path, line = Path(cause.problem_mark.name), cause.problem_mark.line + 1
                 return f"{path.parent.name}/{path.name}, line {line}: {cause.problem}. Hint: correct that file."
-            if isinstance(cause, RecursionError):
-                return f"{name}.yaml contains itself, by an alias (*NAME) or in its defaults. Hint: correct that file."
-        text = next(filter(None, map(str, _causes(error))), type(error).__name__)
-        where = re.search(r"In '([^']+)'", text)
-        file = f" (in {where.group(1) if where else name}.yaml)"
-        if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-            group, _, value = error.missing_cfg_file.rpartition("/")
-            file = file if where and "/" in where.group(1) else f" (in {name}.yaml)"  # not conf/base.yaml
-            return f"{group} must be one of {', '.join(error.options)}, got {value}{file}. Hint: correct that file."
+        file = f" (in {name}.yaml)"
         if unknown_key := re.search(r"Key '[^']*' (?:is )?not in .*?full_key: (\S+)", text, re.DOTALL):
             key, group = unknown_key.group(1), name.rpartition("/")[0]
             if group not in self.keys and (key == group or re.fullmatch("_.*_", key)):
@@ -186,16 +177,8 @@ class Explainer:
                 return f"{key} is not a known key{file}. Hint: {hint}."
             return unknown(key, self.keys, file)
         full_key = re.search(r"full_key: (\S+)", text)
-        value = re.search(r"Value '(.*)' of type .* could not be converted", text)
-        if full_key and value and (declared := self.keys.get(full_key.group(1))):
-            words = f"{full_key.group(1)} must be {declared.words}, got {value.group(1)}"
-            return f"{words}{file}. Hint: correct that file."
-        first, *others = text.splitlines()
-        reason = re.sub(r"^In '[^']+': ", "", first)
-        if reason.endswith("raised while composing config:"):
-            reason = next((line for line in others if line.strip()), reason)
-        of_key = f"{full_key.group(1)}: " if full_key else ""
-        return f"{of_key}{reason.strip().rstrip('.')}{file}. Hint: correct that file."
+        reason = next((line for line in text.splitlines() if not line.endswith("raised while composing config:")), text)
+        return f"{full_key[1] + ': ' if full_key else ''}{reason.rstrip('.')}{file}. Hint: correct that file."
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -25,14 +25,10 @@ _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--cfg", "-c"): {"choices": ("job", "hydra", "all")},
     ("--info", "-i"): {"choices": _INFO, "nargs": "?", "const": "all"},
     ("--package", "-p"): {"metavar": "NAME"},
-    ("--config-path", "-cp"): {"metavar": "FOLDER"},
     ("--config-name", "-cn"): {"metavar": "NAME"},
     ("--config-dir", "-cd"): {"metavar": "FOLDER"},
-    ("--experimental-rerun",): {"metavar": "FILE"},
 }
-FLAGS = {name for names, how in _OPTIONS.items() if not how for name in names}
-WITH_VALUE = {name for names, how in _OPTIONS.items() if how for name in names}
-OPTIONAL_VALUES = {"--info": _INFO, "-i": _INFO}
+NAMES = {name for names in _OPTIONS for name in names}
 # With these options Hydra only prints something. Those of ANSWERED take precedence over all other options.
 ANSWERED = {"--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc"}
 _PRINTING = {*ANSWERED, "--cfg", "-c", "--info", "-i"}
@@ -81,13 +77,8 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
         found.append(f"only one of {', '.join(commands)} is allowed. Hint: leave the others out.")
     if args.resolve and not args.cfg and not args.help:
         found.append("--resolve works only with --cfg. Hint: type --cfg job --resolve.")
-    if args.config_path is not None:
-        hint = "Hint: type --config-dir FOLDER to add a folder."
-        found.append(f"--config-path would replace this program's conf/. {hint}")
     if args.config_dir is not None and not Path(args.config_dir).is_dir():
         where = Path(args.config_dir).absolute()
         found.append(f"--config-dir must be a folder, got {where}. Hint: type --config-dir FOLDER.")
         args.config_dir = None
-    if args.experimental_rerun is not None:
-        found.append("--experimental-rerun is not supported. Hint: set resume=auto to resume a run.")
     return args, argv, found

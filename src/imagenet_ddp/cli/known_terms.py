@@ -1,10 +1,14 @@
-"""Map the options of other programs to the keys of this one. The table is known_terms.txt, from which hints and
-docs/coming-from.md are made. Does not import torch."""
+"""Map the options of other programs, keys of earlier versions and mistyped keys to the keys of this one.
+
+The table of other programs is known_terms.txt, from which hints and docs/coming-from.md are made. Does not import
+torch.
+"""
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from imagenet_ddp.cli import hydra_flags
@@ -49,6 +53,24 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
         "exif": "data.exif_orientation"}  # fmt: skip
+# Groups, keys and choices of earlier versions -> what to do instead.
+REMOVED = {
+    "against": "run `python scripts/recipe_table.py DIR against=RECIPE`",
+    "benchmark=start": "run scripts/benchmarks/start.py of the repository",
+    "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
+    "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
+    "by=recipe": "run `python scripts/recipe_table.py DIR`",
+    "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
+    "logger=neptune": "set logger=none, because Neptune's service has ended",
+    "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
+    "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
+    "prepare.memory_mib": "leave it out: an image of more than 178,956,970 pixels is refused in any case",
+    "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
+    "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
+    "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",
+    "strategy.local_sgd_every": "set trainer.accumulate_grad_batches, which sends gradients less often",
+    "watch": "run `tail -f RUN/logs/rank0.log`",
+}
 _NUMBER, _PAIR = re.compile(r"-?\d*\.?\d+(e-?\d+)?"), re.compile(r"\w+=\S+")
 
 
@@ -76,12 +98,7 @@ def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         if not token.startswith("-") or len(token) == 1 or _is_of_hydra(name, rest):
             kept.append(token)
             continue
-        if not find(name) and (joined := re.fullmatch(r"(-[a-z]+)(\d+)", name)) and find(joined[1]):  # -b256
-            name, equals, value = joined[1], "=", joined[2]
         term = find(name)
-        if term is None and name.startswith("--no-") and (opposite := find(name[5:])) and opposite.flag:
-            found.append(_message(token, opposite, "false"))
-            continue
         if not equals:
             values = _values(term, rest)
             del rest[: len(values)]
@@ -93,7 +110,7 @@ def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _is_of_hydra(name: str, rest: list[str]) -> bool:
     if name == "-p" and rest and rest[0].isdecimal():
         return False  # pytorch/examples' --print-freq; Hydra's -p is followed by a name
-    return name in hydra_flags.FLAGS | hydra_flags.WITH_VALUE
+    return name in hydra_flags.NAMES
 
 
 def _values(term: Term | None, rest: list[str]) -> list[str]:
@@ -109,9 +126,7 @@ def _message(typed: str, term: Term | None, value: str) -> str:
     """Return the message about one option of another program. typed: with its value."""
     if term is None:
         return f"{typed} is not an option. Hint: options are typed as KEY=VALUE; `--help` shows examples."
-    is_off = term.flag and value.lower() in ("false", "0", "no")
-    options = _off(term) if is_off else _options(term, value)
-    note = "" if is_off else term.note.replace("{}", value or "VALUE")
+    options, note = _options(term, value), term.note.replace("{}", value or "VALUE")
     if options:
         return f"{typed} is an option of another program. Hint: type {options}{f' ({note})' if note else ''}."
     return f"{typed} is an option of another program. Hint: leave it out{f': {note}' if note else ''}."
@@ -129,8 +144,34 @@ def _options(term: Term, value: str) -> str:
     return shlex.join(dict.fromkeys(word.replace("{}", each) for each in values for word in here.split()))
 
 
-def _off(term: Term) -> str:
-    """Return the option that switches off what a flag switches on; "" if leaving it out is enough."""
-    key, _, value = term.here.partition("=")
-    opposite = {"true": f"{key}=false", "false": f"{key}=true"}
-    return term.values.get("false") or opposite.get(value, "")
+def closest(key: str, keys: Iterable[str]) -> list[str]:
+    """Return the known keys closest to a mistyped one, best first; empty if none is close."""
+    key = key.lower()
+    last = key.rpartition(".")[2]
+    keys = list(keys)
+    if same := [known for known in keys if known.rpartition(".")[2] == last]:
+        return sorted(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])[:2]
+    if (known := key_for(last)) in keys:
+        return [known]
+    if near := get_close_matches(key, [known for known in keys if "." in known], 1, 0.75):
+        return near
+    ends = {known.rpartition(".")[2]: known for known in reversed(keys)}
+    return [ends[end] for end in get_close_matches(last, ends, 1, 0.7)]
+
+
+def removed(option: str) -> str | None:
+    """Return what replaces a key, group or choice (GROUP=NAME) of an earlier version; None if it never existed."""
+    group = option.partition(".")[0]
+    return REMOVED.get(option) or REMOVED.get(group if "=" not in option else "")
+
+
+def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
+    """Return the message for a key that is not declared. where: text to add after the key, such as " (in x.yaml)"."""
+    if instead := removed(key):
+        return f"{key} was removed{where}. Hint: {instead}."
+    close = [known for known in closest(key, keys) if known != key]
+    hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
+    if key.startswith("strategy."):
+        arguments = "docs/strategies.md lists DistributedDataParallel's arguments."
+        hint = f"{hint} {arguments}" if close else arguments
+    return f"{key} is not a known key{where}. Hint: {hint}"

@@ -1,26 +1,82 @@
-"""Work with options as typed: merge them into a checkpoint's config, look one up, print them.
+"""Work with options as typed: quote text, merge them into a checkpoint's config, look one up, print them.
 
-Does not import torch.
+Hydra reads a value before it knows the type of its key: 2024_11_26 as the integer 20241126, 1.10 as 1.1, and in,out as
+two values. Here the key is known. What is quoted stays quoted where Hydra composes again, in a sweep or on another
+machine. Does not import torch.
 """
 
 import copy
 import dataclasses
+import functools
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import parse
-from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.config import keys
+from imagenet_ddp.config.keys import Key, key_of
 from imagenet_ddp.config.section import Section, to_config
 from imagenet_ddp.system.text import uv_run
 
+if TYPE_CHECKING:
+    from imagenet_ddp.cli.parse import Request
+
 T = TypeVar("T", bound=Section)
+
+
+def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], texts: Collection[str] = ()) -> str:
+    """Return the option with quotes around its value if that is text which Hydra would read as something else.
+
+    A value that is the path of an existing file or folder is that path, whatever its characters mean to Hydra. Without
+    such a path, commas, brackets and quotes mean what they mean to Hydra. null stays null where the key accepts it.
+    parse: reads an option by Hydra's grammar, returns None if it is invalid. texts: further text keys, which the
+    command does not declare.
+    """
+    name, equals, value = option.partition("=")
+    path = name.lstrip("+")
+    key = _declared(verb).get(path)
+    is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
+    is_text = path in texts or (key is not None and key.type is str)
+    is_null = value.lower() == "null" and (is_group or (key is not None and key.nullable))
+    if not equals or is_null or "${" in value or not (is_group or is_text):
+        return option
+    parsed = parse(option)
+    as_it_is = parsed is not None and parsed.value_type == ValueType.ELEMENT and parsed.value() == value
+    is_path = is_text and value != "null" and (key is None or key.allowed is None) and exists(value)
+    # neither a list, nor a sweep, nor quoted
+    is_word = bool(re.fullmatch(r"""[^][(){},'"~][^][(){},'"]*""", value)) and (is_text or parsed is not None)
+    return f"{name}={_quoted(value)}" if (is_path or is_word) and not as_it_is else option
+
+
+@functools.cache
+def _declared(verb: str) -> Mapping[str, Key]:
+    """Return the command's keys and Hydra's own."""
+    return {**keys.declared(verb), **keys.of_class(HydraConf, "hydra.")}
+
+
+def quoted(option: str) -> str:
+    """Return key=value with the quotes that Hydra's grammar requires around the value."""
+    key, _, value = option.partition("=")
+    is_plain = re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII)
+    return option if is_plain else f"{key}={QuotedString(value, Quote.double).with_quotes()}"
+
+
+def exists(path: str) -> bool:
+    try:
+        return bool(path) and Path(path).exists()
+    except OSError:  # such as a name that is too long, which the check of the key reports
+        return False
+
+
+def _quoted(text: str) -> str:
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def merge_overrides(
@@ -98,7 +154,7 @@ def typed_config(config: DictConfig, cls: type[T], *, partial: bool = False) -> 
     return to_config(content, cls)
 
 
-def typed_value(request: parse.Request, key: str) -> str | None:
+def typed_value(request: "Request", key: str) -> str | None:
     """Return the value typed for a key, the last one if it was typed twice."""
     values = [option.partition("=")[2] for option in request.typed if key_of(option) == key]
     return values[-1].strip("'\"") if values else None
@@ -112,8 +168,7 @@ def shell_line(verb: str, argv: list[str]) -> str:
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:
     """Return argv with the folder as value of key, hydra.run.dir or hydra.sweep.dir. It is quoted, because Hydra allows
     few characters in unquoted values."""
-    quoted = QuotedString(str(path), Quote.single).with_quotes()
     rest = [option for option in argv if key_of(option) != key]
     # placed next to the other options, because Hydra's parser accepts key=value on one side of -m only
     where = next((n for n, option in enumerate(rest) if "=" in option and not option.startswith("-")), len(rest))
-    return [*rest[:where], f"{key}={quoted}", *rest[where:]]
+    return [*rest[:where], f"{key}={_quoted(str(path))}", *rest[where:]]

@@ -19,15 +19,25 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
-from imagenet_ddp.cli.text_values import quoted
-from imagenet_ddp.cli.validate import refused_targets, validate
+from imagenet_ddp.cli.overrides import quoted, typed_config
+from imagenet_ddp.cli.validate import validate
+from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import not_writable_reason, require_current_folder
+
+# Keys of Hydra that a run does not support -> (their value, why).
+HYDRA_KEYS: dict[str, tuple[Any, str]] = {
+    "hydra.job.chdir": (False, "relative paths in options start at the current folder"),
+    "hydra.job.env_set": ({}, "environment variables are typed before the command"),
+    "hydra.callbacks": ({}, "callbacks=NAME and +callbacks.NAME._target_=CLASS add callbacks of Lightning"),
+    "hydra.output_subdir": (None, "config.yaml and summary.json in the run folder hold the same"),
+}
 
 
 @dataclass(frozen=True)
@@ -158,13 +168,10 @@ def _validate_job(
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
-    if config.hydra.job.chdir:
-        found.append(
-            "hydra.job.chdir must be false, got true: relative paths in options start at the current folder. "
-            "Hint: leave hydra.job.chdir out."
-        )
-    hooks = OmegaConf.to_container(config.hydra.callbacks, resolve=False) if config.hydra.callbacks else {}
-    return found + refused_targets(hooks, list(_value(bare, "allow_targets") or []), "hydra.callbacks."), launch_info
+    for key, (default, why) in HYDRA_KEYS.items():
+        if (value := OmegaConf.select(config, key)) != default:
+            found.append(f"{key} must be {shown(default)}, got {shown(value)}: {why}. Hint: leave {key} out.")
+    return found, launch_info
 
 
 def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
@@ -217,3 +224,32 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     if not (reason := not_writable_reason(folder)):
         return []
     return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]
+
+
+@dataclass(frozen=True)
+class SingleProcess:
+    """The command line of a command that runs in one process, ignoring any launcher around it."""
+
+    request: Request
+    config: commands.CommonConfig
+    environ: Mapping[str, str]  # without a launcher
+    found: list[str]  # mistakes in single keys; the command checks combinations
+
+
+def refuse_multirun(argv: Sequence[str], why: str) -> None:
+    """Raise ConfigError if -m is set. why: the reason, shown in the message."""
+    if {"-m", "--multirun"} & set(argv):
+        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
+
+
+def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess:
+    """Return the command line. why: the reason for refusing -m, shown in the message. Raises ConfigError if a mistake
+    makes further validation impossible."""
+    refuse_multirun(argv, why)
+    request = command_line(verb, argv, environ, compose_only=True)
+    alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
+    found, _ = validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
+    if any(text.startswith(f"{verb}.name ") for text in found):  # a required choice is missing
+        raise ConfigError(found)
+    config = typed_config(request.configs[0], commands.COMMANDS[verb])
+    return SingleProcess(request, config, alone, found + validate_group(verb, config[verb], verb))

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from imagenet_ddp.cli.explain import first_sentence
-from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.read_if import unread

@@ -163,7 +163,7 @@ class EvalTransform:
 
     fit: crop (resize the short side to `resize` pixels, then crop the centre), pad (resize the long side to image_size,
     then add the mean colour on both sides) or squash (resize both sides). views: orientations whose logits are averaged
-    (models/views.py).
+    (models/layers.py).
 
     The transform is stored in every checkpoint (`as_dict`), so that evaluation and prediction use the same transform as
     validation.

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.cli.overrides import typed_config
-from imagenet_ddp.cli.single_process import refuse_multirun
+from imagenet_ddp.cli.parse import refuse_multirun
 from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.schema.commands import DoctorConfig
 from imagenet_ddp.distributed.launchers.ranks import refuse_unreadable

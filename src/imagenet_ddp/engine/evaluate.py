@@ -14,8 +14,8 @@ from imagenet_ddp.engine.stored_config import folder_of
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.class_subset import ClassSubset
 from imagenet_ddp.models.compiled import compile_lines
+from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
 from imagenet_ddp.runs import predictions_file, summary
 from imagenet_ddp.runs.checkpoint_file import load_weights

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.loggers import connect
-from imagenet_ddp.cli.text_values import quoted
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group

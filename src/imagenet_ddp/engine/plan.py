@@ -19,8 +19,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
-from imagenet_ddp.models.depthwise import depthwise_share
-from imagenet_ddp.models.factory import own_statistics
+from imagenet_ddp.models.factory import depthwise_share, own_statistics
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import typed_value
-from imagenet_ddp.cli.text_values import quoted
+from imagenet_ddp.cli.overrides import quoted, typed_value
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig

@@ -11,7 +11,6 @@ from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split, ddp
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.models.compiled import keep_cache
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_rule
 from imagenet_ddp.models.parameter_groups import no_decay_kinds
@@ -107,7 +106,7 @@ def _speed_lines(plan: Plan) -> list[str]:
     if mode == "off":
         return [*lines, f"Net: {memory_format}, not compiled ({reason.rstrip('.')})."]
     how = "block by block" if config.compile.regions else "as a whole"
-    lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}), kept in {keep_cache()}.")
+    lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}).")
     if mode == "reduce-overhead" and plan.on_cpu:
         lines.append("compile=reduce-overhead is the same as compile=default here, because CPUs have no CUDA graphs.")
     elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
-from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
-from imagenet_ddp.cli.text_values import quoted
+from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, typed_value
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for

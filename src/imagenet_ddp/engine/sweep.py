@@ -16,7 +16,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import command, hydra_flags, mistakes, overrides, parse
+from imagenet_ddp.cli import command, hydra_flags, overrides, parse
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -204,7 +204,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         try:
             return run_job(job, in_sweep=True)
         except ConfigError as error:
-            mistakes.show(error, "train")
+            command.show(error, "train")
             codes[number] = 2
         except WorkersFailedError as error:
             if error.exit_code > 128 and (own_launcher or error.is_requeued):

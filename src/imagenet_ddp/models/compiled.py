@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.blocks import repeated_blocks
-from imagenet_ddp.system.files import cache_dir
+from imagenet_ddp.models.layers import repeated_blocks
 from imagenet_ddp.system.text import count_noun
 
 CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch's default compilers
@@ -70,17 +69,6 @@ def choose_compile(name: str, kind: str, num_own_devices: int, accumulation: int
     return name, "as set"
 
 
-def keep_cache(environ: MutableMapping[str, str] = os.environ) -> str:
-    """Set TORCHINDUCTOR_CACHE_DIR, unless it is set already, to a folder that keeps compiled code between runs, because
-    torch's default folder is below /tmp. Return the folder."""
-    if not environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        try:
-            environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_dir(environ) / "inductor")
-        except ConfigError:  # no home folder
-            return "torch's own folder"
-    return environ["TORCHINDUCTOR_CACHE_DIR"]
-
-
 def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
     """Make torch compile the net on its first call. mode: a mode of torch.compile. regions: compile each repeated block
     separately, which is faster for a deep net, because equal blocks are compiled once. Raises ConfigError if regions is
@@ -91,7 +79,6 @@ def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
             "compile.regions=true needs a net with blocks of the same class, but this one has none. "
             "Hint: set compile.regions=false."
         )
-    keep_cache()
     for part in parts:
         # in place, so that the names in checkpoints do not change
         part.compile(  # pyright: ignore[reportUnknownMemberType]

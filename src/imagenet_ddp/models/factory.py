@@ -1,19 +1,18 @@
 """Create a net by name, with one output per class."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torchvision  # pyright: ignore[reportMissingTypeStubs]
-from torch import nn
+from torch import Tensor, nn
 
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.blocks import checkpoint_activations
-from imagenet_ddp.models.blur_pool import add_blur_pool
 from imagenet_ddp.models.known_names import is_file
+from imagenet_ddp.models.layers import add_blur_pool, checkpoint_activations
+from imagenet_ddp.models.net_checks import require_image_size
 from imagenet_ddp.system.text import first_line, install
 
 
@@ -90,6 +89,32 @@ def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Modu
         ) from error
 
 
+def depthwise_share(model: ModelConfig, image_size: int) -> float:
+    """Return the share of depthwise convolutions in the multiplications of a forward pass, without computing one.
+
+    Returns 0.0 for a class of the user's own, which may do anything when it is made,
+    and for a net that cannot be made, which is reported where the net of the run is made.
+    """
+    if model.target:
+        return 0.0
+    counts = {True: 0, False: 0}
+
+    def count(layer: nn.Conv2d | nn.Linear, _: Any, output: Tensor) -> None:
+        is_depthwise = isinstance(layer, nn.Conv2d) and layer.groups == layer.in_channels > 1
+        counts[is_depthwise] += output.numel() * layer.weight[0].numel()
+
+    try:
+        with torch.device("meta"), torch.no_grad():
+            net = create_model(model, 1000, 0, image_size).eval()
+            for layer in net.modules():
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    layer.register_forward_hook(count)
+            net(torch.zeros(1, 3, image_size, image_size))
+    except Exception:  # of any kind, from torchvision or timm
+        return 0.0
+    return counts[True] / max(sum(counts.values()), 1)
+
+
 def own_statistics(model: ModelConfig) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Return the mean and standard deviation with which a timm model's weights were trained; None for other models."""
     if model.library != "timm" or model.target:
@@ -131,21 +156,3 @@ def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
         f"{key} must be an option of model.name={name}, but that model has no such option "
         f"({first_line(error).rstrip('.')}). Hint: leave {key} out."
     )
-
-
-def require_image_size(net: nn.Module, name: str, key: str, image_size: int, whose: str = "model") -> None:
-    """Raise ConfigError if the net does not accept square images of image_size pixels. key: the option that sets the
-    size, and whose: the group of the net's options, for the message.
-
-    Evaluates one image. For small nets, this takes a fifth of the time that the meta device takes to compute shapes.
-    """
-    copied = copy.deepcopy(net).eval()  # because some nets of timm cache values of their weights in evaluation
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
-            copied(torch.zeros(1, 3, image_size, image_size))
-    except Exception as error:  # RuntimeError or AssertionError, depending on the net
-        other = "data.image_size=224" if key == "data.image_size" else f"{key}=null"
-        raise ConfigError(
-            f"{whose}.name={name} must accept images of {key}={image_size} pixels, but does not "
-            f"({first_line(error).rstrip('.')}). Hint: set {other}, or choose another net."
-        ) from error

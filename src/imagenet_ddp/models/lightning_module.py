@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import RunError
+from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss, TopKAccuracy
 from imagenet_ddp.models.optimizers import place_state
 from imagenet_ddp.models.teacher import Teacher
-from imagenet_ddp.models.views import average_views
 from imagenet_ddp.system.seeding import hash_seed
 
 
@@ -28,7 +28,7 @@ class ImageClassifier(L.LightningModule):
     reduces it step by step. loss: the training loss, by default the cross entropy; val/loss is always the cross
     entropy. teacher: a net whose probabilities are targets in addition to the labels. seed: seed of the randomness
     (dropout) of each step. val_views: orientations of each image whose logits are averaged in
-    validation (views.py).
+    validation (layers.py).
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks. With k < 5 classes, val/top5 is the top-k
     accuracy. training_step logs nothing itself, because logging would cost 2 ms per step and, with a progress bar,

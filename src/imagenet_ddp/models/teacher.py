@@ -13,8 +13,9 @@ from imagenet_ddp.config.schema.learning import ModelConfig, TeacherConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model, require_image_size
+from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
+from imagenet_ddp.models.net_checks import require_image_size
 from imagenet_ddp.models.pretrained import find_weights, load_weights_into
 
 

@@ -6,8 +6,8 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import Sizes, mean_and_std, normalise
 from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.batch_norm import require_batch
 from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.net_checks import require_batch
 from imagenet_ddp.models.optimizers import choose_fused, make_optimizer
 from imagenet_ddp.performance.step_timer import Training
 

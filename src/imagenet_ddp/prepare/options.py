@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.cli import single_process
+from imagenet_ddp.cli import parse
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError, RunError
@@ -30,7 +30,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Writes nothing. Raises ConfigError with every mistake."""
-    found = single_process.read_single_process("prepare", argv, environ, "prepare runs a single job")
+    found = parse.read_single_process("prepare", argv, environ, "prepare runs a single job")
     config, mistakes = found.config, found.found
     options, out = config["prepare"], config["out"]
     name = options["name"]

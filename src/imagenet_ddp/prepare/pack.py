@@ -24,7 +24,7 @@ from PIL import Image, features
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
-from imagenet_ddp.cli.text_values import quoted
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.decode import Pixels, UnreadableImage, open_picture
 from imagenet_ddp.data.jpeg import JpegPicture, choose

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.cli.suggest import closest, removed
+from imagenet_ddp.cli.known_terms import closest, removed
 from imagenet_ddp.config.validators import choice, expect, kind
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import leaderboard

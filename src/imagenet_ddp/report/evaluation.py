@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.cli.text_values import quoted
+from imagenet_ddp.cli.overrides import in_folder, quoted
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 
-from imagenet_ddp.cli import command, mistakes
+from imagenet_ddp.cli import command
 from imagenet_ddp.distributed.launchers import slurm_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
@@ -29,7 +29,7 @@ def main() -> None:
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
-        mistakes.refuse(error, "tune")
+        command.refuse(error, "tune")
     except RunError as error:
         console.print_message(str(error))
         sys.exit(1)

@@ -15,7 +15,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
-from imagenet_ddp.cli.single_process import refuse_multirun
+from imagenet_ddp.cli.parse import refuse_multirun
 from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import TrainConfig

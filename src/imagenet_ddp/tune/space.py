@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import validate
 from imagenet_ddp.cli.explain import first_sentence
-from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config.keys import Key, declared, key_of
 from imagenet_ddp.config.validators import FLAG, integer, number, shown
 from imagenet_ddp.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch.nn.parallel import DistributedDataParallel
 
-from imagenet_ddp.cli.suggest import unknown
+from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
 from imagenet_ddp.distributed.validate import validate_options

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.models.views import oriented
+from imagenet_ddp.models.layers import oriented
 from imagenet_ddp.system.text import first_line
 
 

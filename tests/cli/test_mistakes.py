@@ -1,0 +1,224 @@
+"""A mistake is named with a hint, and what the hint says to type makes it go, without bringing another one."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from helpers.composed_once import compose_once
+
+from imagenet_ddp.cli import command
+from imagenet_ddp.cli.known_terms import REMOVED
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.read_if import required
+from imagenet_ddp.config.schema.trainer import REFUSED
+from imagenet_ddp.errors import ConfigError
+
+MACHINES = "trainer.num_nodes=2 cluster.address=tcp://127.0.0.1:29500"
+# For what a person puts something of their own.
+PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets",
+                "PATH": "x.ckpt", "VALUE": "1", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch",
+                "runs/<name>/<time>/checkpoints/best.ckpt": "x.ckpt", "runs/<name>/<time>": "x.ckpt",
+                "CLASS": "Timer"}  # fmt: skip
+
+# Options of train -> key words of the only mistake.
+LINES = {
+    # ---- words that are no options of this program
+    "pets": "type data=imagefolder data.root=pets.", "x.ckpt": "type resume=x.ckpt.", "stl10": "type data=stl10.",
+    "resnet50": "type model.name=resnet50", "2": "must be key=value", "resume": "did you mean resume=auto?",
+    "ä=1": "cannot be read by Hydra's grammar", "--lr=0.5": "type optim.lr=0.5 (", "-b 64": "type data.batch_size=64",
+    "--gpus 0,3": "type 'trainer.devices=[0,3]' (", "--opt-betas 0.9 0.95 seed=1": "type 'optim.betas=[0.9,0.95]'.",
+    "--opt-kwargs amsgrad=true foreach=false": "type +optim.args.amsgrad=true +optim.args.foreach=false.",
+    "-p 10": "type trainer.log_every_n_steps=10.", "--lr": "type optim.lr=VALUE (", "--bogus": "is not an option",
+    "NCCL_NET=IB": "type NCCL_NET=IB before the command, or set nccl.env.NCCL_NET=IB",
+    "CUDA_VISIBLE_DEVICES=0,3": "is an environment variable",
+    # ---- unknown keys
+    "lr=0.1": "did you mean optim.lr?", "num_epochs=3": "did you mean trainer.max_epochs?", "+bogus=1": "--cfg job",
+    "trainer.gpus=2": "did you mean trainer.devices?", "data.batchsize=3": "did you mean data.batch_size?",
+    "checkpoint=x.ckpt": "did you mean resume?", "trainer.max_epoch=3": "did you mean trainer.max_epochs?",
+    "strategy.bucket_cap=25": "did you mean strategy.bucket_cap_mb?", "hydra.foo=1": "Key 'foo' not in 'HydraConf'.",
+    "~bogus": "bogus is not a known key", "model.args.x=1": "type +model.args.x=1 to add it",
+    "callbacks.mine.patience=3": "type +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS +callbacks.mine.pat",
+    "+trainer.bogus=1": "trainer.bogus is not a known key.", "+data.batch_size=3": "type data.batch_size=3 without +",
+    # ---- choices
+    "data=STL10": "set data=stl10.", "data=null": "data must be one of imagefolder, imagenet,",
+    "model=resnet50": "set model.name=resnet50.", "model=bogus": "set model=", "optim=adamm": "set optim=adam.",
+    "optim=nesterov": "set optim=sgd optim.nesterov=true.", "experiment=aws": "set experiment=aws_stl10.",
+    "recipe=gone": "recipe must be one of", "experiment=gone": "leave this option out", "+data=stl10": "without +",
+    "callbacks=null": "set callbacks=none.", "strategy=fsdp": "got fsdp. Hint: set strategy=ddp.",
+    "schedule=cosine": "set schedule.name=cosine.", "schedule=null": "schedule must be a group of keys, got null.",
+    "hydra/launcher=gone": "hydra/launcher must be one of basic", "~data": "data is required and cannot be deleted.",
+    "~data.batch_size": "leave ~data.batch_size out", "cluster=slurm": "cluster must be one of",
+    # ---- values
+    "model.name=resnet19": "did you mean model.name=resnet18", "data.val_resize=abc": "set data.val_resize=null.",
+    "data.batch_size=null": "must be an integer ≥ 1, got null.", "data.mean=[1,2": "but cannot be read: [1,2.",
+    "data.mean=3": "must be three numbers, one per channel or null, got 3.", "seed={a:1}": "seed must be an integer",
+    "'data={batch_size: abc}'": "type each key by itself.", "name={a:1}": "put quotes around it", "name=a/b": "name m",
+    "optim.lr=0.1,0.2": "add -m to run one job per value.", "data=stl10,shapes": "add -m", "optim.lr=range(1,3)": "-m",
+    "allow_targets=a,b": "type `'allow_targets=[a,b]'`", "trainer.devices=99": "trainer.devices must be at most",
+    "name=${nope}": "Interpolation key 'nope' not found.", "hydra.run.dir=${nope}": "hydra.run.dir does not resolve",
+    "hydra.run.dir=x.ckpt/run": "x.ckpt is a file.", "optim._target_=os.system": "must begin with one of imagenet_ddp,",
+    "optim._target_=torchevil.SGD": "add `'allow_targets=[torchevil]'`", "resume=gone.ckpt": "be a checkpoint file",
+    "resume=pets": "is a folder without", "+callbacks.mine=3": "must name its class", "sweep.job=0": "add -m",
+    "callbacks=early_stopping callbacks.early_stopping.monitor=val/acc": "monitor must be one of",
+    f"resume={'a' * 300}": "cannot be used as a path", "trainer.strategy=dp": "set strategy=dp.",
+    # ---- keys that nothing reads, and combinations
+    "data.fold=3": "data.fold=3 has no effect", "schedule.name=one_cycle": "", "budget_min=3": "budget_min is for",
+    "model.freeze=backbone": "needs pretrained layers", "averaging=ema averaging.start_epoch=9": "must be less",
+    "data.root=pets": "data.root=pets must be typed with data=", "data=shapes data.root=pets": "set data.root=null.",
+    "data=imagefolder": "", "data=imagefolder data.root=gone": "data.root must be a folder", "data.cutout=300": "",
+    "strategy=dp strategy.bucket_cap_mb=10": "has no effect", "strategy=dp trainer.num_nodes=2": "",
+    "cluster=env": "", f"-m {MACHINES} optim.lr=0.05,0.1": "", f"{MACHINES} cluster.node_rank=2": "",
+    # ---- Hydra's own options
+    "--config-dir=gone": "--config-dir must be a folder", "--config-name=gone": "Cannot find primary config 'gone'.",
+    "--cfg=gone": "argument --cfg/-c: invalid choice", "--resolve": "type --cfg job --resolve.",
+    "-m --run": "only one of --run, --multirun", "hydra.job.chdir=true": "hydra.job.chdir must be false",
+    "+hydra.callbacks.x._target_=os.system": "hydra.callbacks must be {}", "hydra.output_subdir=x": "must be null",
+    "-m optim.lr=interval(0,1)": "sweep cannot be split into jobs", "-m hydra.verbose=true,false": "cannot be swept",
+    **{f"{option if '=' in option else f'{option}=x'}": f"Hint: {hint}." for option, hint in REMOVED.items()
+       if option not in ("against", "by=fold", "by=recipe", "int8", "watch") and not option.startswith("benchmark")},
+}  # fmt: skip
+OF_OTHERS = [
+    ("evaluate", "", "checkpoint is required, but not set."), ("evaluate", "resume=x.ckpt", "did you mean checkpoint?"),
+    ("evaluate", "x.ckpt", "type checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "type images=pets"),
+    ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
+    ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
+    ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be csv or jsonl"),
+    ("demo", "checkpoint=x.ckpt model.weights=DEFAULT", "model.weights must be null beside checkpoint="),
+    ("benchmark", "benchmark=start", "scripts/benchmarks/start.py"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _composed_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "x.csv").write_text("path,label,split\npets/train/cat/1.jpg,cat,train\npets/val/dog/1.jpg,dog,val")
+    compose_once(monkeypatch)
+
+
+def mistakes(argv: list[str], verb: str = "train") -> list[str]:
+    try:
+        command_line(verb, argv, {"HOME": "/home/ann"})
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
+def key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")
+
+
+def ways(mistake: str) -> list[list[str]]:
+    """Return the options that a hint says to type, one list for each of its ways."""
+    hint = re.sub(r"leave .*? out|\(.*\)", "", mistake.partition("Hint: ")[2])
+    for word, own in sorted(PLACEHOLDERS.items(), key=lambda item: -len(item[0])):
+        hint = re.sub(rf"(?<![A-Za-z_]){re.escape(word)}(?![A-Z_a-z=])", own, hint)
+    found = []
+    for part in re.split(r",? or (?=set |type |put |add |[`'+a-z_.]+=)|;", hint):
+        words = [f"{name}={value.rstrip('.,:?') or '.'}" for name, value in re.findall(
+            r"([+~]*[a-z_][\w./]*)=(\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|[^\s`',]+)", part)]  # fmt: skip
+        found += [words] if words else []
+    return found
+
+
+def left_after(way: list[str], argv: list[str], mistake: str, verb: str) -> list[str]:
+    """Return the mistakes that are left where a hint is followed: its options replace those of the same keys and the
+    words that the message names."""
+    new, said = {key(option) for option in way}, mistake.partition("Hint: ")[0].split()
+    kept = [word for word in argv if key(word) not in new]
+    named = {word.strip(".,:()'`") for word in said}
+    fewer = [word for word in kept if not {word, key(word)} & named]
+    return min((mistakes([*words, *way], verb) for words in (kept, fewer)), key=len)
+
+
+ALL = [*(("train", line, said) for line, said in LINES.items()), *OF_OTHERS]
+
+
+@pytest.mark.parametrize(("verb", "line", "said"), ALL, ids=[f"{verb} {line}"[:80] for verb, line, _ in ALL])
+def test_a_mistake_and_its_hint(verb: str, line: str, said: str):
+    argv = shlex.split(line)
+    found = mistakes(argv, verb)
+    assert said in found[0] and all("Hint: " in text for text in found), found
+    for text in found:
+        for way in ways(text):
+            left = left_after(way, argv, text, verb)
+            assert not {each.partition(" ")[0] for each in left} - {each.partition(" ")[0] for each in found} and (
+                text not in left
+            ), (text, way, left)
+
+
+# What must be typed beside a key, so that its value is the only mistake.
+BESIDE = {
+    "data.val_fraction": "data=imagefolder data.root=no_val",
+    "data.progressive_start": "data.val_resize=null data.image_size=224 data.progressive_epochs=[1,2]",
+    "data.progressive_epochs": "data.val_resize=null data.image_size=224 data.progressive_start=128",
+    "data.image_size": "data.val_resize=null", "cluster.node_rank": MACHINES,
+}  # fmt: skip
+
+
+def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
+    (here / "no_val/train/cat").mkdir(parents=True)
+    for path, declaration in declared("train").items():
+        if declaration.allowed is not None and not path.startswith(("cluster.", "sweep.", "resume")):
+            context = BESIDE.get(path) or " ".join(required(path, dict.fromkeys(declared("train"))))
+            wrong = "-7" if not declaration.allowed.accepts(-7) else "bogus"
+            found = [text for text in mistakes(shlex.split(f"{context} {path}={wrong}")) if text.startswith(path)]
+            assert len(found) == 1 and f"{path} must be " in found[0], (path, found)
+    for name in REFUSED:
+        (text,) = mistakes([f"trainer.{name}={3 if 'limit_' in name else 'mine'}"])
+        assert text.startswith(f"trainer.{name} ") and "Hint: " in text
+
+
+def test_mistakes_of_every_kind_come_in_one_list():
+    found = mistakes([
+        "--lr=3", "data.batchsize=3", "data.image_size=abc", "trainer.max_epochs=-5", "optim=adamm", "data=imagefolder",
+        "data.root=/gone/[ä", "model.name=resnet19", "schedule=cosine", "trainer.devices=0,3", "trainer.strategy=ddp",
+        "+data.bogus=1",
+    ])  # fmt: skip
+    for said in ("--lr=3 is an option", "data.batchsize is not", "data.image_size must be", "trainer.max_epochs must",
+                 "optim must be one of", "`'data.root=\"/gone/[ä\"'`", "model.name must be", "schedule must be a group",
+                 "`'trainer.devices=[0,3]'`", "trainer.strategy is set by", "data.bogus is not"):  # fmt: skip
+        assert sum(said in text for text in found) == 1, said
+    assert len(found) == 12
+
+
+@pytest.mark.parametrize("path", ["/gone/[a]", "/gone/it's", "/gone/a (1)", "~/gone"])
+def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str):
+    pasted = mistakes(["data=imagefolder", f"data.root={path}"])[0].partition("`")[2].rpartition("`")[0]
+    (gone,) = mistakes(["data=imagefolder", *shlex.split(pasted)])
+    assert f"but {path.replace('~', str(Path.home()))} does not exist" in gone
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("# @package _global_\ndata: {batchsize: 3}", "data.batchsize is not a known key (in experiment/bad.yaml). H"),
+        ("# @package _global_\nseed: abc", "seed: Value 'abc' of type 'str' could not be converted to Integer (in ex"),
+        ("# @package _global_\noptim:\n  lr: 1\n  lr: 2", "experiment/bad.yaml, line 4: found duplicate key lr. Hint:"),
+        ("# @package _global_\ndefaults: [override /optim: gone]", ""),
+        ("# @package _global_\na: &a {b: *a}", ""),
+        ("seed: 1", "seed is not a known key (in experiment/bad.yaml). Hint: make `# @package _global_` the first"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_of_ones_own(content: str, said: str, here: Path):
+    (here / "mine" / "experiment").mkdir(parents=True)
+    (here / "mine" / "experiment" / "bad.yaml").write_text(content)
+    (text,) = mistakes(["--config-dir", "mine", "experiment=bad"])
+    assert text.startswith("experiment=bad cannot be composed: ") and said in text and "Hint: " in text
+
+
+def test_the_list_is_wrapped_and_ends_with_code_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    pasted = f"`python -m imagenet_ddp.train {' '.join(f'data.key{number}=value' for number in range(9))}`"
+    long = f"data.root must be a folder, but it does not exist. Hint: type on each node {pasted}."
+    with pytest.raises(SystemExit) as caught:
+        command.refuse(ConfigError([long, "b. Hint: c."]), "train")
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert (caught.value.code, out, lines[0]) == (2, "", "imagenet_ddp.train: 2 mistakes, nothing was started")
+    assert lines[2].startswith(" 1. data.root must be") and lines[-2:] == [" 2. b.", "    Hint: c."]
+    assert f"    {pasted}." in lines and all(len(line) <= 80 for line in lines if pasted not in line)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(SystemExit):
+        command.refuse(ConfigError("a. Hint: b."), "train")
+    assert "ConfigError" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""What is typed, laid over a checkpoint's config."""
+
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from imagenet_ddp.cli.overrides import merge_overrides
+from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.cli.validate import validate
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def composed(*typed: str, verb: str) -> DictConfig:
+    return command_line(verb, list(typed), {"HOME": "/home/ann"}).configs[0]
+
+
+def stored(**changed: Any) -> dict[str, Any]:
+    plain: Any = OmegaConf.to_container(composed("data=imagefolder", "data.root=pets", verb="train"), resolve=True)
+    return plain | {"name": "old"} | changed
+
+
+def merged(*typed: str, verb: str = "evaluate", base: dict[str, Any] | None = None, **afresh: Any) -> DictConfig:
+    fresh = composed(*typed, *(["checkpoint=x.ckpt"] if verb == "evaluate" else []), verb=verb)
+    before = OmegaConf.to_yaml(fresh)
+    config = merge_overrides(stored() if base is None else base, fresh, list(typed), **afresh)
+    assert OmegaConf.to_yaml(fresh) == before and OmegaConf.is_struct(config)
+    return config
+
+
+def test_it_starts_from_the_checkpoint_and_takes_what_is_typed():
+    config = merged("data.batch_size=7", "trainer.limit_val_batches=2")
+    assert (config.data.name, config.data.root, config.data.image_size) == ("imagefolder", "pets", 224)
+    assert (config.data.batch_size, config.trainer.limit_val_batches) == (7, 2)
+    assert (config.name, config.trainer.max_epochs, config.checkpoint) == ("old", 30, "x.ckpt")
+    assert validate(config, {}, "evaluate")[0] == []
+    (text,), _ = validate(merged("data.root=gone"), {}, "evaluate")
+    assert text.startswith("data.root must be a folder, but gone (")
+
+
+def test_it_takes_a_group_with_its_subtree_and_all_of_an_experiment_but_the_name():
+    config = merged("data=stl10", "data.batch_size=9")
+    assert (config.data.name, config.data.root, config.data.batch_size) == ("stl10", "./data", 9)
+    assert config.optim.weight_decay == 1e-4  # the checkpoint's, not the recipe's that came along
+    config = merged("experiment=aws_stl10", "optim.lr=0.3", verb="train")
+    assert (config.data.name, config.trainer.max_epochs, config.optim.lr, config.name) == ("stl10", 2, 0.3, "old")
+    assert merged("name=new", "experiment=quick", verb="train").name == "new"
+
+
+@pytest.mark.parametrize(
+    ("typed", "size"),
+    [
+        (["data=stl10"], 512),
+        (["experiment=quick", "trainer.batch_finder=true"], 512),
+        (["data=stl10", "data.batch_size=9"], 9),
+        (["data=stl10", "trainer.batch_finder=false"], 128),
+    ],
+)
+def test_it_keeps_the_batch_that_was_found(typed: list[str], size: int):
+    """A job that is started again has the options of the first time, where no batch stands."""
+    base = stored()
+    base = {**base, "data": {**base["data"], "batch_size": 512}, "trainer": {**base["trainer"], "batch_finder": True}}
+    assert merged(*typed, base=base).data.batch_size == size
+    assert merged("data=stl10", base={**base, "trainer": stored()["trainer"]}).data.batch_size == 128
+
+
+def test_it_ignores_what_another_version_wrote():
+    base = stored(bogus=1, seed="no number")
+    base["data"], base["trainer"] = {**base["data"], "gone": 3}, {**base["trainer"], "strategy": "ddp"}
+    del base["data"]["flip"], base["loss"]
+    base["schedule"] = {**base["schedule"], "warmup_epochs": 0.0}  # a number in older checkpoints, not auto
+    config = merged(base=base)
+    assert "bogus" not in config and "gone" not in config.data and "strategy" not in config.trainer
+    assert (config.seed, config.data.flip, config.loss.name) == (0, 0.5, "cross_entropy")
+    assert config.schedule.warmup_epochs == 0.0
+
+
+def test_it_copies_free_keys_and_can_take_keys_afresh():
+    base = stored(callbacks={"early_stopping": {"_target_": "lightning.x", "patience": 3}})
+    base["model"] = {**base["model"], "args": {"dropout": 0.1}}
+    base["trainer"] = {**base["trainer"], "devices": 8, "num_nodes": 2}
+    config = merged("+model.args.width=2", "+optim.args={eps: 1}", base=base)
+    assert (config.model.args, config.optim.args) == ({"dropout": 0.1, "width": 2}, {"eps": 1})
+    assert (config.callbacks.early_stopping.patience, config.trainer.devices) == (3, 8)
+    assert merged("callbacks=none", base=base).callbacks == {}
+    config = merged(base=base, afresh=["trainer.devices", "trainer.num_nodes", "cluster"])
+    assert (config.trainer.devices, config.trainer.num_nodes) == ("auto", "auto")

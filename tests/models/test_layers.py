@@ -1,0 +1,118 @@
+"""Layers and wrappers that change how a net computes."""
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.layers import (
+    ClassSubset,
+    add_blur_pool,
+    average_views,
+    checkpoint_activations,
+    oriented,
+    repeated_blocks,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet50", {"Bottleneck": 16}),
+        ("vit_b_16", {"EncoderBlock": 12}),
+        ("convnext_tiny", {"CNBlock": 18}),
+        ("vgg11", {}),
+    ],
+)
+def test_blocks_are_the_outermost_of_a_repeated_class(name: str, expected: dict[str, int]):
+    with torch.device("meta"):
+        net = torchvision.models.get_model(name)
+    assert Counter(type(block).__name__ for block in repeated_blocks(net)) == expected
+
+
+def step(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+    """Return gradients, buffers, and MiB kept for the backward pass, of two steps with dropout."""
+    kept = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel() * tensor.element_size() / 2**20)
+        return tensor
+
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = net(torch.randn(4, 3, 32, 32)).square().mean()
+        loss.backward()
+    gradients = {name: parameter.grad for name, parameter in net.named_parameters() if parameter.grad is not None}
+    return gradients, dict(net.named_buffers()), sum(kept)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
+def test_gradients_and_statistics_stay_and_memory_falls(name: str):
+    torch.manual_seed(0)
+    plain = torchvision.models.get_model(name, num_classes=5)
+    other = copy.deepcopy(plain)
+    assert checkpoint_activations(other)
+    other = copy.deepcopy(other)  # as the average of the weights does
+    assert len(repeated_blocks(other)) == len(repeated_blocks(plain))  # for compile.regions
+    (gradients, buffers, most), (same, same_buffers, least) = step(plain), step(other)
+    assert plain.state_dict().keys() == other.state_dict().keys() and len(gradients) == len(same)
+    for before, after in ((gradients, same), (buffers, same_buffers)):
+        assert all(torch.equal(before[key], after[key]) for key in before)
+    assert least < most / 5
+    # nothing is computed again where there is no backward pass
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(plain.eval()(images), other.eval()(images))
+
+
+@pytest.mark.parametrize("key", ["activation_checkpointing", "blur_pool"])
+def test_a_net_without_the_layers_that_a_key_changes_is_refused(key: str):
+    model: dict[str, Any] = {"name": "vgg11", key: True}
+    with pytest.raises(ConfigError, match=rf"^model\.{key} needs a .*Hint: set model\.{key}=false\."):
+        create_model(ModelConfig(**model), 2, image_size=32)
+
+
+def test_a_strided_convolution_sees_the_blurred_image():
+    conv, images = nn.Conv2d(16, 4, 3, 2, 1, bias=False), torch.randn(2, 16, 8, 8)
+    net = nn.Sequential(conv)
+    kernel = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]).expand(16, 1, 3, 3) / 16
+    blurred = nn.functional.conv2d(images, kernel, padding=1, groups=16)
+    assert add_blur_pool(net) == 1 and [*net.state_dict()] == ["0.weight"]
+    torch.testing.assert_close(net(images), nn.functional.conv2d(blurred, conv.weight, stride=2, padding=1))
+
+
+def test_a_subset_of_the_classes():
+    net = ClassSubset(nn.Identity(), [2, 0], 4)
+    probabilities = net(torch.tensor([[1.0, 5.0, 2.0, 7.0]])).softmax(1)[0]
+    torch.testing.assert_close(probabilities[[0, 2]], torch.tensor([1.0, 2.0]).softmax(0))
+    assert probabilities[[1, 3]].tolist() == [0, 0] and not net.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("views", "invariant", "turned"),
+    [(2, [(3,)], [(2,)]), (4, [(3,), (2,), (2, 3)], []), (8, [(3,), (2,), (2, 3)], [])],
+)
+def test_the_mean_is_the_same_for_each_view(views: int, invariant: list, turned: list):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 5 * 5, 6))
+    images = torch.randn(2, 3, 5, 5).contiguous(memory_format=torch.channels_last)
+    found = average_views(net, images, views)
+    torch.testing.assert_close(found, torch.stack([net(each) for each in oriented(images, views)]).mean(0))
+    assert len({tuple(each.flatten().tolist()) for each in oriented(images, views)}) == views
+    for axes in invariant:
+        torch.testing.assert_close(found, average_views(net, images.flip(axes), views))
+    for axes in turned:
+        assert not torch.allclose(found, average_views(net, images.flip(axes), views))
+    quarter = average_views(net, images.rot90(1, (2, 3)), views)
+    assert torch.allclose(found, quarter, atol=1e-6) == (views == 8)
+    assert torch.equal(average_views(net, images, 1), net(images))
