@@ -69,19 +69,13 @@ def test_the_error_is_torchmetrics_but_for_a_confidence_of_1():
     assert calibration_error(np.array([1.0, 0.95]), np.array([False, True])) == pytest.approx(0.475)
 
 
-def test_temperatures_are_bounded():
-    logits = torch.tensor([[3.0, 0.0], [0.0, 2.0]])
-    assert measured(logits, torch.tensor([0, 1]))["temperature"] == pytest.approx(0.1)
-    assert measured(logits, torch.tensor([1, 0]))["temperature"] == pytest.approx(10.0)
-
-
-def test_excluded_classes_do_not_count():
-    logits, labels = drawn(2.5)
+def test_extreme_logits():
+    small = torch.tensor([[3.0, 0.0], [0.0, 2.0]])  # the temperature is bounded
+    assert measured(small, torch.tensor([0, 1]))["temperature"] == pytest.approx(0.1)
+    assert measured(small, torch.tensor([1, 0]))["temperature"] == pytest.approx(10.0)
+    logits, labels = drawn(2.5)  # excluded classes do not count
     wider = torch.cat([logits, torch.full((len(logits), 2), float("-inf"), dtype=torch.float64)], 1)
     assert measured(wider, labels) == measured(logits, labels)
-
-
-def test_a_diverged_net_has_no_calibration():
     nans = np.full(4, np.nan, np.float32)
     found = calibrate(nans, np.zeros(4, bool), nans, np.full((4, 41), np.nan, np.float32), nans)
     assert np.isnan(found["ece"]) and np.isnan(found["nll"])

@@ -53,17 +53,13 @@ def test_focal_without_gamma_is_cross_entropy_and_with_it_weighs_easy_images_les
     )
     p = logits.softmax(1)[torch.arange(8), target]
     torch.testing.assert_close(loss(name="focal", focal_gamma=2.0)(logits, target), -((1 - p) ** 2) * p.log())
+    certain = torch.tensor([[40.0, 0.0, 0.0, 0.0]], requires_grad=True)
+    loss(name="focal", focal_gamma=0.5)(certain, torch.tensor([0])).sum().backward()
+    assert certain.grad is not None and certain.grad.isfinite().all()
     # two classes: torchvision's, of the difference of the logits
     two = Loss(LossConfig(name="focal"), 2)
     expected = sigmoid_focal_loss(logits[:, 1] - logits[:, 0], (target % 2).float(), alpha=-1, gamma=2)
     torch.testing.assert_close(two(logits[:, :2], target % 2), expected)
-
-
-@pytest.mark.parametrize("gamma", [0.5, 0.9, 2.0])
-def test_focal_of_an_image_that_is_certain_has_a_gradient(gamma: float):
-    logits = torch.tensor([[40.0, 0.0, 0.0, 0.0]], requires_grad=True)
-    loss(name="focal", focal_gamma=gamma)(logits, torch.tensor([0])).sum().backward()
-    assert logits.grad is not None and logits.grad.isfinite().all()
 
 
 def test_balanced_weights_count_every_class_alike():
@@ -99,32 +95,11 @@ def test_class_weights_are_torchs(batch: Any, name: str, smoothing: float, mixed
     assert not made.state_dict()  # checkpoints stay as they are
 
 
-@pytest.mark.parametrize("name", ["cross_entropy", "bce"])
-def test_the_best_prediction_for_a_half_and_half_image_follows_the_weights(name: str):
-    """Weights 10 and 1: the first class has 10 of 11 parts."""
-    made = Loss(LossConfig(name=name, class_weights=[10.0, 1.0]), 2)
-    logits = torch.zeros(1, 2, requires_grad=True)
-    optimizer = torch.optim.LBFGS([logits], max_iter=100, line_search_fn="strong_wolfe")
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        value = made(logits, torch.tensor([0]), torch.tensor([[0.5, 0.5]])).sum()
-        value.backward()
-        return value
-
-    optimizer.step(closure)  # type: ignore[arg-type]
-    found = logits.softmax(1) if name == "cross_entropy" else logits.sigmoid()
-    assert found[0, 0].item() == pytest.approx(10 / 11, abs=1e-3)
-
-
-def test_a_list_of_weights_has_one_number_per_class():
-    with pytest.raises(ConfigError, match="one number for each of 4 classes, got 3"):
-        loss(class_weights=[1, 2, 3])
-
-
 def test_weights_by_name_reach_their_class():
     """Classes are sorted as text, so that 10 comes before 2."""
     classes = ["0", "1", "10", "2"]
+    with pytest.raises(ConfigError, match="one number for each of 4 classes, got 3"):
+        loss(class_weights=[1, 2, 3])
     assert weights_by_class({2: 100, "1": 5}, classes) == [1.0, 5.0, 1.0, 100.0]
     assert weights_by_class([4, 3, 2, 1], classes) == [4, 3, 2, 1]
     with pytest.raises(ConfigError, match=r"must name classes of the data \(0, 1, 10, 2\), but cat is not among them"):

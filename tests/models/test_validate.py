@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+import torchvision
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.models.known_names import CLASSIFIERS
@@ -17,8 +18,6 @@ def config(**typed: Any) -> CommonConfig:
 
 
 def test_the_names_are_torchvisions():
-    import torchvision
-
     assert list(CLASSIFIERS) == torchvision.models.list_models(module=torchvision.models)
 
 
@@ -26,78 +25,46 @@ def test_the_names_are_torchvisions():
     "typed",
     [
         {},
-        {"model__name": "vit_b_16"},
         {"model__name": "mine", "model___target_": "mypkg.Net"},
-        {"optim__name": "adam", "optim___target_": "torch.optim.Adam"},
-        {"optim__nesterov": True},
-        {"optim__name": "adamw", "optim__momentum": 0.0, "optim__nesterov": True},
-        {"optim__momentum": 0.0},
+        {"optim__name": "adam", "optim___target_": "torch.optim.Adam", "optim__args": {"weight_decay": 0.1}},
         {"schedule__name": "constant", "trainer__max_epochs": -1},
         {"schedule__name": "linear", "schedule__warmup_epochs": 90.0},
-        {"schedule__warmup_epochs": 0},
-        {"schedule__warmup_epochs": "auto"},
         {"schedule__interval": "epoch", "schedule__warmup_epochs": 0},
         {"schedule__interval": "epoch", "schedule__warmup_start": 0.01},
         {"schedule__name": "one_cycle"},
-        {"loss__name": "bce", "loss__bce_threshold": 0.2, "loss__label_smoothing": 0.1},
-        {"optim___target_": "torch.optim.Adagrad", "optim__args": {"weight_decay": 0.1}},
-        {"loss__label_smoothing": 0.1},
     ],
 )
 def test_well(typed: dict[str, Any]):
     assert validate(config(**typed), {}) == []
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ({"model__name": "resnet19"}, "got resnet19. Hint: did you mean model.name=resnet18 or "),
-        ({"model__name": "xyzzy"}, "Hint: set model.name=resnet18."),
-        ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
-        ({"model__freeze": "backbone"}, "model.freeze=backbone needs pretrained layers"),
-        ({"model__batch_norm": "frozen"}, "model.batch_norm=frozen needs pretrained layers"),
-        ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but gone.pt does not exist"),
-        ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
-        ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),
-        ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
-        ({"averaging__name": "ema", "averaging__start_epoch": 90}, "must be less than trainer.max_epochs (90), got 90"),
-        ({"optim__no_decay_on": ["scale"]}, "optim.no_decay_on must be a list of norm, bias and embedding"),
-        ({"optim__lr": 0.0}, "optim.lr must be a number > 0, got 0.0."),
-        ({"optim__lr": float("inf")}, "got inf."),
-        ({"optim__momentum": 1.5}, "optim.momentum must be a number ≥ 0 and < 1"),
-        ({"optim__weight_decay": -1.0}, "optim.weight_decay must be "),
-        ({"optim__reference_batch": 0}, "optim.reference_batch must be an integer ≥ 1"),
-        ({"optim__nesterov": True, "optim__momentum": 0.0}, "optim.nesterov=true needs a momentum > 0"),
-        (
-            {"schedule__name": "cosin"},
-            "schedule.name must be step, multistep, cosine, linear, poly, exponential, one_cycle, wsd or ",
-        ),
-        ({"schedule__step_epochs": 0}, "schedule.step_epochs must be "),
-        ({"schedule__gamma": 0.0}, "schedule.gamma must be "),
-        ({"schedule__warmup_epochs": -1.0}, "schedule.warmup_epochs must be auto or a number ≥ 0"),
-        ({"schedule__warmup_epochs": "five"}, "got five. Hint: set schedule.warmup_epochs=auto."),
-        ({"schedule__warmup_epochs": None}, "got null."),
-        ({"schedule__final_fraction": 1.5}, "schedule.final_fraction must be "),
-        (
-            {"schedule__name": "cosine", "trainer__max_epochs": -1},
-            "schedule.name=cosine depends on the end of training",
-        ),
-        ({"schedule__name": "one_cycle", "schedule__warmup_epochs": 2.0}, "the rate would rise twice"),
-        ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
-        ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but schedule.warm"),
-        ({"optim__args": {"lr": 0.5}}, "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5."),
-        ({"optim__args": {"weight_decay": 0.1}}, "optim.args.weight_decay must be set as optim.weight_decay, got"),
-        ({"optim___target_": "torch.optim.Adagrad", "optim__args": {"lr": 0.5}}, "must be set as optim.lr"),
-        ({"loss__name": "bce", "loss__bce_threshold": 0.0, "loss__label_smoothing": 0.1}, "would belong to all"),
-        ({"loss__name": "mse"}, "loss.name must be cross_entropy, bce or focal"),
-        ({"loss__class_weights": "balanced", "data__sampling": "balanced"}, "together they compensate twice"),
-        ({"loss__label_smoothing": 1.0}, "loss.label_smoothing must be "),
-    ],
-)
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"model__name": "resnet19"}, "got resnet19. Hint: did you mean model.name=resnet18 or "),
+    ({"model__name": "xyzzy"}, "Hint: set model.name=resnet18."),
+    ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
+    ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
+    ({"optim__lr": float("inf")}, "optim.lr must be a number > 0, got inf."),
+    ({"optim__args": {"lr": 0.5}}, "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5."),
+    ({"optim__args": {"weight_decay": 0.1}}, "optim.args.weight_decay must be set as optim.weight_decay, got"),
+    ({"optim___target_": "torch.optim.Adagrad", "optim__args": {"lr": 0.5}}, "must be set as optim.lr"),
+    ({"model__freeze": "backbone"}, "model.freeze=backbone needs pretrained layers"),
+    ({"model__batch_norm": "frozen"}, "model.batch_norm=frozen needs pretrained layers"),
+    ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but gone.pt does not exist"),
+    ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),
+    ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
+    ({"averaging__name": "ema", "averaging__start_epoch": 90}, "must be less than trainer.max_epochs (90), got 90"),
+    ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the end of training"),
+    ({"schedule__name": "one_cycle", "schedule__warmup_epochs": 2.0}, "the rate would rise twice"),
+    ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
+    ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but schedule.warm"),
+    ({"loss__class_weights": "balanced", "data__sampling": "balanced"}, "together they compensate twice"),
+]
+
+
+@pytest.mark.parametrize(("typed", "said"), MISTAKES)
 def test_one_mistake(typed: dict[str, Any], said: str):
     (text,) = validate(config(**typed), {})
-    assert said in text
-    assert "Hint: " in text
+    assert said in text and "Hint: " in text
 
 
 def test_keys_that_hang_together_wait_for_the_checkpoint():
@@ -108,5 +75,4 @@ def test_keys_that_hang_together_wait_for_the_checkpoint():
 def test_a_missing_timm_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (text,) = validate(config(model__library="timm"), {})
-    assert text.startswith("model.library=timm needs timm, which is not installed. Hint: run `")
-    assert "pip install " in text and text.endswith("'timm'`.")
+    assert text.startswith("model.library=timm needs timm, which is not installed. Hint: run `") and "pip" in text

@@ -46,8 +46,17 @@ def _set(key: str, example: str) -> Condition:
     return Condition((key,), kind("set", lambda value: value is not None), example)
 
 
-def _null(key: str) -> Condition:
-    return Condition((key,), NULL, "null")
+def _above_0(example: str, *keys: str) -> Condition:
+    return Condition(keys, number(above=0), example)
+
+
+def _keys(group: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{group}.{name}" for name in names.split())
+
+
+def _of(group: str, names: str, *conditions: Condition) -> dict[str, tuple[Condition, ...]]:
+    """Return the same conditions for several keys of a group."""
+    return dict.fromkeys(_keys(group, names), conditions)
 
 
 def _read_by(group: str, rows: Mapping[str, tuple[str, ...]], *also: Condition) -> dict[str, tuple[Condition, ...]]:
@@ -60,108 +69,64 @@ def _read_by(group: str, rows: Mapping[str, tuple[str, ...]], *also: Condition) 
 
 
 # What else a choice of data needs.
-_ROOTS = {
-    "data=imagefolder": "data.root=FOLDER",
-    "data=packed": "data.root=FOLDER",
-    "data=streamed": "data.root=FOLDER",
-    "data=table": "data.root=FILE.csv",
-}
+_ROOTS = {f"data={name}": "data.root=FOLDER" for name in ("imagefolder", "packed", "streamed")}
+_ROOTS["data=table"] = "data.root=FILE.csv"
 
-_SHARDS = _one_of("data.name", "packed", "streamed")
-_FOLDERS = _one_of("data.name", "imagefolder", "imagenet")
-_STL10, _STREAMED = _one_of("data.name", "stl10"), _one_of("data.name", "streamed")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
-_OF_LIBRARY = _null("model._target_")
-_OPTIM = _null("optim._target_")
-_WITH_WARMUP = (
-    Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto"),
-    _one_of("schedule.name", *(name for name in SCHEDULES if name != "one_cycle")),
-)
-_TEACHER = _set("teacher.weights", "DEFAULT")
-_DDP = _one_of("strategy.name", "auto", "ddp")
-_PACK, _CHECK = _one_of("prepare.name", "pack"), _one_of("prepare.name", "check")
-_LOADER = _one_of("benchmark.name", "loader")
-_MEDIAN = _one_of("tune.pruner", "median")
+_OF_LIBRARY, _OF_TORCH = (Condition((f"{group}._target_",), NULL, "null") for group in ("model", "optim"))
+_WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
+_WARMED = _one_of("schedule.name", *(name for name in SCHEDULES if name != "one_cycle"))
+_PACK = _one_of("prepare.name", "pack")
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
-    "data.train_dir": (_FOLDERS,),
-    "data.val_dir": (_FOLDERS,),
-    "data.images_dir": (_one_of("data.name", "table"),),
-    "data.val_fraction": (_one_of("data.name", "imagefolder", "imagenet", "table"),),
-    "data.val_fold": (_set("data.val_fraction", "0.2"),),
-    "data.fold": (_STL10,),
-    "data.download": (_STL10,),
-    "data.verify": (_SHARDS,),
-    "data.shuffle_window_shards": (_SHARDS,),
-    "data.cache_dir": (_STREAMED,),
-    "data.cache_gib": (_STREAMED,),
-    "data.val_resize": (_one_of("data.fit", "crop"),),
-    "data.crop_scale": (_one_of("data.augment", "crop"),),
-    "data.pad": (_one_of("data.augment", "pad_crop"),),
-    "data.flip": (_CROPS,),
-    "data.train_size": (_CROPS,),
-    "data.progressive_start": (_CROPS,),
-    "data.progressive_epochs": (_set("data.progressive_start", "128"), _CROPS),
-    "data.policy_ops": (_one_of("data.policy", "randaugment", "augmix"),),
-    "data.policy_magnitude": (_one_of("data.policy", "randaugment", "augmix"),),
-    "data.autoaugment": (_one_of("data.policy", "autoaugment"),),
-    "data.erasing_fill": (Condition(("data.erasing",), number(above=0), "0.25"),),
-    "data.mix_probability": (Condition(("data.mixup_alpha", "data.cutmix_alpha"), number(above=0), "0.2"),),
-    "data.bad_image_limit": (_one_of("data.on_bad_image", "skip"),),
-    "model.library": (_OF_LIBRARY,),
-    "model.drop_path": (_OF_LIBRARY,),
-    "model.zero_init_last": (_OF_LIBRARY,),
-    "model.unfreeze_epoch": (_one_of("model.freeze", "backbone"),),
-    "compile.regions": (_one_of("compile.name", "default", "reduce-overhead", "max-autotune"),),
-    **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OPTIM),
-    "optim.reference_batch": (_one_of("optim.scaling", "auto", "linear", "sqrt"),),
-    "optim.weight_decay": (_OPTIM,),
+    **_of("data", "train_dir val_dir", _one_of("data.name", "imagefolder", "imagenet")),
+    **_of("data", "images_dir", _one_of("data.name", "table")),
+    **_of("data", "val_fraction", _one_of("data.name", "imagefolder", "imagenet", "table")),
+    **_of("data", "val_fold", _set("data.val_fraction", "0.2")),
+    **_of("data", "fold download", _one_of("data.name", "stl10")),
+    **_of("data", "verify shuffle_window_shards", _one_of("data.name", "packed", "streamed")),
+    **_of("data", "cache_dir cache_gib", _one_of("data.name", "streamed")),
+    **_of("data", "val_resize", _one_of("data.fit", "crop")),
+    **_of("data", "crop_scale", _one_of("data.augment", "crop")),
+    **_of("data", "pad", _one_of("data.augment", "pad_crop")),
+    **_of("data", "flip train_size progressive_start", _CROPS),
+    **_of("data", "progressive_epochs", _set("data.progressive_start", "128"), _CROPS),
+    **_of("data", "policy_ops policy_magnitude", _one_of("data.policy", "randaugment", "augmix")),
+    **_of("data", "autoaugment", _one_of("data.policy", "autoaugment")),
+    **_of("data", "erasing_fill", _above_0("0.25", "data.erasing")),
+    **_of("data", "mix_probability", _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha")),
+    **_of("data", "bad_image_limit", _one_of("data.on_bad_image", "skip")),
+    **_of("model", "library drop_path zero_init_last", _OF_LIBRARY),
+    **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
+    **_of("compile", "regions", _one_of("compile.name", "default", "reduce-overhead", "max-autotune")),
+    **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OF_TORCH),
+    **_of("optim", "reference_batch", _one_of("optim.scaling", "auto", "linear", "sqrt")),
+    **_of("optim", "weight_decay", _OF_TORCH),
     **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}),
-    "schedule.peak_fraction": (
-        Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0"),
-    ),
-    "schedule.warmup": _WITH_WARMUP,
-    "schedule.warmup_steps": _WITH_WARMUP[1:],
-    "schedule.warmup_start": _WITH_WARMUP,
+    # its own warm-up replaces that of the other schedules
+    **_of("schedule", "peak_fraction",
+          Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0")),
+    **_of("schedule", "warmup warmup_start", _WARMUP, _WARMED),
+    **_of("schedule", "warmup_steps", _WARMED),
     **_read_by("loss", LOSSES),
-    "teacher.name": (_TEACHER,),
-    "teacher.library": (_TEACHER,),
-    "teacher.share": (_TEACHER,),
-    "teacher.temperature": (_TEACHER,),
-    "averaging.decay": (_one_of("averaging.name", "ema"),),
-    "averaging.warmup": (_one_of("averaging.name", "ema"),),
-    "averaging.every_n_steps": (_one_of("averaging.name", "ema"),),
-    "averaging.start_epoch": (_one_of("averaging.name", "ema", "swa"),),
-    "strategy.process_group_backend": (_DDP,),
-    "strategy.find_unused_parameters": (_DDP,),
-    "strategy.bucket_cap_mb": (_DDP,),
-    "strategy.static_graph": (_DDP,),
-    "strategy.gradient_as_bucket_view": (_DDP,),
-    "strategy.forward_sync_buffers": (_DDP,),
-    "strategy.init_sync": (_DDP,),
-    "strategy.comm_hook": (_DDP,),
-    "strategy.first_device_batch": (_one_of("strategy.name", "balanced_dp"),),
-    "trainer.gradient_clip_algorithm": (Condition(("trainer.gradient_clip_val",), number(above=0), "1.0"),),
-    "tune.num_random_trials": (_one_of("tune.sampler", "tpe"),),
-    "tune.pruner_num_trials": (_MEDIAN,),
-    "tune.pruner_num_epochs": (_MEDIAN,),
-    "prepare.num_workers": (_one_of("prepare.name", "pack", "check"),),
-    "prepare.timeout_s": (_CHECK,),
-    "prepare.short_side": (_PACK,),
-    "prepare.quality": (_PACK, _one_of("prepare.form", "jpeg")),
-    "prepare.form": (_PACK,),
-    "prepare.shard_mib": (_PACK,),
+    **_of("teacher", "name library share temperature", _set("teacher.weights", "DEFAULT")),
+    **_of("averaging", "decay warmup every_n_steps", _one_of("averaging.name", "ema")),
+    **_of("averaging", "start_epoch", _one_of("averaging.name", "ema", "swa")),
+    **_of("strategy", "process_group_backend find_unused_parameters bucket_cap_mb static_graph "
+                      "gradient_as_bucket_view forward_sync_buffers init_sync comm_hook",
+          _one_of("strategy.name", "auto", "ddp")),
+    **_of("strategy", "first_device_batch", _one_of("strategy.name", "balanced_dp")),
+    **_of("trainer", "gradient_clip_algorithm", _above_0("1.0", "trainer.gradient_clip_val")),
+    **_of("tune", "num_random_trials", _one_of("tune.sampler", "tpe")),
+    **_of("tune", "pruner_num_trials pruner_num_epochs", _one_of("tune.pruner", "median")),
+    **_of("prepare", "num_workers", _one_of("prepare.name", "pack", "check")),
+    **_of("prepare", "timeout_s", _one_of("prepare.name", "check")),
+    **_of("prepare", "short_side form shard_mib", _PACK),
+    **_of("prepare", "quality", _PACK, _one_of("prepare.form", "jpeg")),
     "archive_dir": (_one_of("prepare.name", "imagenet"),),
-    "benchmark.num_images": (_one_of("benchmark.name", "loader", "train"),),
-    "benchmark.num_workers": (_LOADER,),
-    "benchmark.short_side": (_LOADER,),
-    "benchmark.quality": (_LOADER,),
-    "benchmark.model": (_LOADER,),
+    **_of("benchmark", "num_images", _one_of("benchmark.name", "loader", "train")),
+    **_of("benchmark", "num_workers short_side quality model", _one_of("benchmark.name", "loader")),
 }  # fmt: skip
-
-
-def _keys(group: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{group}.{name}" for name in names.split())
 
 
 # Groups and keys that only a training reads. Commands that read a checkpoint take what they need from it.

@@ -78,19 +78,18 @@ def _combinations(config: CommonConfig) -> list[str]:
     found: list[str] = []
     model, optim, schedule, loss, averaging = config.model, config.optim, config.schedule, config.loss, config.averaging
     trainer = config.trainer
-    if optim.nesterov and optim.momentum == 0 and not optim.target and optim.name == "sgd":
-        found.append("optim.nesterov=true needs a momentum > 0, but optim.momentum is 0. Hint: set optim.momentum=0.9.")
     # args.lr has no effect, because each group has its own rate; the log shows optim.weight_decay, not that of args
     for key in ("lr", "weight_decay"):
         if key in optim.args and (key == "lr" or not optim.target):
             value = shown(optim.args[key])
             found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
-    found += _schedule(schedule) + _steps(config)
-    if loss.bce_threshold == 0 and number(above=0).accepts(loss.label_smoothing):
+    found += _schedule(schedule)
+    in_steps = (schedule.warmup_steps, schedule.milestone_steps, None if trainer.max_steps == -1 else trainer.max_steps)
+    if any(value is not None for value in in_steps) and "GradientAccumulationScheduler" in str(config.callbacks):
         found.append(
-            "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing="
-            f"{loss.label_smoothing} raises all labels above 0, so every image would belong to all "
-            "classes. Hint: set loss.label_smoothing=0."
+            "schedule.warmup_steps, schedule.milestone_steps and trainer.max_steps must be left out beside "
+            "GradientAccumulationScheduler, which changes the number of steps in an epoch. Hint: set "
+            "trainer.max_epochs, schedule.warmup_epochs and schedule.milestones instead."
         )
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
@@ -142,22 +141,6 @@ def _combinations(config: CommonConfig) -> list[str]:
             "compensate twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
         )
     return found
-
-
-def _steps(config: CommonConfig) -> list[str]:
-    """Return a message if keys count steps although a callback changes the number of steps in an epoch."""
-    keys = {
-        "schedule.warmup_steps": config.schedule.warmup_steps,
-        "schedule.milestone_steps": config.schedule.milestone_steps,
-        "trainer.max_steps": None if config.trainer.max_steps == -1 else config.trainer.max_steps,
-    }
-    given = [f"{key}={shown(value)}" for key, value in keys.items() if value is not None]
-    if not given or "GradientAccumulationScheduler" not in str(config.callbacks):
-        return []
-    return [
-        f"{' and '.join(given)} must be given in epochs beside GradientAccumulationScheduler, which changes the number "
-        "of steps in an epoch. Hint: set trainer.max_epochs, schedule.warmup_epochs and schedule.milestones instead."
-    ]
 
 
 def _schedule(schedule: ScheduleConfig) -> list[str]:
