@@ -28,7 +28,7 @@ LINES = {
     "pets": "type data=imagefolder data.root=pets.", "x.ckpt": "type resume=x.ckpt.", "stl10": "type data=stl10.",
     "resnet50": "type model.name=resnet50", "2": "must be key=value", "resume": "did you mean resume=auto?",
     "ä=1": "cannot be read by Hydra's grammar", "--lr=0.5": "type optim.lr=0.5 (", "-b 64": "type data.batch_size=64",
-    "--gpus 0,3": "type 'trainer.devices=[0,3]' (", "--opt-betas 0.9 0.95 seed=1": "type 'optim.betas=[0.9,0.95]'.",
+    "--gpus 2": "type trainer.devices=2 (", "--opt-betas 0.9 0.95 seed=1": "type 'optim.betas=[0.9,0.95]'.",
     "--opt-kwargs amsgrad=true foreach=false": "type +optim.args.amsgrad=true +optim.args.foreach=false.",
     "-p 10": "type trainer.log_every_n_steps=10.", "--lr": "type optim.lr=VALUE (", "--bogus": "is not an option",
     "NCCL_NET=IB": "type NCCL_NET=IB before the command, or set nccl.env.NCCL_NET=IB",
@@ -69,7 +69,7 @@ LINES = {
     "data.root=pets": "data.root=pets must be typed with data=", "data=shapes data.root=pets": "set data.root=null.",
     "data=imagefolder": "", "data=imagefolder data.root=gone": "data.root must be a folder", "data.cutout=300": "",
     "strategy=dp strategy.bucket_cap_mb=10": "has no effect", "strategy=dp trainer.num_nodes=2": "",
-    "cluster=env": "", f"-m {MACHINES} optim.lr=0.05,0.1": "", f"{MACHINES} cluster.node_rank=2": "",
+    f"-m {MACHINES} optim.lr=0.05,0.1": "", f"{MACHINES} cluster.node_rank=2": "",
     # ---- Hydra's own options
     "--config-dir=gone": "--config-dir must be a folder", "--config-name=gone": "Cannot find primary config 'gone'.",
     "--cfg=gone": "argument --cfg/-c: invalid choice", "--resolve": "type --cfg job --resolve.",
@@ -80,7 +80,7 @@ LINES = {
        if option not in ("against", "by=fold", "by=recipe", "int8", "watch") and not option.startswith("benchmark")},
 }  # fmt: skip
 OF_OTHERS = [
-    ("evaluate", "", "checkpoint is required, but not set."), ("evaluate", "resume=x.ckpt", "did you mean checkpoint?"),
+    ("evaluate", "", "checkpoint is required, but not set."), ("evaluate", "resume=x.ckpt", "resume is not a known"),
     ("evaluate", "x.ckpt", "type checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "type images=pets"),
     ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
     ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
@@ -92,6 +92,7 @@ OF_OTHERS = [
 
 @pytest.fixture(autouse=True)
 def _composed_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "pets" / "1.jpg").touch()
     (here / "x.csv").write_text("path,label,split\npets/train/cat/1.jpg,cat,train\npets/val/dog/1.jpg,dog,val")
     compose_once(monkeypatch)
 
@@ -110,13 +111,13 @@ def key(word: str) -> str:
 
 def ways(mistake: str) -> list[list[str]]:
     """Return the options that a hint says to type, one list for each of its ways."""
-    hint = re.sub(r"leave .*? out|\(.*\)", "", mistake.partition("Hint: ")[2])
+    hint = re.sub(r"leave .*? out|\(.*\)|`python .*?`", "", mistake.partition("Hint: ")[2])
     for word, own in sorted(PLACEHOLDERS.items(), key=lambda item: -len(item[0])):
         hint = re.sub(rf"(?<![A-Za-z_]){re.escape(word)}(?![A-Z_a-z=])", own, hint)
     found = []
     for part in re.split(r",? or (?=set |type |put |add |[`'+a-z_.]+=)|;", hint):
         words = [f"{name}={value.rstrip('.,:?') or '.'}" for name, value in re.findall(
-            r"([+~]*[a-z_][\w./]*)=(\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|[^\s`',]+)", part)]  # fmt: skip
+            r"(?<![A-Za-z_])([+~]*[a-z_][\w./]*)=(\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|[^\s`',]+)", part)]  # fmt: skip
         found += [words] if words else []
     return found
 
@@ -161,9 +162,11 @@ def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
     for path, declaration in declared("train").items():
         if declaration.allowed is not None and not path.startswith(("cluster.", "sweep.", "resume")):
             context = BESIDE.get(path) or " ".join(required(path, dict.fromkeys(declared("train"))))
-            wrong = "-7" if not declaration.allowed.accepts(-7) else "bogus"
-            found = [text for text in mistakes(shlex.split(f"{context} {path}={wrong}")) if text.startswith(path)]
-            assert len(found) == 1 and f"{path} must be " in found[0], (path, found)
+            values = {"bogus": "bogus", "-7": -7, "0.5": 0.5, "true": True}
+            values = dict(zip(values, values, strict=True)) if declaration.type is str else values
+            wrong = next((text for text in values if not declaration.allowed.accepts(values[text])), "''")
+            found = [text for text in mistakes(shlex.split(f"{context} {path}={wrong}")) if "got null" not in text]
+            assert sum(text.startswith(f"{path} must be ") for text in found) == 1, (path, found)
     for name in REFUSED:
         (text,) = mistakes([f"trainer.{name}={3 if 'limit_' in name else 'mine'}"])
         assert text.startswith(f"trainer.{name} ") and "Hint: " in text

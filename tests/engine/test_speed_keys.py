@@ -65,7 +65,7 @@ def test_equal_within_the_tolerance_of_the_documentation(runs: tuple[Path, dict[
     assert summary["compiled"]["graphs"] == 1 and summary["compiled"]["graph_breaks"] == 0
     assert re.search(r"Compiled 1 graph in [\d.]+ s, with 0 graph breaks\.", text)
     assert "Optimizer step: fused, torch has one kernel for the step on CPUs." in text
-    assert "Net: channels_last, compiled as a whole (mode default, as set)." in text
+    assert "Net: channels_last, compiled (mode default, as set)." in text
     assert "Net: contiguous, not compiled (as set)." in printed["plain"]
     assert summary["plan"]["compile"] == {"value": "default", "reason": "as set"} and summary["plan"]["fused"]["value"]
     assert json.loads((folder / "plain/summary.json").read_text())["compiled"] is None

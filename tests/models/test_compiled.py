@@ -66,23 +66,22 @@ def test_the_next_batch_does_not_overwrite_logits(mode: str, monkeypatch: pytest
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return buffer.copy_(images)
 
-    monkeypatch.setattr(compiled, "compile_net", lambda *_, **__: None)
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
     calls = CompiledCalls(SimpleNamespace(net=Replayed()), mode, 2, 2)  # type: ignore[arg-type]
     first = calls(torch.ones(2, 3))
     calls(torch.zeros(2, 3))
     assert bool(first.all()) == (mode == "reduce-overhead")
 
 
-@pytest.mark.parametrize("regions", [False, True])
 def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
-    regions: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     torch.compiler.reset()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend="eager"))
     module = SimpleNamespace(net=BlockNet(3, depth=5))
     names = list(module.net.state_dict())
-    calls = CompiledCalls(module, "default", 4, 6, regions=regions)  # type: ignore[arg-type]
+    calls = CompiledCalls(module, "default", 4, 6)  # type: ignore[arg-type]
     for size in (32, 40, 32):
         for images in (4, 4, 3):  # the last one is a remainder
             calls(torch.randn(images, 3, size, size)).sum().backward()
@@ -100,18 +99,14 @@ def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
     assert compile_lines(nn.Linear(1, 1)) == []
 
 
-def test_regions_with_activations_computed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_activations_are_computed_again_in_a_compiled_net(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     torch.compiler.reset()
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    backend = "aot_eager_decomp_partition"  # the simplest that keeps to what is to be computed again
-    monkeypatch.setattr(nn.Module, "compile", functools.partialmethod(nn.Module.compile, backend=backend))
     net, images = BlockNet(3), torch.randn(4, 3, 32, 32)
     plain = copy.deepcopy(net)
     assert checkpoint_activations(net)
-    compiled.compile_net(net, "default", regions=True)
+    net.compile(backend="aot_eager_decomp_partition")  # the simplest that keeps to what is to be computed again
     for each in (plain, net):
         each(images).sum().backward()
     for one, other in zip(plain.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
-    with pytest.raises(ConfigError, match=r"compile\.regions=true needs a net with blocks of the same class"):
-        compiled.compile_net(nn.Linear(2, 2), "default", regions=True)

@@ -63,7 +63,7 @@ def test_gradients_and_statistics_stay_and_memory_falls(name: str):
     other = copy.deepcopy(plain)
     assert checkpoint_activations(other)
     other = copy.deepcopy(other)  # as the average of the weights does
-    assert len(repeated_blocks(other)) == len(repeated_blocks(plain))  # for compile.regions
+    assert len(repeated_blocks(other)) == len(repeated_blocks(plain))
     (gradients, buffers, most), (same, same_buffers, least) = step(plain), step(other)
     assert plain.state_dict().keys() == other.state_dict().keys() and len(gradients) == len(same)
     for before, after in ((gradients, same), (buffers, same_buffers)):

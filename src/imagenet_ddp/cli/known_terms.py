@@ -61,6 +61,7 @@ REMOVED = {
     "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
+    "compile.regions": "leave it out: the net is compiled as a whole",
     "logger=neptune": "set logger=none, because Neptune's service has ended",
     "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",

@@ -98,7 +98,6 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "bad_image_limit", _one_of("data.on_bad_image", "skip")),
     **_of("model", "library drop_path zero_init_last", _OF_LIBRARY),
     **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
-    **_of("compile", "regions", _one_of("compile.name", "default", "reduce-overhead", "max-autotune")),
     **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OF_TORCH),
     **_of("optim", "reference_batch", _one_of("optim.scaling", "auto", "linear", "sqrt")),
     **_of("optim", "weight_decay", _OF_TORCH),

@@ -120,7 +120,7 @@ def make_module(
     if plan.precision.value == "64-true":
         module.double()  # Lightning converts it only after loading a checkpoint, whose weights would be rounded
     sizes = plan.images_per_forward, plan.val_images_per_forward
-    compile_calls(module, plan.compile.value, *sizes, config.compile.regions)
+    compile_calls(module, plan.compile.value, *sizes)
     return module
 
 

@@ -105,8 +105,7 @@ def _speed_lines(plan: Plan) -> list[str]:
     memory_format = "channels_last" if config.model.channels_last else "contiguous"
     if mode == "off":
         return [*lines, f"Net: {memory_format}, not compiled ({reason.rstrip('.')})."]
-    how = "block by block" if config.compile.regions else "as a whole"
-    lines.append(f"Net: {memory_format}, compiled {how} (mode {mode}, {reason}).")
+    lines.append(f"Net: {memory_format}, compiled (mode {mode}, {reason}).")
     if mode == "reduce-overhead" and plan.on_cpu:
         lines.append("compile=reduce-overhead is the same as compile=default here, because CPUs have no CUDA graphs.")
     elif mode in ("reduce-overhead", "max-autotune") and plan.world_info.world_size > 1:

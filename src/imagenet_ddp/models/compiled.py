@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.layers import repeated_blocks
 from imagenet_ddp.system.text import count_noun
 
 CXX = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")  # torch's default compilers
 # Maximum number of graphs per code object. Above it, torch runs eagerly without an error. Its default of 8 is too low
-# for the image sizes of progressive training, and for the kinds of blocks of a ResNet-50 in training and validation.
+# for the image sizes of progressive training.
 RECOMPILE_LIMIT = 64
 # Modes with CUDA graphs, and the same modes without them.
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
@@ -69,36 +68,22 @@ def choose_compile(name: str, kind: str, num_own_devices: int, accumulation: int
     return name, "as set"
 
 
-def compile_net(net: nn.Module, mode: str, *, regions: bool = False) -> None:
-    """Make torch compile the net on its first call. mode: a mode of torch.compile. regions: compile each repeated block
-    separately, which is faster for a deep net, because equal blocks are compiled once. Raises ConfigError if regions is
-    set and the net has no repeated blocks."""
-    parts = repeated_blocks(net) if regions else [net]
-    if not parts:
-        raise ConfigError(
-            "compile.regions=true needs a net with blocks of the same class, but this one has none. "
-            "Hint: set compile.regions=false."
-        )
-    for part in parts:
-        # in place, so that the names in checkpoints do not change
-        part.compile(  # pyright: ignore[reportUnknownMemberType]
-            mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT
-        )
-
-
 class CompiledCalls:
     """A replacement for `module.call_net` that runs `module.net` compiled on full batches and eagerly on all others,
     because each further batch size would need another compilation.
 
-    mode, regions: as for compile_net. train_images, val_images: number of images in a full batch.
+    mode: a mode of torch.compile. train_images, val_images: number of images in a full batch.
     """
 
-    def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool = False):
+    def __init__(self, module: nn.Module, mode: str, train_images: int, val_images: int):
         self._module = module  # not module.net, which an evaluation of few classes replaces by a wrapper
         self._sizes = {True: train_images, False: val_images}
         self._copies = mode in WITHOUT_GRAPHS
         self._before = _counts()
-        compile_net(module.net, mode, regions=regions)  # type: ignore[arg-type]
+        # in place, so that the names in checkpoints do not change
+        module.net.compile(  # type: ignore[operator]
+            mode=None if mode == "default" else mode, dynamic=False, recompile_limit=RECOMPILE_LIMIT
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         net: nn.Module = self._module.net  # type: ignore[assignment]
@@ -110,16 +95,16 @@ class CompiledCalls:
 
     def statistics(self) -> dict[str, Any]:
         """Return {"graphs", "graph_breaks", "seconds"} for this process so far. graphs: number of compiled graphs.
-        Training and validation need one per resolution, or, with regions, one per resolution and kind of block."""
+        Training and validation need one per resolution."""
         now = _counts()
         graphs, breaks, seconds = (after - before for after, before in zip(now, self._before, strict=True))
         return {"graphs": int(graphs), "graph_breaks": int(breaks), "seconds": round(seconds, 1)}
 
 
-def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int, regions: bool) -> None:
+def compile_calls(module: nn.Module, mode: str, train_images: int, val_images: int) -> None:
     """Make the module call its net compiled, unless mode is off. The arguments are those of CompiledCalls."""
     if mode != "off":  # replaced as by strategy=dp; this is not an nn.Module, so it adds no keys to checkpoints
-        vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images, regions)
+        vars(module)["call_net"] = CompiledCalls(module, mode, train_images, val_images)
 
 
 def compile_statistics(module: nn.Module) -> dict[str, Any] | None:

@@ -66,14 +66,7 @@ class ModelConfig(Replaceable):
 class CompileConfig(Section):
     """Keys of torch.compile, which compiles only the net, for full batches. Smaller batches run eagerly."""
 
-    name: Annotated[
-        str,
-        choice("off", "default", "reduce-overhead", "max-autotune"),
-        "Mode of torch.compile.",
-    ] = "off"
-    regions: Annotated[
-        bool, "Compile repeated blocks separately, and equal ones only once, so that a deep net compiles in less time."
-    ] = False
+    name: Annotated[str, choice("off", "default", "reduce-overhead", "max-autotune"), "Mode of torch.compile."] = "off"
 
 
 @dataclass
