@@ -1,7 +1,5 @@
 """Make the optimizer that the optim.* keys describe."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -68,7 +66,10 @@ def make_optimizer(
     try:
         if row.torch_class:
             return getattr(torch.optim, row.torch_class)(groups, **{**given, **arguments})
-        return _of_timm(name)(groups, opt=name, **{**given, **arguments})
+        import_timm(f"optim.name={name}")
+        from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
+
+        return create_optimizer_v2(groups, opt=name, **{**given, **arguments})
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"optim.name={name} must accept the optim.* keys, but does not: {error}. "
@@ -91,10 +92,3 @@ def place_state(optimizer: torch.optim.Optimizer) -> None:
                 is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape
                 if is_like and value.stride() != parameter.stride():
                     state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-def _of_timm(name: str) -> Any:
-    import_timm(f"optim.name={name}")
-    from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
-
-    return create_optimizer_v2
