@@ -18,7 +18,9 @@ def test_images_are_counted_over_all_ranks():
     assert first.compute() == (3, 2) and first.times.tolist() == [1, 2, 1]
     first.reset()
     first.update(NONE)
-    assert first.compute() == ImagesCounted(0).compute() == (0, 0) and not first.state_dict()
+    empty = ImagesCounted(0)
+    empty.update(NONE)
+    assert first.compute() == empty.compute() == (0, 0) and not first.state_dict()
 
 
 def test_further_metrics_by_hand():

@@ -31,12 +31,12 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import not_writable_reason, require_current_folder
 
-# Keys of Hydra that a run does not support -> (their value, why).
-HYDRA_KEYS: dict[str, tuple[Any, str]] = {
-    "hydra.job.chdir": (False, "relative paths in options start at the current folder"),
-    "hydra.job.env_set": ({}, "environment variables are typed before the command"),
-    "hydra.callbacks": ({}, "callbacks=NAME and +callbacks.NAME._target_=CLASS add callbacks of Lightning"),
-    "hydra.output_subdir": (None, "config.yaml and summary.json in the run folder hold the same"),
+# Keys of Hydra that a run does not support -> (the values that ask for nothing, why).
+HYDRA_KEYS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "hydra.job.chdir": ((False, None), "relative paths in options start at the current folder"),
+    "hydra.job.env_set": (({},), "environment variables are typed before the command"),
+    "hydra.callbacks": (({},), "callbacks=NAME and +callbacks.NAME._target_=CLASS add callbacks of Lightning"),
+    "hydra.output_subdir": ((None, ".hydra"), "config.yaml and summary.json in the run folder hold the same"),
 }
 
 
@@ -168,9 +168,9 @@ def _validate_job(
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
-    for key, (default, why) in HYDRA_KEYS.items():
-        if (value := OmegaConf.select(config, key)) != default:
-            found.append(f"{key} must be {shown(default)}, got {shown(value)}: {why}. Hint: leave {key} out.")
+    for key, (accepted, why) in HYDRA_KEYS.items():
+        if (value := OmegaConf.select(config, key)) not in accepted:
+            found.append(f"{key} must be {shown(accepted[0])}, got {shown(value)}: {why}. Hint: leave {key} out.")
     return found, launch_info
 
 
