@@ -59,11 +59,6 @@ def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_another_mistake_is_not_the_disks(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        BackgroundCheckpointIO().save_checkpoint({"lock": threading.Lock()}, tmp_path / "last.ckpt")
-
-
 def test_links_follow_the_files(tmp_path: Path) -> None:
     """best.ckpt stays when last.ckpt goes on."""
     io, last, best = BackgroundCheckpointIO(), tmp_path / "last.ckpt", tmp_path / "best.ckpt"
@@ -169,11 +164,6 @@ def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: st
         read(path)
     assert str(path) in str(caught.value)
     assert "Hint:" in str(caught.value)
-
-
-def test_what_is_whole_is_read(tmp_path: Path) -> None:
-    torch.save(WHOLE, tmp_path / "x.ckpt")
-    assert read(tmp_path / "x.ckpt") == WHOLE
 
 
 def test_weights_that_are_not_finite_are_refused() -> None:

@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import (
     EMAWeightAveraging,
     GradientAccumulationScheduler,
     ModelCheckpoint,
-    StochasticWeightAveraging,
     Timer,
 )
 from torch import nn
@@ -320,18 +319,6 @@ def test_what_early_stopping_has_ended(tmp_path: Path, is_over: bool, patience: 
     assert read(checkpoint.last_path)["epoch"] + 1 == epochs
 
 
-def test_the_average_of_swa_is_in_the_last_checkpoint(tmp_path: Path) -> None:
-    ended: dict[str, torch.Tensor] = {}
-
-    class End(L.Callback):
-        def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-            ended.update({name: value.clone() for name, value in pl_module.state_dict().items()})
-
-    swa = StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1)
-    stored = read(train(tmp_path, swa, End()).last_path)["state_dict"]
-    assert all(torch.equal(stored[name], ended[name]) for name in stored)
-
-
 @pytest.mark.parametrize("every", [{"every_n_train_steps": STEPS}, {"save_on_train_epoch_end": False}], ids=str)
 def test_a_checkpoint_of_the_users_own(tmp_path: Path, wholes: Callable[..., Path], every: dict[str, Any]) -> None:
     """Written by Lightning's callback, before or after the validation at an epoch's end, which is not lost."""
@@ -385,12 +372,6 @@ def test_a_stop_beside_an_average_of_the_weights(tmp_path: Path, name: str, cut:
         assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
 
 
-def test_batches_per_update_that_change(tmp_path: Path, wholes: Callable[..., Path]) -> None:
-    train(tmp_path, GradientAccumulationScheduler(scheduling={0: 3}))
-    one, other = read(wholes(accumulate_grad_batches=3) / "last.ckpt"), read(tmp_path / "last.ckpt")
-    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
-
-
 def test_batches_per_update_that_change_in_an_epoch_that_is_resumed_within(tmp_path: Path) -> None:
     def scheduler() -> GradientAccumulationScheduler:
         return GradientAccumulationScheduler(scheduling={0: 1, 1: 3})
@@ -426,12 +407,3 @@ def test_a_limit_that_is_no_more_than_what_is_trained_already(tmp_path: Path, li
     train(tmp_path, watch, max_epochs=1, limit_train_batches=limit)
     assert (watch.steps, len(watch.scores)) == (0, 1)
     assert read(tmp_path / "last.ckpt")[KEY]["kind"] == "epoch_end"
-
-
-def test_best_is_not_written_again_after_a_resume(tmp_path: Path) -> None:
-    """The epoch after a resume is no better only because the one before it was."""
-    train(tmp_path, scores=[0.9], max_epochs=1)
-    best = read(tmp_path / "best.ckpt")["state_dict"]
-    checkpoint = train(tmp_path, scores=[0.0, 0.0])
-    assert checkpoint.best.epoch == 1
-    assert all(torch.equal(best[name], value) for name, value in read(checkpoint.best_path)["state_dict"].items())

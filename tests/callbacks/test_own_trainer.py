@@ -1,8 +1,6 @@
 """ResumeCheckpoint, History and Progress in a Trainer of the user's own, with any module and data."""
 
 import csv
-import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -164,23 +162,3 @@ def test_a_resumed_training_with_another_monitor_has_no_best_yet(tmp_path: Path)
     assert (second.best.value, second.best.epoch) == (pytest.approx(0.7), 3)
     assert (history._best.value, history._best.epoch) == (pytest.approx(0.7), 3)
     assert torch.load(second.best_path, weights_only=True)[KEY]["epoch"] == 2
-
-
-def test_another_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="mode must be min or max, got 'best'"):
-        ResumeCheckpoint(mode="best")
-
-
-def test_each_file_is_its_own_where_lightning_writes_into_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it does where TMPDIR is on another disk, which a rename cannot cross."""
-
-    def rename(*paths: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "rename", rename)
-    train(tmp_path, [ResumeCheckpoint()], "val/top1", [0.2, 0.9, 0.5])
-    files = {name: tmp_path / f"checkpoints/{name}.ckpt" for name in ("best", "previous", "last")}
-    steps = {name: torch.load(path, weights_only=True)["global_step"] for name, path in files.items()}
-    assert steps == {"best": 12, "previous": 12, "last": 18}

@@ -17,7 +17,7 @@ from imagenet_ddp.callbacks.scores import Means
 from imagenet_ddp.callbacks.step_times import Span
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.models.metrics import TopKAccuracy
-from imagenet_ddp.runs.log import Log, _ToLog
+from imagenet_ddp.runs.log import Log
 
 
 class Terminal(io.StringIO):
@@ -181,45 +181,22 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     assert "| loss 0.0000 (1.5000) | top-1 0.00 % (50.00) | top-5 0.00 % (75.00) |" in second  # a rank without images
 
 
-def test_what_an_option_asks_lightning_for_is_shown_and_advice_is_left_out(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    log = Log(tmp_path, 0, stream)
-    handler = _ToLog(log)
-    said = [
-        ("profilers.profiler", "Report\n| a  | b\n"),
-        ("callbacks.model_summary", "\n  | Name\n--"),
-        ("trainer", "x\ny"),
-    ]
-    for name, text in said:
-        handler.emit(logging.LogRecord(f"lightning.pytorch.{name}", logging.INFO, "", 0, text, None, None))
-    log.close()
-    assert stream.getvalue() == "Report\n| a  | b\n  | Name\n--\n"
-    assert [line[20:] for line in (tmp_path / "rank0.log").read_text().splitlines() if line[:1] == "2"] == [
-        "Report", "  | Name",
-    ]  # fmt: skip
+def test_only_rank_0_speaks_on_the_screen_and_a_pipe_gets_lines_only(tmp_path: Path) -> None:
+    for rank, shown in ((0, "a line\n"), (1, "")):
+        stream = io.StringIO()
+        log = Log(tmp_path, rank, stream)
+        log.draw("never seen")
+        log.say("a line")
+        log.note("only in the file")
+        log.close()
+        assert stream.getvalue() == shown
+        lines = (tmp_path / f"rank{rank}.log").read_text().splitlines()
+        assert [line[20:] for line in lines] == ["a line", "only in the file"]
 
 
-def test_a_pipe_gets_lines_only(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    log = Log(tmp_path, 0, stream)
-    log.draw("never seen")
-    log.say("a line")
-    log.note("only in the file")
-    assert stream.getvalue() == "a line\n"
-    log.close()
-    assert [line[20:] for line in (tmp_path / "rank0.log").read_text().splitlines()] == ["a line", "only in the file"]
-
-
-def test_only_rank_0_speaks_on_the_screen(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    log = Log(tmp_path, 1, stream)
-    log.say("a line")
-    log.close()
-    assert stream.getvalue() == ""
-    assert (tmp_path / "rank1.log").read_text().endswith("a line\n")
-
-
-def test_the_log_has_what_lightning_warns_of_and_no_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_what_lightning_warns_of_and_what_an_option_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back at the end
     log = Log(tmp_path, 0, io.StringIO())
     log.capture_libraries()

@@ -12,7 +12,6 @@ from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import startup_report
 from imagenet_ddp.engine.plan import Choice, data_options, trainer_arguments
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import make_schedule
 
 TWO_NODES = WorldInfo(rank=3, local_rank=1, node_rank=1, world_size=4, local_world_size=2, num_nodes=2, address="a")
@@ -56,17 +55,6 @@ def test_cudnn_measures_on_gpus_alone(folder: list[str]) -> None:
     assert benchmark("cpu") is benchmark("mps") is None
     assert benchmark("cuda", "trainer.deterministic=true") is benchmark("cuda", "trainer.deterministic=warn") is None
     assert benchmark("cuda", "trainer.benchmark=false") is False
-
-
-def test_what_is_set_is_taken(folder: list[str]):
-    typed = ["trainer.precision=64-true", "data.num_workers=3", "data.decoder=pillow", "cluster.num_threads=5"]
-    plan = plan_of(*folder, *typed, "schedule.warmup_epochs=1.5")
-    values = {name: choice["value"] for name, choice in plan.choices().items()}
-    assert values["precision"] == "64-true"
-    assert values["num_workers"] == 3
-    assert values["decoder"] == "pillow"
-    assert values["num_threads"] == 5
-    assert values["warmup_epochs"] == 1.5
 
 
 def test_one_process_drives_all_devices_with_dp(folder: list[str]):
@@ -181,9 +169,3 @@ def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkey
     ]
     assert [plan.precision.value for plan in of_rank] == ["bf16-mixed", "16-mixed"]
     assert of_rank[1].precision.reason == "V100 has tensor cores for fp16, but none for bf16"
-
-
-def test_a_device_that_is_not_there_is_refused(folder: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("imagenet_ddp.distributed.devices.torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"trainer.accelerator=gpu .* Hint: "):
-        plan_of(*folder, "trainer.accelerator=gpu")

@@ -85,17 +85,9 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
     first_step: the first step that this process logs. TensorBoard drops earlier records of this and later steps.
     """
 
-    def __init__(
-        self,
-        save_dir: str | Path,
-        name: str = "tensorboard",
-        version: int | str | None = "",
-        *,
-        first_step: int | None = None,
-        **arguments: Any,
-    ):
-        arguments = {"default_hp_metric": False, "purge_step": first_step or None, **arguments}
-        super().__init__(save_dir, name, version, **arguments)
+    def __init__(self, save_dir: str | Path, *, first_step: int | None = None, **arguments: Any):
+        own = {"name": "tensorboard", "version": "", "default_hp_metric": False, "purge_step": first_step or None}
+        super().__init__(save_dir, **{**own, **arguments})
         self._has_scores = False
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
@@ -122,16 +114,8 @@ class CSVLogger(loggers.CSVLogger):
     first_step: the first step that this process logs. Existing rows of this and later steps are removed.
     """
 
-    def __init__(
-        self,
-        save_dir: str | Path,
-        name: str = "csv",
-        version: int | str | None = "",
-        *,
-        first_step: int | None = None,
-        **arguments: Any,
-    ):
-        super().__init__(save_dir, name, version, **arguments)
+    def __init__(self, save_dir: str | Path, *, first_step: int | None = None, **arguments: Any):
+        super().__init__(save_dir, **{"name": "csv", "version": "", **arguments})
         self._first_step, self._is_open = first_step or 0, False
 
     @property

@@ -86,14 +86,7 @@ def _require_batch(plan: Plan, module: ImageClassifier) -> None:
     if config["trainer"]["sync_batchnorm"] and plan.world_info.world_size > 1:
         return  # its values come from all ranks
 
-    def fewest(batch_size: int) -> int:
-        full = batch_split.images_per_forward(strategy, batch_size, num_devices)
-        if strategy["name"] not in batch_split.DATA_PARALLEL:
-            return full
-        first = batch_split.first_device_images(strategy, batch_size, num_devices)
-        return min(filter(None, batch_split.split_batch(full, num_devices, first, full)))
-
-    data = config["data"]
-    size = data["progressive_start"] or Sizes.from_options(data).image_size
-    smallest = next((each for each in range(2, 5) if fewest(each) > 1), 2)
-    require_batch(config.model, module.net, fewest(data["batch_size"]), size, smallest)
+    data = config.data
+    first = batch_split.first_device_images(strategy, data.batch_size, num_devices)  # may be fewer, for balanced_dp
+    images = min(first or data.batch_size, data.batch_size)
+    require_batch(config.model, module.net, images, data.progressive_start or Sizes.from_options(data).image_size)

@@ -191,19 +191,11 @@ def changes_end(changed: Iterable[str]) -> bool:
 
 def finished_sentence(run_dir: Path, config: CommonConfig) -> str:
     """Return the sentence on a finished run, which explains how to continue it."""
-    trainer, ended = config.trainer, folder.summary(run_dir)
-    epochs, steps = ended["epochs"], ended.get("steps", 0)
-    if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= epochs:
+    most, epochs = config.trainer.max_epochs, folder.summary(run_dir)["epochs"]
+    hint = "change the option that ended it: trainer.max_steps, trainer.max_time, budget_min or a callback"
+    if most is not None and 0 <= most <= epochs:
         hint = f"set trainer.max_epochs={2 * epochs} to continue"
-    elif 0 <= trainer.max_steps <= steps:
-        hint = f"set trainer.max_steps={2 * steps} to continue"
-    elif config.get("budget_min"):
-        hint = "set budget_min=null to train up to trainer.max_epochs"
-    elif trainer.max_time is not None:
-        hint = "set trainer.max_time=null to continue"
-    else:
-        hint = "set callbacks=default to continue without the callback that ended the run"
-    return f"{run_dir} is finished: {epochs} epochs of {trainer.max_epochs}. Hint: {hint}."
+    return f"{run_dir} is finished: {epochs} epochs of {most}. Hint: {hint}."
 
 
 def refuse_other_data(stored: Mapping[str, Any], checkpoint: Path, source: "Source", num_train_images: int) -> None:
@@ -216,15 +208,10 @@ def refuse_other_data(stored: Mapping[str, Any], checkpoint: Path, source: "Sour
             f"the data's classes must be the {len(stored['classes'])} classes of {checkpoint}, got "
             f"{found if differing else 'them in another order'}. {hint}"
         )
-    if stored["num_train_images"] != num_train_images:
+    if stored["num_train_images"] != num_train_images or stored["images_digest"] != source.digest:
         raise ConfigError(
             f"the data must have the {stored['num_train_images']:,} training images that {checkpoint} was trained on, "
-            f"got {num_train_images:,}. {hint}"
-        )
-    if stored["images_digest"] != source.digest:
-        raise ConfigError(
-            f"the data's images must be those that {checkpoint} was trained with, in the same order, but their names, "
-            f"labels or weights differ. {hint}"
+            f"in the same order, got {num_train_images:,}, or other names, labels or weights. {hint}"
         )
 
 
