@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 import torch
 
+from imagenet_ddp.callbacks.measures import Means, Span
 from imagenet_ddp.callbacks.progress import Progress
-from imagenet_ddp.callbacks.scores import Means
-from imagenet_ddp.callbacks.step_times import Span
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.models.metrics import TopKAccuracy
 from imagenet_ddp.runs.log import Log

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from imagenet_ddp.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from imagenet_ddp.callbacks.batch_sheet import BatchSheet
     from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
     from imagenet_ddp.callbacks.gradient_norm import GradientNorm
     from imagenet_ddp.callbacks.history import History
+    from imagenet_ddp.callbacks.image_files import BatchSheet
     from imagenet_ddp.callbacks.learning_rate import LearningRate
     from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
     from imagenet_ddp.callbacks.progress import Progress
@@ -32,7 +32,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "BatchSheet": "batch_sheet",
+        "BatchSheet": "image_files",
         "GradientNorm": "gradient_norm",
         "History": "history",
         "LearningRate": "learning_rate",

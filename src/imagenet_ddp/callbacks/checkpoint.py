@@ -15,6 +15,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
 from imagenet_ddp.callbacks.loop_state import (
+    continue_at,
+    describe,
     find_callback,
     is_epoch_over,
     is_update,
@@ -22,8 +24,7 @@ from imagenet_ddp.callbacks.loop_state import (
     validates_next,
     validates_start,
 )
-from imagenet_ddp.callbacks.resume_position import continue_at, describe
-from imagenet_ddp.callbacks.scores import Best
+from imagenet_ddp.callbacks.measures import Best
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.checkpoints import CheckpointStore
@@ -38,7 +39,7 @@ class ResumeCheckpoint(Checkpoint):
     when this many seconds have passed since its last write; checked every trainer.log_every_n_steps steps.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
-    ImageDataModule (see resume_position.ResumableData), the training continues at the next image, even on another
+    ImageDataModule (see loop_state.ResumableData), the training continues at the next image, even on another
     number of devices. With any other data, it continues at Lightning's next step, on batches in a new order.
 
     dirpath: None means `checkpoints` in the trainer's default_root_dir. contents: plain containers to store beside the

@@ -7,10 +7,10 @@ from typing import Any
 import lightning.pytorch as L
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
-from imagenet_ddp.callbacks.bad_images_list import BadImagesList
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.history import History
+from imagenet_ddp.callbacks.image_files import BadImagesList
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import RunFiles
 from imagenet_ddp.callbacks.progress import Progress

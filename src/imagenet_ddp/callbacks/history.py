@@ -7,7 +7,7 @@ from typing import Any
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import validates_start
-from imagenet_ddp.callbacks.scores import Best
+from imagenet_ddp.callbacks.measures import Best
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves

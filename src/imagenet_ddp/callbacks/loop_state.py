@@ -1,9 +1,14 @@
-"""Read the position of a training run within an epoch, and set the position at which a resumed training continues."""
+"""Read the position of a training run within an epoch, describe it in a checkpoint, and continue at that image of the
+epoch, on any number of devices."""
 
 import math
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
 import lightning.pytorch as L
+
+from imagenet_ddp.data.sampler import BatchSampler
+from imagenet_ddp.errors import ConfigError
 
 _Callback = TypeVar("_Callback", bound=L.Callback)
 
@@ -55,7 +60,7 @@ def validates_next(trainer: L.Trainer) -> bool:
 # differ, Lightning concludes that the run was interrupted.
 
 
-def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
+def _set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False) -> None:
     """Mark this many batches of the epoch as done. keep_total: leave the count of the whole run unchanged."""
     progress = loops["epoch_loop.batch_progress"]
     total = progress["total"]["ready"] - (0 if keep_total else progress["current"]["ready"] - batches)
@@ -64,7 +69,7 @@ def set_batches(loops: dict[str, Any], batches: int, *, keep_total: bool = False
     progress["is_last_batch"] = False
 
 
-def begin_validation(loops: dict[str, Any]) -> None:
+def _begin_validation(loops: dict[str, Any]) -> None:
     """Mark the validation as begun, so that Lightning completes it before it continues the training."""
     progress = loops["epoch_loop.val_loop.batch_progress"]
     for part in ("total", "current"):
@@ -72,10 +77,102 @@ def begin_validation(loops: dict[str, Any]) -> None:
     progress["is_last_batch"] = False
 
 
-def set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
+def _set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
     """Mark this many epochs as done. begun: whether the next epoch is partly trained."""
     progress = loops["epoch_progress"]
     for part in ("current", "total"):
         progress[part] = {
             "ready": epochs + begun, "started": epochs + begun, "processed": epochs, "completed": epochs,
         }  # fmt: skip
+
+
+class ResumableData(Protocol):
+    """The interface of a data module whose epochs can continue at any image. ImageDataModule implements it."""
+
+    train_sampler: BatchSampler | None  # sampler of the current train_dataloader()
+
+    @property
+    def num_train_images(self) -> int: ...
+
+    @property
+    def train_step_images(self) -> int:
+        """Return the number of images in one batch over all ranks."""
+        ...
+
+    def start_at(self, epoch: int, image: int, step: int) -> None:
+        """Skip the first `image` images of this epoch, which have been trained on in `step` steps. Must be called
+        before the loaders are made."""
+        ...
+
+
+def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bool) -> dict[str, Any]:
+    """Return the kind of the position (epoch_end, mid_epoch, before_validation or interrupted), the epoch, the number
+    of its images already trained on, the images per step, and whether the epoch has no more steps. Also correct
+    Lightning's own counters in `loops`, which is checkpoint["loops"]["fit_loop"].
+
+    before_validation: whether the validation that follows the batches trained so far still has to be run. The kind is
+    interrupted if another callback writes the checkpoint after an error, possibly within an update or a validation.
+    """
+    epochs, batches = loops["epoch_progress"]["current"], loops["epoch_loop.batch_progress"]["current"]["ready"]
+    epoch = max(epochs["started"] - 1, 0)
+    data = _resumable(trainer)
+    sampler = data.train_sampler if data else None
+    in_batch_end = loops["epoch_loop.batch_progress"]["current"]["completed"] < batches
+    if trainer.interrupted:
+        kind = "interrupted"
+    elif before_validation or (in_batch_end and validates_next(trainer)):
+        kind = "before_validation"
+        _set_batches(loops, batches)
+        _begin_validation(loops)
+    elif epochs["processed"] == epochs["started"] and is_epoch_over(trainer):
+        kind = "epoch_end"
+    else:
+        kind = "mid_epoch"
+        # the checkpoint has no gradients of an incomplete update, so the batches of this update are trained again
+        if sampler and not is_epoch_over(trainer):
+            batches = max(batches - batches % trainer.accumulate_grad_batches, sampler.steps_before(epoch))
+        _set_batches(loops, batches)
+        _set_epochs(loops, epoch, begun=True)
+    return {
+        "kind": kind,
+        "epoch": epoch,
+        "images": sampler.images_after(epoch, batches) if sampler else 0,
+        "step_images": data.train_step_images if data else 0,
+        "is_over": is_epoch_over(trainer),
+    }
+
+
+def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any]) -> None:
+    """Make Lightning and the data module continue at a position returned by describe()."""
+    if position["kind"] == "interrupted":
+        raise ConfigError(
+            f"{trainer.ckpt_path} must be written between two steps to be resumed, but was written after an error had "
+            "ended the training (save_on_exception). Hint: resume from the last.ckpt of that run."
+        )
+    if position["kind"] == "epoch_end":
+        # with trainer.max_steps, Lightning mistakes a finished epoch for an interrupted one
+        _set_epochs(loops, position["epoch"] + 1)
+        _set_batches(loops, 0, keep_total=True)
+        return
+    if (data := _resumable(trainer)) is None:
+        return
+    batches = loops["epoch_loop.batch_progress"]["current"]["ready"]
+    step_images = data.train_step_images
+    steps = -(-data.num_train_images // step_images)
+    if position["step_images"] != step_images:
+        # count in steps of the new size, so that the epoch still ends after its usual number of steps
+        batches = steps - -(-(data.num_train_images - position["images"]) // step_images)
+        _set_batches(loops, batches, keep_total=True)
+    limit = trainer.limit_train_batches
+    limit = min(limit, steps) if isinstance(limit, int) else int(limit * steps)
+    # with a lower limit or larger steps than before, only the validation of this epoch may be left
+    if batches > limit or (batches == limit and not position["is_over"]):
+        batches = limit
+        _set_batches(loops, batches, keep_total=True)
+        _begin_validation(loops)
+    data.start_at(position["epoch"], position["images"], batches)
+
+
+def _resumable(trainer: L.Trainer) -> ResumableData | None:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return data if hasattr(data, "start_at") else None

@@ -10,7 +10,7 @@ import lightning.pytorch as L
 import torch
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
-from imagenet_ddp.callbacks.scores import Best, Means
+from imagenet_ddp.callbacks.measures import Best, Means
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
-from imagenet_ddp.callbacks.scores import Best, Means, is_hit, on_cpu
-from imagenet_ddp.callbacks.step_times import Span, StepTimes
+from imagenet_ddp.callbacks.measures import Best, Means, Span, StepTimes, is_hit, on_cpu
 from imagenet_ddp.data.workers import loader_workers
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it

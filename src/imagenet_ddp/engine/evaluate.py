@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from imagenet_ddp.callbacks.bad_images_list import BadImagesList
+from imagenet_ddp.callbacks.image_files import BadImagesList
 from imagenet_ddp.callbacks.loggers import connect
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group

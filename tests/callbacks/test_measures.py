@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagenet_ddp.callbacks.step_times import Span, StepTimes
+from imagenet_ddp.callbacks.measures import Span, StepTimes
 
 
 def test_epochs_the_run_and_what_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
