@@ -15,12 +15,7 @@ from imagenet_ddp.callbacks import BatchSheet
 from imagenet_ddp.data import ImageDataModule
 from imagenet_ddp.models.lightning_module import ImageClassifier
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def train(tree: Path, folder: Path, callbacks: list[Any], **options: Any) -> None:

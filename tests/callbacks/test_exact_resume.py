@@ -30,13 +30,7 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-    pytest.mark.filterwarnings("ignore:.*your dataloader is not resumable"),
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint need to be provided"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NUM_IMAGES, BATCH, EPOCHS = 29, 4, 3  # 8 steps, the last two smaller
 STEPS = 8

@@ -28,12 +28,7 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.runs.signals import Signals
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, SIZE, NUM_IMAGES = 10, 8, 4
 NUM_STEPS, FIRST = 6, 3  # of a run; the steps before this one may copy constants to the device
 

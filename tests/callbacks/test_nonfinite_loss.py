@@ -14,10 +14,6 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.callbacks.nonfinite_loss import FILE, MAX_SKIPPED, NonFiniteLoss
 from imagenet_ddp.errors import RunError
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-]
 NUM_BATCHES, BAD = 12, 5
 
 

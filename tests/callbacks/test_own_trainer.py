@@ -14,13 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from imagenet_ddp.callbacks import GradientNorm, History, Progress, ResumeCheckpoint, TrainLog
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-    pytest.mark.filterwarnings("ignore:.*your dataloader is not resumable"),
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint need to be provided"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Plain(L.LightningModule):

@@ -18,12 +18,7 @@ from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.engine.build import refusing
 from imagenet_ddp.errors import ConfigError, RunError
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_BATCHES = 7
 
 

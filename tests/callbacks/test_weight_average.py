@@ -11,11 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 10  # of an epoch
 
 

@@ -25,10 +25,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.models.lr_schedules import make_schedule
 
-pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec.* is deprecated|srun. command)"),
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # What their commands say. The defaults are those of pytorch/examples, and of torchvision's references.
 V2 = Options(
