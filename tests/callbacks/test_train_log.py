@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.measures import Means
 from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.engine.build import refusing
+from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

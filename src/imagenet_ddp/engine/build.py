@@ -4,8 +4,7 @@ made all decisions."""
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import lightning.pytorch as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
@@ -31,11 +29,12 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import SyncBatchNorm, make_strategy
 from imagenet_ddp.engine import resume
+from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_calls
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
@@ -48,10 +47,6 @@ from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, check
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
-
-# First words of Lightning's RuntimeErrors and ValueErrors that report a misconfiguration.
-UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (",
-           "The current optimizer, ")  # fmt: skip
 
 
 @dataclass
@@ -162,23 +157,6 @@ def make_trainer(
 
 def _has(callbacks: list[L.Callback], kind: type) -> bool:
     return any(isinstance(callback, kind) for callback in callbacks)
-
-
-@contextmanager
-def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn Lightning's errors about its configuration into a ConfigError before the first training step, or into a
-    RunError after it. begun: function that returns whether a step has been trained."""
-    try:
-        yield
-    except (MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
-        is_untyped = isinstance(error, RuntimeError | ValueError) and str(error).startswith(UNTYPED)
-        is_missing = isinstance(error, ModuleNotFoundError) and not begun()
-        if not (isinstance(error, MisconfigurationException) or is_untyped or is_missing):
-            raise
-        reason = " ".join(str(error).split()).rstrip(".?")
-        text = f"Lightning rejects these settings of trainer.*, callbacks.* or logger.*: {reason}."
-        text += "" if "hint:" in reason.lower() else " Hint: change the setting that this message names."
-        raise (RunError if begun() else ConfigError)(text) from error
 
 
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:

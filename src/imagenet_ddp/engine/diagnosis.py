@@ -1,55 +1,52 @@
-"""Explain why a training run failed."""
+"""Explain in a sentence why a training run failed."""
 
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import count_noun, first_line
+
+# First words of Lightning's RuntimeErrors and ValueErrors that report a misconfiguration.
+UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callback", " `val_check_interval` (",
+           "The current optimizer, ")  # fmt: skip
 
 
 @contextmanager
-def explained(job: Job, plan: Plan, log: Log) -> Iterator[None]:
-    """Turn the errors of training that have a known reason into a RunError, or into a ConfigError if the checkpoint
-    cannot be restored. The traceback of the latter goes to the log, because the error may come from a callback of the
-    user's own."""
+def explained(plan: Plan) -> Iterator[None]:
+    """Turn the errors of training that have a known reason into a RunError."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if reason := _reason(plan, error):
-            raise RunError(reason) from error
-        if job.checkpoint is None or not _in_restore(error):
+    except torch.OutOfMemoryError as error:
+        raise RunError(out_of_memory(plan, error)) from error
+    except RuntimeError as error:
+        if "Timed out waiting" not in str(error):  # text of Gloo's error
             raise
-        log.note("".join(traceback.format_exception(error)))
-        raise ConfigError(
-            f"{job.checkpoint} must be a checkpoint that this run can continue from, but cannot be restored: "
-            f"{type(error).__name__}, {first_line(error)}. Hint: resume from an unmodified checkpoint of the same run."
-        ) from error
-
-
-def _in_restore(error: Exception) -> bool:
-    """Return whether the error was raised while Lightning restored a checkpoint."""
-    frames = traceback.walk_tb(error.__traceback__)
-    # tests/engine/test_resume.py tests the name of Lightning's module
-    return any(frame.f_globals["__name__"].endswith("checkpoint_connector") for frame, _ in frames)
-
-
-def _reason(plan: Plan, error: Exception) -> str:
-    """Return the reason for an error that torch raised in training, with a hint; "" if it is unknown."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return out_of_memory(plan, error)
-    if isinstance(error, RuntimeError) and "Timed out waiting" in str(error):  # text of Gloo's error
-        return (
+        raise RunError(
             f"timed out after {plan.config.strategy.timeout_s:g} s (strategy.timeout_s): another rank did not take "
             "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
             "increase strategy.timeout_s if a rank is merely slow."
-        )
-    return ""
+        ) from error
+
+
+@contextmanager
+def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn Lightning's errors about its configuration into a ConfigError before the first training step, or into a
+    RunError after it. begun: function that returns whether a step has been trained."""
+    try:
+        yield
+    except (MisconfigurationException, ModuleNotFoundError, RuntimeError, ValueError) as error:
+        is_untyped = isinstance(error, RuntimeError | ValueError) and str(error).startswith(UNTYPED)
+        is_missing = isinstance(error, ModuleNotFoundError) and not begun()
+        if not (isinstance(error, MisconfigurationException) or is_untyped or is_missing):
+            raise
+        reason = " ".join(str(error).split()).rstrip(".?")
+        text = f"Lightning rejects these settings of trainer.*, callbacks.* or logger.*: {reason}."
+        text += "" if "hint:" in reason.lower() else " Hint: change the setting that this message names."
+        raise (RunError if begun() else ConfigError)(text) from error
 
 
 def out_of_memory(plan: Plan, error: Exception) -> str:

@@ -7,6 +7,7 @@ from imagenet_ddp.callbacks.loggers import connect
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
+from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.evaluation_results import Predictions, further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
@@ -73,7 +74,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     if is_subset:
         log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")
     try:
-        with build.refusing():
+        with refusing():
             connect(trainer.loggers)
             trainer.validate(module, datamodule=data, verbose=False)
     finally:

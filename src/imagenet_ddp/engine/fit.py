@@ -61,7 +61,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Iterator[None]:
     """Explain in the log why training in the block ends early, and end what runs beside it."""
     try:
-        with diagnosis.explained(job, plan, log), build.refusing(begun=lambda: parts.train_log.begun):
+        with diagnosis.explained(plan), diagnosis.refusing(begun=lambda: parts.train_log.begun):
             yield
     except ConfigError:
         if plan.world_info.rank == 0 and job.checkpoint is None:
