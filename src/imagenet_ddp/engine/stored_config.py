@@ -20,7 +20,6 @@ from imagenet_ddp.export.formats.registry import graph_format
 from imagenet_ddp.runs.checkpoints import require_whole
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
@@ -54,7 +53,6 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     """
     if checkpoint is None:
         return _of_weights(request, None, environ)
-    from imagenet_ddp.data.transforms import EvalTransform
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     require_whole(checkpoint, "checkpoint")
@@ -63,17 +61,10 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
-    try:
-        EvalTransform.from_options(stored["eval_transform"])
-        exif_orientation = stored["config"]["data"]["exif_orientation"]
-        for key, value in {**stored["eval_transform"], "exif_orientation": exif_orientation}.items():
-            if typed_value(request, f"data.{key}") is None:
-                merged.data[key] = value
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{checkpoint} must be a complete checkpoint, but its eval_transform or config.data has another type: "
-            f"{first_line(error)}. Hint: copy the file again from its source."
-        ) from error
+    exif_orientation = stored["config"]["data"]["exif_orientation"]
+    for key, value in {**stored["eval_transform"], "exif_orientation": exif_orientation}.items():
+        if typed_value(request, f"data.{key}") is None:
+            merged.data[key] = value
     is_typed = typed_value(request, "data.val_fraction") is not None
     if not is_typed and typed_value(request, "data.root") and _source(stored["config"]["data"]) != _source(merged.data):
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
