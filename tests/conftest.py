@@ -235,18 +235,21 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function: run("train", *options) runs `python -m imagenet_ddp.train` in the test's own folder.
+    """Return a function: run("train", *options) runs `python -m imagenet_ddp.train` in the test's own folder. code: the
+    exit code that it must have.
 
     The command is forked from a process that has imported torch, unless its environment changes how Python starts.
     """
     from helpers import forked_commands
 
     def start(
-        verb: str, *options: str, timeout_s: float = 240, **environ: str | None
+        verb: str, *options: str, timeout_s: float = 240, code: int | None = None, **environ: str | None
     ) -> subprocess.CompletedProcess[str]:
         environment = clean_environ(**environ)
         module = f"imagenet_ddp.{verb}"
-        return forked_commands.run(module, *options, folder=tmp_path, environment=environment, timeout_s=timeout_s)
+        done = forked_commands.run(module, *options, folder=tmp_path, environment=environment, timeout_s=timeout_s)
+        assert code in (None, done.returncode), done.stdout + done.stderr
+        return done
 
     return start
 

@@ -42,13 +42,11 @@ def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_
         "allow_targets=[hungry]", "model._target_=hungry.Hungry", "trainer.max_epochs=3",
         "optim.lr=1e-9", "callbacks=none", "hydra.run.dir=r",
     ]  # fmt: skip
-    failed = run("train", *options, "data.batch_size=4")
-    assert failed.returncode == 1, failed.stdout + failed.stderr
+    failed = run("train", *options, "data.batch_size=4", code=1)
     assert "Traceback" not in failed.stderr
     assert "no room for it. Hint: set data.batch_size=2 trainer.accumulate_grad_batches=2," in " ".join(
         failed.stderr.split()
     )
     hint = ["data.batch_size=2", "trainer.accumulate_grad_batches=2"]
-    done = run("train", *options, *hint, "hydra.run.dir=r2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("train", *options, *hint, "hydra.run.dir=r2", code=0)
     assert "Val top-1 is no better than always answering the most frequent class" in done.stdout

@@ -87,8 +87,7 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
     (tmp_path / "some/val/dog/0.jpg").write_bytes(b"no image")
     options = [f"checkpoint={checkpoint}", "data=imagefolder", "data.val_mirror=true", METRICS, "data.num_workers=0"]
     some = [*options, f"data.root={tmp_path}/some", "data.on_bad_image=skip", "data.val_batch_size=2"]
-    done = run("evaluate", *some, "trainer.devices=3", "hydra.run.dir=e")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("evaluate", *some, "trainer.devices=3", "hydra.run.dir=e", code=0)
     rows = list(csv.DictReader((tmp_path / "e/predictions.csv").read_text().splitlines()))
     assert [int(row["index"]) for row in rows] == list(range(12))
     bad = rows.pop(4)
@@ -114,8 +113,7 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
     few = json.loads((tmp_path / "few/evaluation.json").read_text())
     assert (few["num_val_images"], few["num_val_images_unreadable"]) == (5, 1)
 
-    done = run("evaluate", *options, f"data.root={tree}", "predictions=none", "hydra.run.dir=one")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("evaluate", *options, f"data.root={tree}", "predictions=none", "hydra.run.dir=one", code=0)
     one = json.loads((tmp_path / "one/evaluation.json").read_text())
     assert one["predictions"] is None and not list((tmp_path / "one").glob("predictions*"))
     for name in ("calibration", "metrics"):
@@ -135,9 +133,8 @@ def test_a_subset_of_the_classes_from_a_table(run: Run, tree: Path, checkpoint: 
     done = run(
         "evaluate", f"checkpoint={checkpoint}", "data=table", "data.root=t.csv", "classes=subset",
         "predictions=parquet", "real_labels=real.json", "strategy=dp", "trainer.devices=2",
-        "data.num_workers=0", "hydra.run.dir=e",
+        "data.num_workers=0", "hydra.run.dir=e", code=0,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "Only 2 of its 3 classes can be predicted (classes=subset).\n" in done.stdout
     assert re.search(r"^top-1 \d+\.\d\d % \| loss ", done.stdout, re.MULTILINE), "top-2 of 2 classes is left out"
     logits = logits_of(checkpoint, paths, mirror=False)

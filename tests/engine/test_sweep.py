@@ -19,8 +19,7 @@ def test_each_job_has_its_own_world(run: Run, tree: Path, tmp_path: Path) -> Non
     options = [*SHORT, f"data.root={tree}", "trainer.devices=1,2,1", "hydra.sweep.dir=s"]
     more = probe(tmp_path / "seen")
     more[-1] = f"+callbacks.probe.folder='{tmp_path}/seen${{trainer.devices}}'"
-    result = run("train", "-m", *options, *more, PYTHONPATH=PROBES)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run("train", "-m", *options, *more, PYTHONPATH=PROBES, code=0)
     assert [summary(tmp_path / f"s/{number}")["world_size"] for number in range(3)] == [1, 2, 1]
     assert sorted(seen(tmp_path / "seen2")[0]) == list(range(29))
     assert sorted(seen(tmp_path / "seen1")[0]) == sorted([*range(29)] * 2)
@@ -32,8 +31,7 @@ def test_each_job_has_its_own_world(run: Run, tree: Path, tmp_path: Path) -> Non
 def test_a_failing_job_is_reported_and_the_others_run(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SHORT, f"data.root={tree}", "trainer.devices=2", "hydra.sweep.dir=s"]
     options += [*probe(tmp_path / "seen", step=2, rank=1), "+callbacks.probe.what=nothing,crash,nothing"]
-    result = run("train", "-m", *options, PYTHONPATH=PROBES)
-    assert result.returncode == 1, result.stdout + result.stderr
+    result = run("train", "-m", *options, PYTHONPATH=PROBES, code=1)
     assert "1 of 3 jobs failed" in result.stderr
     assert "callbacks.probe.what=crash" in result.stderr.partition("1 of 3 jobs failed")[2]
     assert "the probe crashes on purpose" in result.stderr
@@ -42,8 +40,7 @@ def test_a_failing_job_is_reported_and_the_others_run(run: Run, tree: Path, tmp_
 
 @pytest.mark.slow
 def test_a_mistake_in_the_last_job_stops_the_first(run: Run, tree: Path, tmp_path: Path) -> None:
-    result = run("train", "-m", *SHORT, f"data.root={tree}", "data.batch_size=4,8,0")
-    assert result.returncode == 2
+    result = run("train", "-m", *SHORT, f"data.root={tree}", "data.batch_size=4,8,0", code=2)
     assert "data.batch_size=0" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -68,13 +65,11 @@ def test_a_sweep_is_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
     """Finished jobs are skipped, an interrupted one resumes from its checkpoint."""
     options = [*SHORT, f"data.root={tree}", "trainer.max_epochs=2", "hydra.sweep.dir=s"]
     options += [*probe(tmp_path / "seen", step=10), "+callbacks.probe.what=nothing,crash,nothing"]
-    broken = run("train", "-m", *options, PYTHONPATH=PROBES)
-    assert broken.returncode == 1, broken.stdout + broken.stderr
+    broken = run("train", "-m", *options, PYTHONPATH=PROBES, code=1)
     assert "1 of 3 jobs failed" in broken.stderr
     assert "Resume with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
     stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
-    again = run("train", "-m", "sweep.resume=s", "+callbacks.probe.step=99", PYTHONPATH=PROBES)
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = run("train", "-m", "sweep.resume=s", "+callbacks.probe.step=99", PYTHONPATH=PROBES, code=0)
     assert [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)] == stamps
     assert summary(tmp_path / "s/1")["epochs"] == 2
     assert "Restarted: continuing from" in again.stdout
@@ -88,8 +83,7 @@ LISTED = ("-m", "data.image_size=32", "seed=0,1", "optim.lr=0.1,0.2")
 
 
 def test_jobs_are_listed(run: Run, tmp_path: Path) -> None:
-    result = run("train", *LISTED, "sweep.job=list")
-    assert result.returncode == 0, result.stderr
+    result = run("train", *LISTED, "sweep.job=list", code=0)
     assert result.stdout.splitlines() == [
         "0 seed=0 optim.lr=0.1", "1 seed=0 optim.lr=0.2", "2 seed=1 optim.lr=0.1", "3 seed=1 optim.lr=0.2"
     ]  # fmt: skip
@@ -119,8 +113,7 @@ def test_refused(run: Run, tmp_path: Path, options: tuple[str, ...], environ: di
         jobs = [[f"seed={seed}", f"optim.lr={lr}"] for seed in (0, 1) for lr in (0.1, 0.2)]
         (tmp_path / "s").mkdir()
         (tmp_path / "s/sweep.yaml").write_text(yaml.safe_dump({**stored, "jobs": jobs}))
-    result = run("train", *options, **environ)
-    assert result.returncode == 2, result.stdout + result.stderr
+    result = run("train", *options, **environ, code=2)
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "runs").exists() and not (tmp_path / "s/0").exists()
