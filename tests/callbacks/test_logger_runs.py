@@ -164,7 +164,9 @@ def mlflow_server(folder: Path) -> Iterator[tuple[subprocess.Popen, str]]:
 
     def is_up() -> bool:
         try:
-            with urllib.request.urlopen(f"{uri}/health", timeout=5) as stream:
+            # its database, which it makes now, takes longer than a training waits
+            experiment = f"{uri}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
+            with urllib.request.urlopen(experiment, timeout=60) as stream:
                 return stream.status == 200
         except OSError:
             return False
