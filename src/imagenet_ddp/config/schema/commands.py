@@ -96,10 +96,7 @@ class RunConfig(CommonConfig):
 @dataclass
 class TrainConfig(RunConfig):
     show: Annotated[
-        str | None,
-        choice("augmented"),
-        Example("augmented"),
-        "augmented: write train_batch.png, and do not train.",
+        str | None, choice("augmented"), Example("augmented"), "augmented: write train_batch.png, and do not train."
     ] = None
 
 
@@ -166,10 +163,9 @@ class DemoConfig(CommonConfig):
 @dataclass
 class ExportConfig(CommonConfig):
     checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
-    format: Annotated[
-        str,
-        "Format of the file: onnx, torch_export (a .pt2 file), or safetensors (weights only).",
-    ] = "onnx"
+    format: Annotated[str, "Format of the file: onnx, torch_export (a .pt2 file), or safetensors (weights only)."] = (
+        "onnx"
+    )
     out: Annotated[str | None, Example("model.onnx"), "File to write; null: export/model.* in the run folder."] = None
     preprocessing: Annotated[
         str | None,

@@ -24,13 +24,11 @@ _EPOCHS = kind(
 @dataclass
 class DataConfig(Replaceable):
     name: Annotated[
-        str,
-        "Source: shapes, imagefolder, imagenet, table, stl10, packed or streamed; any name if _target_ is set.",
+        str, "Source: shapes, imagefolder, imagenet, table, stl10, packed or streamed; any name if _target_ is set."
     ] = MISSING
     _target_: Annotated[str | None, "Class of your own source, called with root= and the keys of args."] = None
     args: Annotated[
-        dict[str, Any],
-        "Arguments of _target_; streamed: arguments of the file system; table: names of the columns.",
+        dict[str, Any], "Arguments of _target_; streamed: arguments of the file system; table: names of the columns."
     ] = field(default_factory=dict[str, Any])
     root: Annotated[
         str | None, "Folder with train/<class>/ and val/<class>/; table: path of the file; null: the source's default."
@@ -69,10 +67,7 @@ class DataConfig(Replaceable):
         "streamed: size limit of the cache in GiB; the oldest shards are removed first; null: no limit.",
     ] = None
     image_size: Annotated[
-        int,
-        integer(8),
-        Example("224 (a ResNet needs 32 or more)"),
-        "Height and width of the model's input in pixels.",
+        int, integer(8), Example("224 (a ResNet needs 32 or more)"), "Height and width of the model's input in pixels."
     ] = 224
     val_resize: Annotated[
         int | None, "Validation: short side in pixels before the centre crop; null: image_size × 256/224."
@@ -113,9 +108,7 @@ class DataConfig(Replaceable):
         "three_augment: grey, solarised or blurred.",
     ] = "none"
     policy_ops: Annotated[
-        int | None,
-        integer(1),
-        "randaugment: operations per image (null: 2); augmix: chains that are mixed (null: 3).",
+        int | None, integer(1), "randaugment: operations per image (null: 2); augmix: chains that are mixed (null: 3)."
     ] = None
     policy_magnitude: Annotated[
         int | None,

@@ -139,11 +139,7 @@ class OptimConfig(Replaceable):
 
 @dataclass
 class ScheduleConfig(Section):
-    name: Annotated[
-        str,
-        choice(*SCHEDULES),
-        "Learning-rate schedule; wsd: warm-up, stable, decay.",
-    ] = "step"
+    name: Annotated[str, choice(*SCHEDULES), "Learning-rate schedule; wsd: warm-up, stable, decay."] = "step"
     interval: Annotated[
         str, choice("step", "epoch"), "step: the rate changes with each step; epoch: the rate changes once per epoch."
     ] = "step"
@@ -203,9 +199,7 @@ _WEIGHTS = kind(
 @dataclass
 class LossConfig(Section):
     name: Annotated[
-        str,
-        choice(*LOSSES),
-        "Loss function; bce: binary cross entropy of each class, as in ResNet strikes back.",
+        str, choice(*LOSSES), "Loss function; bce: binary cross entropy of each class, as in ResNet strikes back."
     ] = "cross_entropy"
     label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Amount of label smoothing."] = 0.0
     focal_gamma: Annotated[float, number(0), "focal: exponent that lowers the weight of easy images."] = 2.0
