@@ -128,22 +128,13 @@ class Progress:
     def __init__(self, title: str, total: int, unit: str, *, rate: bool = True):
         self.more: Callable[[], str] = lambda: ""
         self.title, self.total, self.unit = title, total, unit
-        self.done = self._earlier = 0
+        self.done = 0
         self._rate = rate
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
         self._num_drawn = 0  # columns of the bar on the screen
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Measure the speed from now on, so that a slow start-up does not count."""
         self._begin_s = time.monotonic()
         self._next_s = self._begin_s + (0 if self._is_terminal else LINE_S)
-
-    def add_earlier(self, done: int) -> None:
-        """Count units that an earlier run has done, without affecting the speed."""
-        self.done += done
-        self._earlier += done
 
     def add(self, done: int) -> None:
         self.done += done
@@ -159,9 +150,9 @@ class Progress:
     def line(self) -> str:
         """Return a line such as "train: 312,000 of 1,281,167 images (24.4 %), 4,100 images/s, 3:56 left"."""
         text = f"{self.title}: {self.done:,} of {self.total:,} {self.unit} ({percent(self._fraction, 1)})"
-        if self.done <= self._earlier or self.seconds <= 0:
+        if not self.done or self.seconds <= 0:
             return text + self.more()
-        speed = (self.done - self._earlier) / self.seconds
+        speed = self.done / self.seconds
         if self._rate:
             text += f", {speed:,.0f} {self.unit}/s"
         return f"{text}, {duration(max(self.total - self.done, 0) / speed)} left{self.more()}"

@@ -33,9 +33,9 @@ def atomic_path(path: Path, draft: Path | None = None) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-def atomic_write(path: Path, content: str | bytes, *, sync: bool = False, draft: Path | None = None) -> None:
-    """Write content, with text as UTF-8. sync: return only when the content is on the disk. draft: see atomic_path."""
-    with atomic_path(path, draft) as part, part.open("wb") as file:
+def atomic_write(path: Path, content: str | bytes, *, sync: bool = False) -> None:
+    """Write content, with text as UTF-8. sync: return only when the content is on the disk."""
+    with atomic_path(path) as part, part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         if sync:
