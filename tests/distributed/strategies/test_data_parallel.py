@@ -1,7 +1,7 @@
-"""On CPU threads everywhere; where two GPUs or more are there, the same numbers against nn.DataParallel itself."""
+"""On the CPU everywhere; where two GPUs or more are there, the same numbers against nn.DataParallel itself."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.distributed.strategies import batch_split, data_parallel
 from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, wait_until_written
@@ -125,7 +125,7 @@ def test_replicas_add_no_keys():
 
 
 class StateProbe(nn.Module):
-    """Record the state of the calling thread; raise where an image's first number is negative."""
+    """Record the dtype that each call computes in, and the modes that surround it."""
 
     calls: ClassVar[list[tuple[Any, ...]]] = []  # of all replicas
 
@@ -135,40 +135,33 @@ class StateProbe(nn.Module):
         self.calls.clear()
 
     def forward(self, images: Tensor) -> Tensor:
-        if images[0, 0] < 0:
-            raise ValueError(f"cannot take {images[0, 0].item():g}")
         logits = self.linear(images)
-        self.calls.append(
-            (threading.get_ident(), logits.dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-        )
+        self.calls.append((logits.dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
         return logits
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
-def test_autocast_reaches_the_threads(dtype: torch.dtype | None):
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("threaded", [False, True])
+def test_every_replica_computes_in_the_mode_of_the_caller(
+    dtype: torch.dtype | None, inference: bool, threaded: bool
+):
+    """threaded: calls as torch's parallel_apply makes them on GPUs, which sets autocast's default dtype."""
     net = StateProbe()
-    replicas = replicas_of(net, 3)
-    replicas(torch.rand(6, 2))
-    net.calls.clear()
-    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
-        logits = replicas(torch.rand(6, 2))
-        assert torch.is_autocast_cache_enabled()
-    assert logits.dtype == (dtype or torch.float32)
-    assert {call[1:] for call in net.calls} == {(logits.dtype, True, False)}
-    assert threading.get_ident() not in {call[0] for call in net.calls}
-    assert not torch.is_autocast_enabled("cpu")
 
+    def in_thread(call: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.float16):
+            return call(torch.rand(2, 2))
 
-@pytest.mark.parametrize("bad", [[1], [2], [1, 2], [0, 1, 2]])
-def test_an_error_in_a_replica_is_raised_here(bad: list[int]):
-    replicas = replicas_of(StateProbe(), 3)
-    replicas(torch.rand(6, 2))
-    images = torch.rand(6, 2)
-    for device in bad:
-        images[2 * device] = -1.0 - device
-    with pytest.raises(ValueError, match=f"cannot take {-1 - bad[0]}") as caught:
-        replicas(images)
-    assert caught.value.__notes__ == [f"In replica {bad[0]} of 3, on cpu."]
+    mode = torch.inference_mode(inference)
+    with mode, torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        if threaded:
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(in_thread, [data_parallel._in_this_state(net, "cpu")] * 3))
+        else:
+            logits = replicas_of(net, 3)(torch.rand(6, 2))
+            assert logits.dtype == (dtype or torch.float32)
+    assert net.calls == [(dtype or torch.float32, not inference, inference)] * 3
 
 
 def test_dropout_draws_the_same_in_each_run():

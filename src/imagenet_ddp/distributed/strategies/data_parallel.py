@@ -10,19 +10,17 @@ Each forward pass works as in nn.DataParallel: parameters and buffers are copied
 thread per device calls its replica, and the outputs are gathered on the first device. Batch norm normalises each
 device's part separately. The running statistics of the first replica that is called are kept, and the updates of the
 other replicas are dropped. That replica is on the first device, unless the share of the first device is 0. On a CPU,
-the replicas are threads that use the same parameters.
+the replicas use the same parameters and are called one after the other.
 """
 
 import copy
-import threading
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
-from torch.nn.parallel import replicate
+from torch.nn.parallel import parallel_apply, replicate
 
 from imagenet_ddp.distributed.strategies import batch_split
 
@@ -60,8 +58,7 @@ class Replicas:
     """Call the net on all devices.
 
     GPUs compute at once. Each has its own generator of random numbers (dropout), which each forward pass seeds from the
-    CPU's generator, so that a resumed run draws the same numbers. CPU threads share one generator and the cores, so
-    their replicas are called one after the other.
+    CPU's generator, so that a resumed run draws the same numbers.
     """
 
     def __init__(self, net: nn.Module, devices: list[torch.device], first: int | None = None, full: int = 1):
@@ -79,11 +76,16 @@ class Replicas:
             return self.net(images)
         replicas = self._replicate(called)
         parts = images.split([sizes[device] for device in called])
-        parts = [part.to(self.devices[device], non_blocking=True) for part, device in zip(parts, called, strict=True)]
         root = self.devices[0]
-        if root.type != "cpu" and self.net.training:
-            self._seed_gpus()
-        outputs = self._apply(called, replicas, parts)
+        calls = [_in_this_state(replica, root.type) for replica in replicas]
+        if root.type == "cpu":
+            outputs = [call(part) for call, part in zip(calls, parts, strict=True)]
+        else:
+            if self.net.training:
+                self._seed_gpus()
+            devices = [self.devices[device] for device in called]
+            parts = [part.to(device, non_blocking=True) for part, device in zip(parts, devices, strict=True)]
+            outputs = parallel_apply(calls, parts, None, devices)  # type: ignore[arg-type]  # any callables
         if called[0] != 0 and self.net.training:
             with torch.no_grad():
                 for kept, updated in zip(self.net.buffers(), replicas[0].buffers(), strict=True):
@@ -106,59 +108,23 @@ class Replicas:
         for device, seed in list(zip(self.devices, seeds, strict=True))[1:]:
             torch.cuda.default_generators[device.index].manual_seed(seed)
 
-    def _apply(self, called: list[int], replicas: list[nn.Module], parts: list[Tensor]) -> list[Any]:
-        """Return one output per replica. Raises a replica's exception with a note that names the replica."""
-        outputs: list[Any] = [None] * len(called)
-        errors: dict[int, Exception] = {}
-        contexts = [_Context(self.devices[device]) for device in called]
 
-        def work(number: int) -> None:
-            try:
-                with contexts[number].entered():
-                    outputs[number] = replicas[number](parts[number])
-            except Exception as error:
-                error.add_note(f"In replica {called[number]} of {len(self.devices)}, on {contexts[number].device}.")
-                errors[number] = error
+def _in_this_state(replica: nn.Module, kind: str) -> Any:
+    """Return a function that calls the replica in this thread's gradient, inference and autocast modes.
 
-        # create new threads each time, even if they take turns: autograd orders operations by a counter per thread, so
-        # gradients are summed over the replicas in an order that does not depend on earlier forward passes
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(called))]
-        for thread in threads:
-            thread.start()
-            if contexts[0].device.type == "cpu":
-                thread.join()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[min(errors)]
-        return outputs
-
-
-class _Context:
-    """Carry torch's thread state to another thread: gradient and inference mode, autocast, device and stream.
-
-    torch's own parallel_apply loses the autocast dtype: its replicas compute in float16 even if bfloat16 is set.
+    torch's parallel_apply passes on neither inference mode nor autocast's dtype: its replicas would compute in float16
+    even if bfloat16 is set.
     """
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
-    def __init__(self, device: torch.device):
-        self.device = device
-        self._grad, self._inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        self._autocast = {
-            "dtype": torch.get_autocast_dtype(device.type),
-            "enabled": torch.is_autocast_enabled(device.type),
-            # threads would share the cache of converted weights, and sum gradients in the cache's dtype in any order
-            "cache_enabled": False,
-        }
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+    def call(images: Tensor) -> Tensor:
+        # replicas would share the cache of converted weights, and sum gradients in the cache's dtype
+        autocast = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), autocast:
+            return replica(images)
 
-    def entered(self) -> ExitStack:
-        stack = ExitStack()
-        stack.enter_context(torch.inference_mode(self._inference))
-        stack.enter_context(torch.set_grad_enabled(self._grad))
-        stack.enter_context(torch.autocast(self.device.type, **self._autocast))
-        stack.enter_context(torch.cuda.device(self.device) if self._stream is not None else nullcontext())
-        stack.enter_context(torch.cuda.stream(self._stream) if self._stream is not None else nullcontext())
-        return stack
+    return call
 
 
 def _twin(net: nn.Module) -> nn.Module:
