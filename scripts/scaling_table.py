@@ -192,9 +192,9 @@ def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int
     from torch import distributed
 
     from imagenet_ddp.config.schema.distributed import StrategyConfig
-    from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
     from imagenet_ddp.distributed.launchers.world_info import WorldInfo
     from imagenet_ddp.distributed.strategies import ddp
+    from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 
     strategy, accumulate, warm_up, counted = variant or ({}, 1, 2, 3)
     training, marks = _training(), []

@@ -2,20 +2,21 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all
 from helpers.ports import free_port
+from torch.distributed import TCPStore
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig
-from imagenet_ddp.distributed import address_file, facts, store
-from imagenet_ddp.distributed.join import Rendezvous, join_commands
-from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed import facts, join, store, store_file
+from imagenet_ddp.distributed.join import Rendezvous, join_commands, share_file
+from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import SharedError
 from imagenet_ddp.errors import ConfigError
 
@@ -26,7 +27,7 @@ MACHINE = threading.local()
 def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each thread may be on a machine of its own."""
     process = facts.this_process
-    for module in (facts, address_file):
+    for module in (facts, store_file):
         monkeypatch.setattr(
             module, "this_process",
             lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
@@ -34,7 +35,7 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     monkeypatch.setattr(store, "POLL_S", 0.02)
     yield
-    address_file.remove_own_files()
+    store_file.remove_own_files()
 
 
 class Commands:
@@ -100,7 +101,7 @@ def test_nodes_meet_through_a_file(commands: Commands, ranks: tuple[int | None, 
     met = [future.result(30) for future in futures]
     assert sorted(each.meeting.number for each in met) == [0, 1]
     assert len({each.world_info.port for each in met}) == 1
-    address_file.remove_own_files()
+    store_file.remove_own_files()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,13 +157,6 @@ def test_ranks_meet(commands: Commands):
         )  # fmt: skip
 
 
-def test_ranks_meet_through_a_file(commands: Commands, tmp_path: Path):
-    address = Address(file=str(tmp_path / "job"))
-    met = [each.result(30) for each in [commands.start(each) for each in ranks(address, 2, 2)]]
-    assert [each.world_info.rank for each in met] == [0, 1]
-    assert all(each.world_info.address and each.world_info.port == met[0].world_info.port for each in met)
-
-
 def test_nodes_are_counted_where_nobody_said(commands: Commands):
     futures = [commands.start(each, machine=name) for each, name in zip(ranks(tcp(), 0), "aabb", strict=True)]
     places = [future.result(30).world_info for future in futures]
@@ -174,36 +168,19 @@ def test_nodes_are_counted_where_nobody_said(commands: Commands):
 @pytest.mark.parametrize(
     ("local", "machines", "local_ranks", "said"),
     [
-        (2, "abcd", (), "ranks 0 and 1 must be on one machine (2 processes per node), got a and b. "
-         "Hint: set trainer.devices=1 if each machine has one process, or set cluster.node_rank and "
-         "trainer.num_nodes=4 if"),
+        (2, "abcd", (), "rank 1 must be local rank 1 on a, the machine of rank 0 (2 processes per node), "
+         "got local rank 1 on b. Hint:"),
         (0, "aaab", (0, 1, 2, 0), "the same number of processes, got 3 on a, 1 on b. Hint:"),
-        (0, "abab", (0, 0, 1, 1), "ranks 0 and 1 must be on one machine"),
+        (0, "abab", (0, 0, 1, 1), "rank 1 must be local rank 1 on a"),
+        (0, "aabb", (0, 1, 0, 0), "rank 3 must be local rank 1 on b, the machine of rank 2 (2 processes per node), got "
+         "local rank 0 on b"),
     ],
 )  # fmt: skip
 def test_ranks_that_do_not_lie_as_they_say(
     commands: Commands, local: int, machines: str, local_ranks: tuple[int, ...], said: str
 ):
-    """WORLD_SIZE counted machines, say: everyone is told the same."""
-    found = ranks(tcp(), local, local_ranks=local_ranks)
-    futures = [commands.start(each, machine=name) for each, name in zip(found, machines, strict=True)]
-    for future in futures:
-        (text,) = mistakes(future)
-        assert said in text
-
-
-@pytest.mark.parametrize(
-    ("machines", "local_ranks", "said"),
-    [
-        ("aabb", (0, 1, 0, 0), "cluster.local_rank must count from 0 on each machine, got 0 for rank 3 on b. "
-         "Hint: set cluster.local_rank=1 for cluster.rank=3; or set trainer.num_nodes everywhere"),
-        ("aaaa", (0, 1, 0, 1), "Hint: set cluster.local_rank=2 for cluster.rank=2, cluster.local_rank=3 for "
-         "cluster.rank=3; or"),
-    ],
-)  # fmt: skip
-def test_local_ranks_that_do_not_fit(commands: Commands, machines: str, local_ranks: tuple[int, ...], said: str):
     """The numbers of all show it, so all are told at once, and nobody waits for the one that is wrong."""
-    found = ranks(tcp(), 0, len(machines), local_ranks=local_ranks)
+    found = ranks(tcp(), local, local_ranks=local_ranks)
     begin = time.monotonic()
     for future in [commands.start(each, machine=name) for each, name in zip(found, machines, strict=True)]:
         (text,) = mistakes(future)
@@ -228,3 +205,49 @@ def test_a_launcher_s_store_is_used(commands: Commands):
         found.append(commands.start(LaunchInfo("torchrun", address, world_info, 1, 0)))
     assert [each.result(30).meeting.number for each in found] == [0, 1]
     assert served.check(["imagenet_ddp/1/commands/verdict"])
+
+
+# ---- a file on its way from number 0 to the others ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def connections() -> list[TCPStore]:
+    return connect(3)
+
+
+@pytest.fixture
+def fake_ranks(connections: list[TCPStore]) -> Iterator[FakeRanks]:
+    with FakeRanks(connections) as fake_ranks:
+        yield fake_ranks
+
+
+@pytest.fixture
+def sent(fake_ranks: FakeRanks) -> Callable[[Path | None], list[Path | None]]:
+    def send(path: Path | None) -> list[Path | None]:
+        members = join_all(fake_ranks, 3)
+        return [future.result(60) for future in call_all(fake_ranks, members, lambda m: share_file(m, path))]
+
+    return send
+
+
+def test_a_file_that_is_there_is_not_sent(sent: Callable[..., Any], tmp_path: Path):
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(b"weights")
+    assert sent(path) == [path] * 3
+
+
+def test_no_file(sent: Callable[..., Any]):
+    assert sent(None) == [None] * 3
+
+
+def test_a_file_that_is_lacking_is_sent(sent: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "last.ckpt"
+    path.write_bytes(b"weights" * 1000)
+    monkeypatch.setattr(join, "CHUNK_BYTES", 999)
+    monkeypatch.setattr(Path, "is_file", lambda each: False)  # asked on the disks of the others
+    found = sent(path)
+    assert found[0] == path
+    for copy in found[1:]:
+        assert copy != path and copy.name == "last.ckpt"
+        assert copy.read_bytes() == path.read_bytes()
+    assert found[1] != found[2]

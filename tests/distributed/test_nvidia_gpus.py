@@ -27,7 +27,7 @@ def test_without_nvidia_smi_there_are_none(monkeypatch: pytest.MonkeyPatch):
 
 def made(number: int, physical: int, visible: str | None = None, model: str = H200, **more: Any) -> RankGpu:
     keys = {"name": model, "uuid": f"{physical:08x}-0000-1111-2222-333333333333", "pci_bus_id": 0x1B + physical,
-            "pci_device_id": 0, "pci_domain_id": 0}  # fmt: skip
+            "pci_device_id": 0}  # fmt: skip
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     return RankGpu.from_properties(SimpleNamespace(**(keys | more)), number, environ)
 
@@ -39,7 +39,6 @@ def made(number: int, physical: int, visible: str | None = None, model: str = H2
         (made(1, 3, "0,3"), "cuda:1 = GPU 3 (GPU-00000003, bus 1E:00.0)"),
         (made(0, 3, "GPU-00000003"), "cuda:0 (GPU-00000003, bus 1E:00.0)"),
         (made(0, 0, "MIG-5", uuid="MIG-5f2-a"), "cuda:0 (MIG-5f2-a, bus 1B:00.0)"),
-        (made(0, 0, pci_domain_id=2), "GPU 0 (GPU-00000000, bus 0002:1B:00.0)"),
         (made(0, 0, pci_bus_id=None), "GPU 0 (GPU-00000000)"),
     ],
 )

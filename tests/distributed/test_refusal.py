@@ -15,14 +15,11 @@ from helpers.ports import free_port, program
 from torch.distributed import TCPStore
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
-from imagenet_ddp.distributed import address_file, refusal, store
+from imagenet_ddp.distributed import refusal, store
 from imagenet_ddp.distributed.facts import this_process
-from imagenet_ddp.distributed.launchers.address import Address
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
-from imagenet_ddp.distributed.roster import Roster
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.meet import Meeting, Roster, SharedError, meet
 
 MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 
@@ -33,12 +30,6 @@ MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 @pytest.mark.parametrize(
     ("common", "own", "who", "said"),
     [
-        (
-            ["cluster.world_size=2", "trainer.devices=2"],
-            [["cluster.rank=0", "cluster.local_rank=0"], ["cluster.rank=1", "cluster.local_rank=0"]],
-            1,
-            "rank 1 ({host}) was refused: cluster.rank must be cluster.node_rank × 2",
-        ),
         (
             ["trainer.num_nodes=2", "trainer.devices=1"],
             [["cluster.node_rank=0"], ["cluster.node_rank=1", "data.root=/nowhere"]],
@@ -52,7 +43,7 @@ MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
             "rank 0 ({host}) was refused: optim.lr must be a number > 0, got abc.",
         ),
     ],
-    ids=["local rank", "data folder", "rank 0"],
+    ids=["data folder", "rank 0"],
 )
 def test_all_end_at_once_with_the_cause(
     tmp_path: Path, tree: Path, common: list[str], own: list[list[str]], who: int, said: str
@@ -96,13 +87,11 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def refused(
-    address: Address, noun: str, number: int | None, size: int, job_id: str | None = None, store_is_served: bool = False
-) -> LaunchInfo:
+def refused(address: Address, noun: str, number: int | None, size: int, job_id: str | None = None) -> LaunchInfo:
     if noun == "node":
         return LaunchInfo(address=address, num_nodes=size, node_rank=number, job_id=job_id)
     assert number is not None
-    world_info = WorldInfo(rank=number, world_size=size, store_is_served=store_is_served)
+    world_info = WorldInfo(rank=number, world_size=size, store_is_served=False)
     return LaunchInfo(address=address, world_info=world_info, job_id=job_id)
 
 
@@ -151,18 +140,6 @@ def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, capsys: pytest.Cap
     assert capsys.readouterr().err == ""
 
 
-def test_the_store_is_the_launchers(pool: ThreadPoolExecutor) -> None:
-    """torchrun's is there before rank 0: rank 0's own refusal is said there."""
-    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    address = Address("127.0.0.1", server.port)
-    waiting = pool.submit(
-        meet, store.of_attempt(server, None), "commands", Roster(2, "rank", str, "x."), 1, 5.0, leader=False
-    )
-    refusal.send(refused(address, "rank", 0, 2, store_is_served=True), [MISTAKE])
-    with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
-        waiting.result(10)
-
-
 def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
     port = free_port()
 
@@ -176,14 +153,6 @@ def test_rank_0_is_there_for_those_who_wait(pool: ThreadPoolExecutor) -> None:
     refusal.send(refused(Address("127.0.0.1", port), "rank", 0, 2), [MISTAKE])
     with pytest.raises(SharedError, match=r"^rank 0 .* was refused: optim.lr"):
         waiting.result(10)
-
-
-def test_a_file_leads_there(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    others = Others(pool)
-    others.server.set(store.OWNER_KEY, "token")
-    assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], others.address.port)
-    refusal.send(refused(Address(file=str(tmp_path / "job")), "rank", 1, 2), [MISTAKE])
-    assert others.told()[0].endswith(MISTAKE)
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -209,15 +178,10 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True
     [
         ({}, {}, {}, None),
         ({"address": TCP, "rank": 1, "local_rank": 1, "world_size": 2}, {}, {}, ("rank", 1, 2)),
-        ({"address": TCP, "rank": 2, "local_rank": 1, "world_size": 2}, {}, {}, ("rank", 2, 2)),  # wrong numbers
-        ({}, {}, {"RANK": "3", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}, ("rank", 3, 2)),
-        ({"address": TCP, "world_size": 3}, {}, {}, ("node", None, 3)),  # not even its own number
-        ({"address": TCP, "node_rank": 5}, {"num_nodes": 2}, {}, ("node", 5, 2)),
-        ({"address": "file://nfs/job", "rank": 1, "world_size": 2}, {}, {}, None),
+        ({"address": TCP, "node_rank": 1}, {"num_nodes": 2}, {}, ("node", 1, 2)),
         ({}, {}, TORCHRUN, ("rank", 2, 4)),
         ({}, {}, TORCHRUN | {"LOCAL_RANK": "1", "RANK": "3"}, None),  # the node's first rank speaks
         ({}, {}, TORCHRUN | {"WORLD_SIZE": "2", "RANK": "0", "GROUP_RANK": "0"}, None),  # torchrun ends the others
-        ({}, {"devices": 3}, TORCHRUN, None),  # the same on all, and torchrun's numbers are right
     ],
 )
 def test_who_waits(
@@ -228,10 +192,6 @@ def test_who_waits(
         "strategy": asdict(StrategyConfig()),
         "trainer": {"num_nodes": None, "devices": "auto", "accelerator": "cpu", **trainer},
     }
-    try:
-        launch_info = detect(config, environ)
-    except ConfigError:
-        launch_info = None
-    who = refusal.refused_command(launch_info, config, environ)
+    who = refusal.refused_command(detect(config, environ), environ)
     assert (who and (who.noun, who.number, who.size)) == found
     assert who is None or str(who.address) == "10.0.0.1:29500"

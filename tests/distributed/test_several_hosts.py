@@ -407,38 +407,6 @@ def test_differing_options(two: tuple[Host, Host], small: list[str]) -> None:
     assert [files(host) for host in two] == [set(), set()]
 
 
-def test_a_node_rank_given_twice(two: tuple[Host, Host], small: list[str]) -> None:
-    zeta, alpha = two
-    options = [*small, "trainer.num_nodes=3", "trainer.devices=1"]
-    ranks = [["cluster.node_rank=0"], ["cluster.node_rank=1"], ["cluster.node_rank=1"]]
-    found = ends(*start((zeta, alpha, alpha), *options, each=ranks, env=AT_ZETA))
-    refused(found, "node 1 must be unique, but is claimed by alpha (process ", "cluster.node_rank")
-
-
-def test_two_jobs_in_one_file(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """The first waits for its third node all along, and takes the file away when it is stopped."""
-    folder = tmp_path / "pointers"
-    folder.mkdir()
-    zeta, alpha = two
-    options = [*small, "trainer.num_nodes=3", "trainer.devices=1", f"cluster.address=file://{folder}/job"]
-    (first,) = start([zeta], *options, "cluster.job_id=a")
-    wait_for((folder / "job").exists)
-    own = [["cluster.job_id=a"], ["cluster.job_id=b"], ["cluster.job_id=a", "cluster.node_rank=0"]]
-    second, *others = start([alpha] * 3, *options, each=own)
-    other_job, other_owner = ends(*others)
-    refused([other_job], f"{folder}/job belongs to another job, which is running on zeta (process ", "cluster.job_id=a")
-    refused([other_owner], f"this is rank 0 and must own {folder}/job, but zeta (process ")
-    wait_for(lambda: "2 of 3 nodes joined after" in first.err)
-    assert first.poll() is second.poll() is None
-    stopped_at = time.time()
-    first.send_signal(signal.SIGTERM)
-    owner, joiner = ends(first, second)
-    assert since(stopped_at, (owner, joiner)) < 10
-    assert owner.code == 128 + signal.SIGTERM, owner.printed
-    assert list(folder.iterdir()) == []
-    refused([joiner], "the rendezvous store no longer answers", "rank 0")
-
-
 def test_a_wrong_interface(two: tuple[Host, Host], small: list[str]) -> None:
     found = ends(*start(two, *small, *TWO, "nccl.env.GLOO_SOCKET_IFNAME=eth9", env=AT_ZETA))
     refused(found, "nccl.env.GLOO_SOCKET_IFNAME", "eth9", "nccl.env.GLOO_SOCKET_IFNAME=ens5")

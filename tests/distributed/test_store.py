@@ -4,19 +4,17 @@ import os
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.ports import free_port, program
 from helpers.private_network import in_own_network
-from torch.distributed import DistStoreError, TCPStore
+from torch.distributed import DistStoreError, PrefixStore, TCPStore
 
-from imagenet_ddp.distributed import address_file, find_store
 from imagenet_ddp.distributed import store as module
-from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.store import PortInUseError, client, connect, serve
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.store import FoundStore, PortInUseError, SharedList, client, connect, serve
+from imagenet_ddp.distributed.store_file import StoreAddress, _connect_to_owner
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
 
@@ -114,25 +112,37 @@ def test_another_store_at_the_port(monkeypatch: pytest.MonkeyPatch):
     assert "but another program answers there" in text
 
 
-def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     """An overloaded machine: the store is ours, so it is neither another program's nor a stale file's."""
     server = serve.__wrapped__("127.0.0.1", 0)  # its own, not the cached one
     server.set(module.OWNER_KEY, "token")
-    assert address_file.create(str(tmp_path / "job"), "token", None, ["127.0.0.1"], server.port)
     tries: list[str] = []
 
     class Slow(TCPStore):
         def get(self, key: str) -> bytes:
             tries.append(key)
-            if len(tries) % 2:
+            if len(tries) == 1:
                 raise DistStoreError("wait timeout after 5000ms")
             return super().get(key)
 
     monkeypatch.setattr(module, "TCPStore", Slow)
     assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
-    launch_info = LaunchInfo("cluster.address", Address(file=str(tmp_path / "job")), None, 2, None)
-    found = find_store.find(launch_info, 10, "one of 2 nodes")
-    assert (found.port, found.is_server, len(tries)) == (server.port, False, 4)
+    tries.clear()
+    content = StoreAddress("token", None, "h", 1, "another", "", ["127.0.0.1"], server.port)
+    found, unreachable = _connect_to_owner(content, "rank 1")
+    assert found is None and "does not answer within 5 s" in unreachable
+    found, unreachable = _connect_to_owner(content, "rank 1")
+    assert isinstance(found, FoundStore) and not unreachable
+
+
+def test_all_ranks_read_the_bad_images_that_each_has_posted():
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    boards = [SharedList(lambda: PrefixStore("run", TCPStore("127.0.0.1", server.port))) for _ in range(2)]
+    assert boards[0].all() == []
+    assert boards[0].post([("b.jpg", "it is empty")]) == 1
+    assert boards[1].post([("a\n\u00e4.jpg", "it is no image"), ("b.jpg", "it is empty")]) == 2
+    expected = [("a\n\u00e4.jpg", "it is no image"), ("b.jpg", "it is empty")]
+    assert [board.all() for board in boards] == [expected, expected]
 
 
 NETWORK = r"""

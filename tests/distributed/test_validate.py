@@ -50,6 +50,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
     ("typed", "environ"),
     [
         ({}, {}),
+        ({"strategy__static_graph": True}, {}),
         ({"trainer__devices": 8}, {}),
         ({"trainer__devices": "2"}, {}),
         ({}, TORCHRUN),
@@ -78,16 +79,26 @@ def test_well(typed: dict[str, Any], environ: dict[str, str]):
             {},
             "trainer.devices must be at most 8 (4 processes for each of 2 CPU cores",
         ),
-        ({"trainer__devices": [0, 3]}, {}, "names GPUs, but this machine has no GPU. Hint: set trainer.devices=2"),
-        ({"trainer__devices": -1}, {}, "means all GPUs"),
+        ({"trainer__devices": [0, 3]}, {}, "means GPUs, but this machine has no GPU. Hint: set trainer.devices=2"),
+        ({"trainer__devices": -1}, {}, "means GPUs"),
         ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, {}, "but trainer.accelerator is cpu."),
-        ({}, TORCHRUN | {"LOCAL_WORLD_SIZE": "16"}, "got 16 (LOCAL_WORLD_SIZE, from the launcher)"),
         (
             {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
             {},
             "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes",
         ),
-        ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp"),
+        ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp runs in one process, but"),
+        (
+            {"strategy__name": "dp", "trainer__sync_batchnorm": True},
+            {},
+            "trainer.sync_batchnorm=true is for strategy=ddp",
+        ),
+        (
+            {"strategy__static_graph": True, "trainer__accumulate_grad_batches": 2},
+            {},
+            "static_graph=true does not work",
+        ),
+        ({"strategy__first_device_batch": -1}, {}, "first_device_batch must be an integer ≥ 0 or null"),
         (
             {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
             {},
@@ -131,17 +142,9 @@ def test_a_sweep_among_others(typed: dict[str, Any], environ: dict[str, str], sa
     assert validate(config(**typed), environ, typed=["seed=1,2"]) == []
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {},
-        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"},
-        {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"},
-        STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_NUM_NODES": "2"},
-    ],
-)
-def test_a_sweep_alone(environ: dict[str, str]):
-    assert validate(config(trainer__devices=1), environ, multirun=True) == []
+def test_a_sweep_alone():
+    for environ in ({}, {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}):
+        assert validate(config(trainer__devices=1), environ, multirun=True) == []
 
 
 def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):

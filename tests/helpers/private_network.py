@@ -45,7 +45,7 @@ def in_own_network(lines: str, script: str) -> dict[str, Any]:
         {lines}
         exec "$0" -c "$1"
     """
-    head = "import json, sys, time\nfrom imagenet_ddp.distributed.network import nccl, nccl_interfaces\n"
+    head = "import json, sys, time\nfrom imagenet_ddp.distributed.network import nccl\n"
     head += "from imagenet_ddp.distributed.network import interfaces as i\nout = {}\n"
     python = [sys.executable, f"{head}{script}\njson.dump(out, sys.stdout)"]
     done = subprocess.run(

@@ -57,10 +57,10 @@ def test_a_task_per_node_starts_its_workers(cluster: Cluster, work: Path, tree: 
     ("srun", "words", "sentences"),
     [
         (["--nodes=2", "--ntasks=3"], [], ["different numbers per node", "#SBATCH --ntasks-per-node=2"]),
-        (["--nodes=2", "--ntasks-per-node=2"], ["trainer.devices=4"], ["#SBATCH --ntasks-per-node=4"]),
-        (["--nodes=1", "--ntasks=2"], ["trainer.num_nodes=2"], ["nodes of SLURM job", "(1)"]),
+        (["--nodes=2", "--ntasks-per-node=2"], ["trainer.devices=4"], ["#SBATCH --nodes=2 --ntasks-per-node=4"]),
+        (["--nodes=1", "--ntasks=2"], ["trainer.num_nodes=2"], ["started 2 processes", "#SBATCH --nodes=2"]),
         (["--ntasks=2"], ["-m", "optim.lr=0.1,0.2"], ["-m starts the workers of each job itself"]),
-        (["--job-name=bash", "--nodes=1", "--ntasks=2"], ["trainer.devices=3"], ["2 on one node"]),
+        (["--job-name=bash", "--nodes=1", "--ntasks=2"], ["trainer.devices=3"], ["got 3 × 1 = 3"]),
     ],
 )  # fmt: skip
 def test_a_wrong_number_of_tasks_is_refused(

@@ -14,7 +14,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
 from imagenet_ddp.cli import help, hydra_flags
 from imagenet_ddp.cli.compose import group_values
@@ -77,9 +77,7 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
     if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
-            request, nodes = error.request, ("cluster", "trainer", "strategy")
-            config = {name: OmegaConf.to_container(request.configs[0][name], resolve=True) for name in nodes}
-            if refused := refusal.refused_command(request.launch_infos[0], config, os.environ):
+            if refused := refusal.refused_command(error.request.launch_infos[0], os.environ):
                 sys.stderr.flush()
                 refusal.send(refused, error.mistakes)
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""Choose the devices and CPU threads of this node's processes, and describe the hardware.
+"""Choose the devices, the precision and the CPU threads of this node's processes, and describe the hardware.
 
 No function of this module creates a CUDA context.
 """
@@ -12,13 +12,20 @@ from typing import Any
 import torch
 
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
-from imagenet_ddp.distributed.precision import cpu_has_bf16
 from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_model, num_cores
+from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_has_bf16, cpu_model, num_cores
 from imagenet_ddp.system.text import count_noun
 
 MALLOPT_TRIM_THRESHOLD, MALLOPT_MMAP_MAX = -1, -4  # malloc.h
+# Lightning's short names of precisions, and the full names.
+LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
+# Share of depthwise convolutions in the multiplications of a net above which a CPU trains it faster in fp32. On one
+# core of an AMD EPYC with AVX512-BF16, at 128 pixels, bf16 has 0.72 times the speed of fp32 for ShuffleNet (share
+# 0.029), 0.59 for EfficientNet-B0 (0.09), 0.47 for MobileNetV3-small (0.13), but 1.47 for ConvNeXt-Tiny (0.024).
+# ConvNeXt-Atto (0.053) has 1.14 there, and 0.83 on a Xeon with AMX.
+MAX_DEPTHWISE_SHARE = 0.025
 
 
 def device_type(accelerator: str) -> str:
@@ -104,10 +111,21 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
     """
     if device_type(trainer["accelerator"]) != "cuda":
         return []
-    available = torch.cuda.device_count()
-    # a process that sees a single GPU has its own; ranks that share one are found by its UUID
-    local = 1 if available == 1 else local_devices(trainer)
-    numbers = local if isinstance(local, list) else list(range(local if available == 1 else max(local, local_rank + 1)))
+    numbers = _own_numbers(trainer, local_rank, num)
+    return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in numbers]
+
+
+def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
+    """Return the device of the process with this local rank. A command that runs in one process has local rank 0."""
+    kind = device_type(trainer["accelerator"])
+    return torch.device(kind, _own_numbers(trainer, local_rank, 1)[0]) if kind == "cuda" else torch.device(kind)
+
+
+def _own_numbers(trainer: Mapping[str, Any], local_rank: int, num: int) -> list[int]:
+    if (available := torch.cuda.device_count()) == 1:  # its own; ranks that share one are found by its UUID
+        return [0]
+    local = local_devices(trainer)
+    numbers = local if isinstance(local, list) else list(range(max(local, local_rank + 1)))
     first = local_rank % len(numbers)
     own = numbers[first : first + num]
     if max(own) >= available:
@@ -116,18 +134,7 @@ def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list
             "Hint: start as many processes per node as the node has GPUs, and let each process see all of these GPUs "
             "(in SLURM, use --gpus-per-node without --gpus-per-task)."
         )
-    return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in own]
-
-
-def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
-    """Return the device of the process with this local rank. A command that runs in one process has local rank 0."""
-    kind = device_type(trainer["accelerator"])
-    if kind != "cuda":
-        return torch.device(kind)
-    if torch.cuda.device_count() == 1:
-        return torch.device(kind, 0)
-    local = local_devices(trainer)
-    return torch.device(kind, local[local_rank] if isinstance(local, list) else local_rank)
+    return own
 
 
 def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
@@ -161,6 +168,41 @@ def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) 
     units = "with" if cpu_has_bf16() else "without"
     nodes = f"{num_nodes} × " if num_nodes > 1 else ""
     return f"{nodes}{cpu_model()}, {count_noun(num_cores(), 'core')}, {units} bf16 units"
+
+
+def choose_precision(
+    requested: str | int | None,
+    kind: str,
+    data: Mapping[str, Any],
+    depthwise_share: Callable[[], float],
+    gpu: int | None = None,
+) -> tuple[str, str]:
+    """Return (Lightning's precision, the reason for the choice).
+
+    kind: cpu, cuda or mps. data: the data.* options. depthwise_share: returns the share of depthwise convolutions in
+    the net's multiplications; called on CPUs only. gpu: torch's index of this process's own GPU, because other GPUs
+    of the machine may be older; None if the process has no GPU of its own.
+    """
+    if requested not in ("auto", None):
+        return LONG_NAMES.get(str(requested), str(requested)), "as set"
+    if requested is None:
+        return "32-true", "Lightning's default"
+    if kind == "cuda":
+        found = torch.cuda.get_device_properties(gpu)
+        if torch.version.hip or found.major >= 8:  # like torch.cuda.is_bf16_supported, which checks the first GPU
+            return "bf16-mixed", f"{found.name} computes in bf16"
+        # the GTX 16 series has no tensor cores, although its compute capability is that of the RTX 20 series
+        if found.major == 7 and "GTX 16" not in found.name:
+            return "16-mixed", f"{found.name} has tensor cores for fp16, but none for bf16"
+        return "32-true", f"{found.name} has no tensor cores"
+    if kind == "cpu" and cpu_has_bf16():
+        if is_too_small_for_bf16(data):
+            return "32-true", "gradients in bf16 may be wrong on a CPU for images this small"
+        if (share := depthwise_share()) > MAX_DEPTHWISE_SHARE:
+            of_net = f"depthwise convolutions ({share:.0%} of this net's multiplications)"
+            return "32-true", f"CPUs are slower in bf16 for {of_net}"
+        return "bf16-mixed", "this CPU computes in bf16 (AVX512-BF16 or AMX)"
+    return "32-true", "no bf16 units on this device"
 
 
 def choose_cudnn_benchmark(trainer: Mapping[str, Any], kind: str) -> bool | None:

@@ -24,11 +24,11 @@ MAY_DIFFER = re.compile(
     r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
 MAX_KEYS = 8
-OF_VARIABLES = ("RANK", "LOCAL_RANK")
 HINTS = {
     "the accelerator": "set trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU",
     "the precision": "set trainer.precision=32-true, which every device supports",
     "the code of imagenet_ddp": "install the same version of this project everywhere",
+    "number of workers": "set the same trainer.devices on every node",
 }
 
 
@@ -66,7 +66,6 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
 
     facts: facts of each command, by rank or node number. noun: rank or node.
     """
-    first = facts[0]
     keys = list(dict.fromkeys(key for each in facts for key in each))
     found = []
     for key in keys:
@@ -77,7 +76,7 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
             continue
         whose = "; ".join(f"{value} on {_numbers(numbers, noun)}" for value, numbers in groups.items())
         name = key.removeprefix("option ")
-        found.append(f"the {noun}s disagree on {name}: {whose}. Hint: {_hint(key, first)}.")
+        found.append(f"the {noun}s disagree on {name}: {whose}. Hint: {_hint(key)}.")
     if len(found) > MAX_KEYS:
         found[MAX_KEYS:] = [
             f"the {noun}s disagree on {len(found) - MAX_KEYS} more facts. Hint: type the same line on each {noun}."
@@ -102,14 +101,12 @@ def _version(library: str) -> str:
         return "unknown"
 
 
-def _hint(key: str, facts: Mapping[str, Any]) -> str:
+def _hint(key: str) -> str:
+    if key in HINTS:
+        return HINTS[key]
     if key.startswith("option "):
         return "type the same options everywhere"
-    if key.startswith("the "):
-        return HINTS.get(key, "use the same images on every machine")
-    if key == "number of workers":
-        return f"set trainer.devices={facts.get(key, 'N')} on every node"
-    return f"install the same {key} everywhere"
+    return "use the same images on every machine" if key.startswith("the ") else f"install the same {key} everywhere"
 
 
 def _is_path(value: object) -> bool:
@@ -152,22 +149,13 @@ def layout_mistakes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]])
             f"every node must have the same number of processes, got {whose}. "
             "Hint: start the same number of commands on every node."
         ]
-    for rank, machine in enumerate(machines):
+    for rank, each in enumerate(members):
         first = rank - rank % local
-        if machine != machines[first]:
+        if machines[rank] != machines[first] or int(each["local_rank"]) != rank % local:
             return [
-                f"ranks {first} and {rank} must be on one machine ({local} processes per node), got "
-                f"{members[first]['host']} and {members[rank]['host']}. Hint: set trainer.devices=1 if each "
-                f"machine has one process, or set cluster.node_rank and trainer.num_nodes={len(members)} if RANK "
-                "or cluster.rank counts machines."
+                f"rank {rank} must be local rank {rank % local} on {members[first]['host']}, the machine of rank "
+                f"{first} ({local} processes per node), got local rank {each['local_rank']} on {each['host']}. "
+                "Hint: number the ranks machine by machine, and the local ranks from 0 on each; or set "
+                f"cluster.node_rank and trainer.num_nodes={len(members)} if RANK or cluster.rank counts machines."
             ]
-    wrong = [rank for rank, each in enumerate(members) if int(each["local_rank"]) != rank % local]
-    if not wrong or world_info.local_world_size:
-        return []
-    key, name = ("cluster.rank", "cluster.local_rank") if world_info.source == "cluster.rank" else OF_VARIABLES
-    hint = ", ".join(f"{name}={rank % local} for {key}={rank}" for rank in wrong[:8]) + (", ..." if wrong[8:] else "")
-    return [
-        f"{name} must count from 0 on each machine, got {members[wrong[0]]['local_rank']} for rank {wrong[0]} on "
-        f"{members[wrong[0]]['host']}. Hint: set {hint}; or set trainer.num_nodes everywhere if several nodes share "
-        "a machine."
-    ]
+    return []

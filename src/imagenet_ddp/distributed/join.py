@@ -1,7 +1,6 @@
 """Let the commands of a run, one per node or one per rank, join. Afterwards, each command knows all ranks."""
 
 import atexit
-import functools
 import shutil
 import tempfile
 import time
@@ -11,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.distributed import facts, store
-from imagenet_ddp.distributed.find_store import find
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.meet import Meeting, explain_lost_store, meet, post_failure
+from imagenet_ddp.distributed.meet import Meeting, Roster, explain_lost_store, meet, post_failure
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.system.bounded_wait import run_bounded
 from imagenet_ddp.system.files import sha256
 
@@ -59,22 +56,22 @@ def join_commands(launch_info: LaunchInfo, options: Mapping[str, Any], num_local
     world_info = launch_info.world_info
     number, size = launch_info.number, launch_info.size
     who = f"{launch_info.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
-    found = find(launch_info, timeout_s, who)
+    found = store.find(launch_info, timeout_s, who)
     root = store.of_attempt(found.store, world_info)
     hint = _hint(launch_info, found.host, found.port)
     roster = Roster(size, launch_info.noun, _label(world_info), hint, launch_info.job_id)
     equal = facts.facts_of_command(options, None if world_info else num_local)
+    meeting = meet(
+        root, "commands", roster, number, timeout_s, equal=equal,
+        leader=found.is_server if world_info is None else number == 0,
+        details={} if world_info is None else {"local_rank": world_info.local_rank},
+        find_mistakes=lambda members: [] if world_info is None else facts.layout_mistakes(world_info, members),
+    )  # fmt: skip
     if world_info is not None:
-        meeting = meet(
-            root, "commands", roster, number, timeout_s, leader=number == 0, equal=equal,
-            details={"local_rank": world_info.local_rank},
-            find_mistakes=functools.partial(facts.layout_mistakes, world_info),
-        )  # fmt: skip
-        world_info = replace(world_info, address=found.host, port=found.port)
-        if not world_info.local_world_size:
-            world_info = facts.infer_nodes(world_info, meeting.members)
-        return Rendezvous(meeting, world_info, starts_workers=False)
-    meeting = meet(root, "commands", roster, number, timeout_s, leader=found.is_server, equal=equal)
+        placed = replace(world_info, address=found.host, port=found.port)
+        if not placed.local_world_size:
+            placed = facts.infer_nodes(placed, meeting.members)
+        return Rendezvous(meeting, placed, starts_workers=False)
     first_worker = WorldInfo(
         rank=meeting.number * num_local,
         node_rank=meeting.number,
@@ -142,15 +139,12 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
                 meeting.wait(lambda key=chunk: meeting.store.check([key]), meeting.timeout_s, lambda: [0], path.name)
                 file.write(meeting.store.get(chunk))
 
-    def changed(digests: list[str]) -> list[str]:
-        if set(digests) == {of_first["sha256"]}:
-            return []
-        return [
-            f"{path} arrived from rank 0 with different content. "
-            "Hint: make sure that no other program writes to the file on rank 0's machine."
-        ]
-
-    meeting.check_all("file has arrived", of_first["sha256"] if has_it else sha256(path), changed)
+    changed = (
+        f"{path} arrived from rank 0 with different content. "
+        "Hint: make sure that no other program writes to the file on rank 0's machine."
+    )
+    digest = of_first["sha256"] if has_it else sha256(path)
+    meeting.check_all("file has arrived", digest, lambda digests: [changed] if len(set(digests)) > 1 else [])
     if meeting.number == 0 and not all(who_has_it):
         for chunk in chunks:
             meeting.store.delete_key(chunk)

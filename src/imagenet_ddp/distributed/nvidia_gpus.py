@@ -61,9 +61,8 @@ class RankGpu:
         """Describe the GPU of torch.cuda.get_device_properties(number)."""
         uuid = str(properties.uuid)
         uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-        bus, domain = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_domain_id", 0)
+        bus = getattr(properties, "pci_bus_id", None)
         address = "" if bus is None else f"{bus:02X}:{properties.pci_device_id:02X}.0"
-        address = f"{domain:04X}:{address}" if address and domain else address
         return cls(number, str(properties.name), uuid, address, environ.get("CUDA_VISIBLE_DEVICES"))
 
     @property
@@ -90,21 +89,20 @@ def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping
     hosts: host name of each rank. per_node: number of ranks per node.
     """
     lines = []
-    for node in sorted({rank // per_node for rank in gpus_of_ranks}):
-        own = {rank: gpus for rank, gpus in sorted(gpus_of_ranks.items()) if rank // per_node == node and gpus}
+    for first in range(0, len(hosts), per_node):
+        own = {rank: gpus for rank in range(first, first + per_node) if (gpus := gpus_of_ranks.get(rank))}
         if not own:
             continue
         all_gpus = [gpu for gpus in own.values() for gpu in gpus]
-        models, visible = {gpu.model for gpu in all_gpus}, {gpu.visible for gpu in all_gpus}
-        head = ["GPUs" if len(all_gpus) > 1 else "GPU"]
-        if len(hosts) > per_node:
-            head[0] += f" of node {node} ({hosts[min(own)]})"
-        head += models if len(models) == 1 else ()
-        head += [f"CUDA_VISIBLE_DEVICES={value}" for value in visible if value is not None and len(visible) == 1]
+        models = {gpu.model for gpu in all_gpus}
+        of_node = f" of node {first // per_node} ({hosts[first]})" if len(hosts) > per_node else ""
+        variables = {gpu.visible for gpu in all_gpus}
+        visible = [f"CUDA_VISIBLE_DEVICES={value}" for value in variables if value is not None and len(variables) == 1]
         each = [
-            ("" if len(hosts) == 1 else f"rank {rank} ")
-            + " and ".join(f"{gpu.model + ' ' if len(models) > 1 else ''}{gpu.words}" for gpu in gpus)
+            (f"rank {rank} " if len(hosts) > 1 else "")
+            + " and ".join((f"{gpu.model} " if len(models) > 1 else "") + gpu.words for gpu in gpus)
             for rank, gpus in own.items()
         ]
-        lines.append(f"{', '.join(head)}: {', '.join(each)}.")
+        shared = [*models, *visible] if len(models) == 1 else [*visible]
+        lines.append(f"{', '.join([f'GPUs{of_node}', *shared])}: {', '.join(each)}.")
     return lines

@@ -1,19 +1,24 @@
-"""Serve the key-value store of a run, and connect to it, with a message for each kind of failure."""
+"""Serve the key-value store of a run, or connect to it, with a message for each kind of failure."""
 
 import contextlib
 import errno
 import functools
+import hashlib
+import json
 import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
+from typing import Any, cast
 
 from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
@@ -23,6 +28,7 @@ OWNER_KEY = "imagenet_ddp/owner"  # set by the serving process, to distinguish i
 POLL_S = 0.2
 ANSWER_S = 5.0  # longest wait for one attempt to connect, and for the answer of a store that accepted a connection
 NAME_LOOKUP_S = 30.0  # torch looks up a name for each address, which takes this long if three name servers are silent
+BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
 SERVER_TIMEOUT = timedelta(seconds=30)
 _STDERR = threading.Lock()
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
@@ -34,6 +40,40 @@ class PortInUseError(ConfigError):
             f"port {port} of this machine is in use by another program, or by another run. Hint: set another port on "
             "every node, with cluster.address=HOST:PORT or MASTER_PORT."
         )
+
+
+@dataclass(frozen=True)
+class FoundStore:
+    store: TCPStore
+    host: str
+    port: int
+    is_server: bool = False  # whether this process serves the store
+
+
+def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
+    """Serve the store if this command is node 0 or rank 0; otherwise wait up to timeout_s seconds for it.
+
+    who: name of this process, for messages. Raises ConfigError if the store cannot be served or reached.
+    """
+    address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
+    assert address is not None
+    if address.file is not None:
+        from imagenet_ddp.distributed.store_file import find_by_file
+
+        return find_by_file(address.file, number, launch_info.job_id, timeout_s, who)
+    assert address.host
+    host, port, is_served = address.host, address.port, world_info is not None and world_info.store_is_served
+    if not is_served and (number == 0 or (number is None and interfaces.is_local(resolve(host)))):
+        try:
+            return FoundStore(serve(host, port), host, port, is_server=True)
+        except PortInUseError:
+            if number == 0:
+                raise
+            # with two nodes on one machine, the other node was first; or another program uses the port
+            with contextlib.suppress(ConfigError):
+                return FoundStore(client(host, port, BUSY_S, who), host, port)
+            raise
+    return FoundStore(client(host, port, timeout_s, who, ours=not is_served), host, port)
 
 
 def of_attempt(store: Store, world_info: WorldInfo | None) -> Store:
@@ -181,3 +221,35 @@ def resolve(host: str) -> str:
             f"the name {host} cannot be resolved on this machine: {error.strerror}. "
             "Hint: set the numeric address of node 0, or add the name to /etc/hosts."
         ) from error
+
+
+class SharedList:
+    """List of bad images that all ranks share through the store, without a collective, so that no rank waits.
+
+    store_client: opens a new connection to the store; called on first use.
+    """
+
+    def __init__(self, store_client: Callable[[], Store]):
+        self._store_client = store_client
+
+    @cached_property
+    def _store(self) -> Store:
+        return self._store_client()
+
+    def post(self, images: list[tuple[str, str]]) -> int:
+        """Add images, each as (path, reason). Return the number of different paths that all ranks have added so far."""
+
+        def key(path: str) -> str:
+            return f"bad_images/seen/{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+
+        new = [each for each in images if self._store.add(key(each[0]), 1) == 1]
+        lines = "".join(json.dumps(each) + "\n" for each in new)
+        cast(Any, self._store).append("bad_images/lines", lines)  # torch's type stubs do not have append
+        return self._store.add("bad_images/count", len(new))
+
+    def all(self) -> list[tuple[str, str]]:
+        """Return the images of all ranks, sorted."""
+        if not self._store.check(["bad_images/lines"]):
+            return []
+        lines = cast(bytes, self._store.get("bad_images/lines")).decode().splitlines()
+        return sorted(dict(json.loads(line) for line in lines).items())

@@ -1,19 +1,21 @@
 """Check devices, nodes, launcher and rendezvous before torch is imported, and thus without asking torch for GPUs."""
 
+import os
 import shlex
+import stat
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema.trainer import DEVICES
 from imagenet_ddp.config.validators import integer, shown
-from imagenet_ddp.distributed import address_file
-from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.distributed.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 
@@ -37,81 +39,78 @@ def validate(
     the command lines in hints. elsewhere: whether the run is a SLURM job on other machines, with the nodes and devices
     of the config.
     """
-    local = batch_split.num_processes(config["strategy"], num_devices(config["trainer"].get("devices")) or 1)
-    if elsewhere:
-        environ = slurm.first_task(environ, config["trainer"].get("num_nodes"), local)
-    errors = validate_options(config)
-    strategy, num_nodes = config["strategy"], config["trainer"].get("num_nodes")
+    trainer, strategy = config["trainer"], config["strategy"]
+    num_nodes, devices = trainer.get("num_nodes"), num_devices(trainer.get("devices"))
+    local = batch_split.num_processes(strategy, devices or 1)
+    errors = validate_options(config) + _gpus_of_cpus(trainer)
     unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
-    errors += _cpu(config, environ)
     if verb != "evaluate":
         errors += _cpu_precision(config)
-    if unusable or (strategy["name"] in batch_split.DATA_PARALLEL and integer(2).accepts(num_nodes)):
+    if unusable or (strategy["name"] in DATA_PARALLEL and integer(2).accepts(num_nodes)):
         return errors, None  # the number of processes depends on these values
+    if elsewhere:
+        several = local > 1 or integer(2).accepts(num_nodes)
+        errors += (validate_multi_process(trainer) if several else []) + nccl.validate_names(config["nccl"], environ)
+        return errors, None
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed)
     except ConfigError as error:
         return errors + error.mistakes, None
-    if config["trainer"].get("batch_finder") is True and verb == "train" and not elsewhere:
+    if launch_info.world_info is None:
+        errors += _too_many_processes(trainer, devices)
+    if trainer.get("batch_finder") is True and verb == "train":
         errors += _batch_finder(config, typed)
     if multirun and not launch_info.standalone:
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
     if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
-        errors += validate_multi_process(config["trainer"])
+        errors += validate_multi_process(trainer)
     host = launch_info.host if launch_info.num_nodes > 1 else None
-    if not launch_info.standalone or num_devices(config["trainer"].get("devices")) != 1:
-        errors += nccl.validate(config["nccl"], environ, host, elsewhere=elsewhere)
-    if launch_info.address and launch_info.address.file and not elsewhere:
-        errors += address_file.validate(launch_info.address.file)
-    return errors, None if elsewhere else launch_info
+    if not launch_info.standalone or devices != 1:
+        errors += nccl.validate(config["nccl"], environ, host)
+    if launch_info.address and launch_info.address.file:
+        errors += validate_rendezvous_file(Path(launch_info.address.file))
+    return errors, launch_info
 
 
 def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
     """Return the errors that trainer.batch_finder=true causes."""
-    found = []
-    if reason := no_gpu_reason(config["trainer"]):
-        found.append(
-            f"trainer.batch_finder=true needs a GPU, whose memory limits the batch, but {reason}. Hint: "
-            "set trainer.batch_finder=false."
-        )
-    if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
-        found.append(
-            f"trainer.batch_finder=true tries batches on one device, but strategy={config['strategy']['name']} uses "
-            "several devices in one process. Hint: set strategy=ddp."
-        )
-    if config["teacher"]["weights"]:
-        found.append(
-            "trainer.batch_finder=true tries batches without the teacher, which needs memory too, but teacher.weights="
-            f"{config['teacher']['weights']} is set. Hint: set trainer.batch_finder=false data.batch_size=32."
-        )
-    if size := next((option for option in typed if key_of(option) == "data.batch_size"), None):
-        found.append(
-            f"trainer.batch_finder=true finds data.batch_size, but {size} is set. Hint: set trainer.batch_finder=false."
-        )
-    return found
+    no_gpu, name = no_gpu_reason(config["trainer"]), config["strategy"]["name"]
+    size = next((option for option in typed if key_of(option) == "data.batch_size"), None)
+    reasons = (
+        (no_gpu, f"needs a GPU, whose memory limits the batch, but {no_gpu}"),
+        (name in DATA_PARALLEL, f"tries batches on one device, but strategy={name} uses several in one process"),
+        (config["teacher"]["weights"], "tries batches without the teacher's memory, but teacher.weights is set"),
+        (size, f"finds data.batch_size, but {size} is set"),
+    )
+    return [
+        f"trainer.batch_finder=true {reason}. Hint: set trainer.batch_finder=false."
+        for found, reason in reasons
+        if found
+    ]
 
 
 def validate_options(config: Mapping[str, Any]) -> list[str]:
     """Return the errors in cluster.* and strategy.* that do not depend on the machine or the launcher."""
-    return [
-        *validate_group("cluster", config["cluster"]),
-        *validate_group("strategy", config["strategy"]),
-        *_static_graph(config["strategy"], config["trainer"]),
-        *batch_split.validate(config["strategy"], config["trainer"], num_devices(config["trainer"].get("devices"))),
-    ]
-
-
-def _static_graph(strategy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[str]:
-    if strategy["name"] in batch_split.DATA_PARALLEL or not strategy["static_graph"]:
-        return []
-    if not integer(2).accepts(accumulate := trainer.get("accumulate_grad_batches")):
-        return []
-    return [
-        f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={accumulate}, because torch's "
-        "DistributedDataParallel stops in the first step (expect_autograd_hooks_ INTERNAL ASSERT FAILED, pytorch issue "
-        "143580). Hint: set strategy.static_graph=false, with strategy.find_unused_parameters=true if there are unused "
-        "parameters."
-    ]
+    strategy, trainer = config["strategy"], config["trainer"]
+    found = validate_group("cluster", config["cluster"]) + validate_group("strategy", strategy)
+    if (name := strategy["name"]) in DATA_PARALLEL:
+        if integer(2).accepts(trainer.get("num_nodes")):
+            found.append(
+                f"strategy={name} runs in one process, but trainer.num_nodes is {trainer['num_nodes']}. "
+                "Hint: set strategy=ddp, or set trainer.num_nodes=1."
+            )
+        if trainer.get("sync_batchnorm") is True:
+            found.append(
+                f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the "
+                "batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false."
+            )
+    elif strategy["static_graph"] and integer(2).accepts(accumulate := trainer.get("accumulate_grad_batches")):
+        found.append(
+            f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={accumulate}: torch's "
+            "DistributedDataParallel stops in the first step (pytorch issue 143580). "
+            "Hint: set strategy.static_graph=false."
+        )
+    return found
 
 
 def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
@@ -123,6 +122,20 @@ def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
         "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes, got "
         f"{shown(interval)}. A time could end at a different step in each process. "
         "Hint: set trainer.val_check_interval=0.25."
+    ]
+
+
+def validate_rendezvous_file(path: Path) -> list[str]:
+    """Return an error if no file can be created at this path, before any process waits for the file."""
+    try:
+        fits = stat.S_ISREG(path.stat().st_mode)  # another node may replace the file meanwhile
+    except OSError:
+        fits = not path.is_symlink()
+    if fits and path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK):
+        return []
+    return [
+        f"cluster.address=file://{path} must name a regular file or a new file, in a folder that exists and is "
+        "writable on every node, but does not on this node. Hint: mount the shared disk, or set another path."
     ]
 
 
@@ -168,28 +181,24 @@ def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cpu(config: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-    """Return an error if trainer.devices cannot be used on CPUs; [] if there may be a GPU."""
-    trainer = config["trainer"]
+def _gpus_of_cpus(trainer: Mapping[str, Any]) -> list[str]:
+    """Return an error if trainer.devices names GPUs, but only CPUs are used."""
     devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
-    if not DEVICES.accepts(devices) or reason is None:
-        return []  # the value is reported elsewhere, or torch checks the GPUs later
-    count, origin = num_devices(devices), ""
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
-    if names_gpus or devices in (-1, "-1"):
-        what = "names GPUs" if names_gpus else "means all GPUs"
-        return [
-            f"trainer.devices={shown(devices)} {what}, but {reason}. "
-            f"Hint: set trainer.devices={count or 2} to use {count or 2} CPU processes."
-        ]
-    if count is None and environ.get("LOCAL_WORLD_SIZE", "").isdecimal():
-        count, origin = int(environ["LOCAL_WORLD_SIZE"]), " (LOCAL_WORLD_SIZE, from the launcher)"
-    cores = num_cores()
-    if environ.get("SLURM_CPUS_ON_NODE", "").isdecimal() and slurm.read_step(environ):
-        cores = max(cores, int(environ["SLURM_CPUS_ON_NODE"]))  # this task may use only some cores of the node
-    if count is not None and count > PROCESSES_PER_CORE * cores:
-        return [
-            f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes "
-            f"for each of {cores} CPU cores; {reason}), got {count}{origin}. Hint: set trainer.devices={cores}."
-        ]
-    return []
+    if reason is None or not DEVICES.accepts(devices) or not (names_gpus or devices in (-1, "-1")):
+        return []
+    count = num_devices(devices) or 2
+    return [
+        f"trainer.devices={shown(devices)} means GPUs, but {reason}. "
+        f"Hint: set trainer.devices={count} to use {count} CPU processes."
+    ]
+
+
+def _too_many_processes(trainer: Mapping[str, Any], num_local: int | None) -> list[str]:
+    reason, cores = no_gpu_reason(trainer), num_cores()
+    if reason is None or num_local is None or num_local <= PROCESSES_PER_CORE * cores:
+        return []
+    return [
+        f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes for each of "
+        f"{cores} CPU cores; {reason}), got {num_local}. Hint: set trainer.devices={cores}."
+    ]

@@ -15,11 +15,10 @@ from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.precision import cpu_has_bf16
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_quota, num_cores, num_visible_cores
+from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_has_bf16, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
 

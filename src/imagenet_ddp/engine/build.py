@@ -23,11 +23,10 @@ from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
-from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
-from imagenet_ddp.distributed.shared_list import SharedList
+from imagenet_ddp.distributed.store import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
-from imagenet_ddp.distributed.strategies.ddp import SyncBatchNorm, make_strategy
+from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment, SyncBatchNorm, make_strategy
 from imagenet_ddp.engine import resume
 from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.job import Job

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
 from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
-from imagenet_ddp.distributed.launchers import slurm_requeue
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.engine import resume
@@ -47,7 +47,7 @@ def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> 
     """Return whether SLURM should requeue a stopped job. Without a checkpoint it should not, because the job would
     start over each time."""
     is_saved = bool(CheckpointStore.of_run(job.run_dir).files())
-    return is_saved and slurm_requeue.should_requeue(signal_number, job.config, environ)
+    return is_saved and slurm.should_requeue(signal_number, job.config, environ)
 
 
 def decide(

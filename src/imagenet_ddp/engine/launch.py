@@ -11,7 +11,7 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.config.section import to_config, to_plain
-from imagenet_ddp.distributed.launchers import slurm_requeue
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
@@ -138,7 +138,7 @@ class Launch:
         except WorkersFailedError as error:
             here = first is None or first.node_rank == 0
             if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
-                error.is_requeued = slurm_requeue.requeue_and_print(os.environ)  # all workers have saved
+                error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
             if met is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
                 who = met.meeting.name(met.meeting.number)
                 reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"

@@ -14,7 +14,6 @@ from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
-from imagenet_ddp.distributed.precision import choose_precision
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
@@ -118,7 +117,7 @@ def make_plan(
     decoder = jpeg.choose(data["decoder"])
     gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data["image_size"])
-    precision = Choice(*choose_precision(trainer["precision"], kind, data, share, gpu))
+    precision = Choice(*devices.choose_precision(trainer["precision"], kind, data, share, gpu))
     return Plan(
         config=config,
         world_info=world_info,

@@ -8,7 +8,7 @@ import torch
 from imagenet_ddp.config.schema.learning import LossConfig, OptimConfig, ScheduleConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
-from imagenet_ddp.distributed.strategies import batch_split, ddp
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.losses import weights_by_class
@@ -22,8 +22,8 @@ FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
     rate, and each automatic choice with its reason."""
-    config, info, kind = plan.config, plan.world_info, plan.accelerator.value
-    trainer, strategy, optim, options = config["trainer"], config["strategy"], config.optim, config["data"]
+    config, info = plan.config, plan.world_info
+    trainer, optim, options = config["trainer"], config.optim, config["data"]
     epochs, reason = plan.warmup_epochs
     least = ", or a tenth of trainer.max_steps if that is less" if epochs and trainer["max_steps"] > 0 else ""
     warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}{least}, because {reason} (schedule.warmup_epochs=auto)."
@@ -46,7 +46,6 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *_speed_lines(plan),
         # rank 0 lists the GPUs of all ranks, every other rank lists its own GPUs in its own log
         *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
-        *ddp.notes(strategy, info.world_size, kind),
         *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
         f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
         f" JPEG decoder: {plan.decoder.reason}.",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagenet_ddp.config.schema.commands import TrainConfig
-from imagenet_ddp.distributed.launchers import slurm_requeue
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
@@ -106,7 +106,7 @@ def joined_ranks(
         # a worker started by spawn.py leaves requeuing to the command that was typed
         here = not info.is_worker and info.rank == 0
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
-            slurm_requeue.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
+            slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
         if info.world_size > 1:
             exit_at_once(128 + stop.signal_number)
         sys.exit(128 + stop.signal_number)

@@ -81,3 +81,8 @@ def cpuinfo(field: str) -> list[str]:
     """Return the words of a field of the first processor in /proc/cpuinfo; [] without that field or file."""
     lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
     return next((line.partition(":")[2].split() for line in lines if line.startswith(field)), [])
+
+
+def cpu_has_bf16() -> bool:
+    """Return whether the kernel's CPU flags contain bf16 units. Without them, bf16 is emulated and slower than fp32."""
+    return bool({"avx512_bf16", "amx_bf16"} & set(cpuinfo("flags")))  # only x86 has the field and these flags

@@ -9,7 +9,7 @@ import shutil
 import sys
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.distributed.launchers import slurm_requeue
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
@@ -25,7 +25,7 @@ def main() -> None:
         plan = command.planned("tune", [as_override(token) for token in sys.argv[1:]], read)
         with folder.folder_errors_as_run_error(plan.folder):
             code = _tune(plan, signals)
-        if slurm_requeue.should_requeue(code - 128, plan.config, os.environ):
+        if slurm.should_requeue(code - 128, plan.config, os.environ):
             _requeue(plan)
         sys.exit(code)
     except ConfigError as error:
@@ -65,7 +65,7 @@ def _requeue(plan: Plan) -> None:
     """Requeue the job after SIGUSR2, which SLURM sends before the time limit (sbatch --signal=B:USR2@120). Without
     tune.resume, print how to make the job resumable instead."""
     if plan.options["resume"] is not None:
-        slurm_requeue.requeue_and_print(os.environ)
+        slurm.requeue_and_print(os.environ)
     else:
         print("This job is not requeued, because it would start another study. Hint: add tune.resume=auto "
               "and hydra.run.dir=FOLDER to the job's command.")  # fmt: skip

@@ -1,9 +1,10 @@
 """SLURM's variables and shorthands."""
 
 import os
-import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +16,8 @@ from imagenet_ddp.distributed.launchers.slurm import (
     expand_counts,
     first_host,
     num_job_nodes,
-    read_step,
     run_key,
+    step_numbers,
     sweep_key,
 )
 
@@ -46,30 +47,12 @@ def test_expand_counts(groups: list[tuple[int, int]]):
     assert expand_counts(text) == tuple(count for count, times in groups for _ in range(times))
 
 
-# what stands in brackets begins with the first node's number
-PARTS = st.from_regex(r"[A-Za-z0-9_.-]{1,8}", fullmatch=True).map(lambda text: (text, text)) | st.tuples(
-    st.from_regex(r"[0-9]{1,4}", fullmatch=True),
-    st.from_regex(r"(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,2}", fullmatch=True),
-).map(lambda pair: (f"[{pair[0]}{pair[1]}]", pair[0]))
-
-
-@given(st.lists(PARTS, min_size=1, max_size=4), st.text())
-def test_the_first_of_any_list_of_nodes(parts: list[tuple[str, str]], rest: str):
-    written, host = ("".join(words) for words in zip(*parts, strict=True))
-    assert first_host(written) == first_host(f"{written},{rest}") == host
-    assert re.fullmatch(r"[\w.-]+", first_host(rest) or "x")
-
-
 def test_a_step():
-    environ = STEP | {
-        "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-        "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_GPUS_ON_NODE": "2",
+    environ = STEP | {"SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "n[1-2]"}
+    assert step_numbers(environ) == {
+        "RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "n1", "MASTER_PORT": "30211",
     }  # fmt: skip
-    step = read_step(environ)
-    assert step is not None
-    assert (step.num_tasks, step.num_nodes, step.local_task, step.node) == (4, 2, 1, 1)
-    assert (step.tasks_per_node, step.first_host, step.gpus_per_node) == ((2, 2), "n1", 2)
-    assert step.name == "SLURM job 4711"
 
 
 @pytest.mark.parametrize(
@@ -82,19 +65,12 @@ def test_a_step():
     ],
 )
 def test_no_step_of_several(environ: dict[str, str]):
-    assert read_step(environ) is None
-
-
-def test_tasks_are_spread_evenly_if_slurm_does_not_say_how():
-    step = read_step({**STEP, "SLURM_STEP_NUM_TASKS": "3"})
-    assert step is not None and step.tasks_per_node == (2, 1)
+    assert not slurm.is_step_of_several(environ)
 
 
 def test_steps_and_jobs_on_one_machine_have_ports_of_their_own():
     def port(job: str, step: str) -> int:
-        found = read_step({**STEP, "SLURM_JOB_ID": job, "SLURM_STEP_ID": step})
-        assert found is not None
-        return found.port
+        return int(step_numbers({**STEP, "SLURM_JOB_ID": job, "SLURM_STEP_ID": step})["MASTER_PORT"])
 
     assert port("4711", "0") == 29500 + 711
     assert len({port("4711", str(step)) for step in range(10)}) == 10
@@ -123,3 +99,83 @@ def test_a_command_in_the_shell_of_srun_pty(new_group: bool, pty: bool):
         [sys.executable, "-c", line], capture_output=True, text=True, check=True, process_group=0 if new_group else None
     )
     assert done.stdout.strip() == str(new_group and pty)
+
+
+# ---- requeue: scontrol faked; tests/slurm/ has that of a real SLURM -------------------------------------------------
+
+JOB = "JobId=7 JobState=RUNNING Reason=None BatchFlag=1 Requeue=1 Restarts=0 Name=a=b"
+
+
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """answers(of show, code of requeue): an scontrol of that kind; the words it was called with are in `called`."""
+
+    def answer(shown: str, code: int = 0, error: str = "") -> Path:
+        (tmp_path / "shown").write_text(shown)
+        program = tmp_path / "scontrol"
+        program.write_text(
+            f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n'
+            f'if [ "$1" = show ]; then cat {tmp_path}/shown; [ -s {tmp_path}/shown ]; exit $?; fi\n'
+            f'echo "{error}" >&2; exit {code}\n'
+        )
+        program.chmod(0o755)
+        return tmp_path / "called"
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return answer
+
+
+def test_a_running_job_starts_again(answers: Any, capsys: Any):
+    called = answers(JOB)
+    assert slurm.requeue_and_print({"SLURM_JOB_ID": "7"})
+    assert called.read_text() == "show job 7 --oneliner\nrequeue 7\n"
+    assert capsys.readouterr() == ("Asking SLURM to requeue job 7 (scontrol requeue).\n", "")
+
+
+def test_a_task_of_an_array_by_its_name(answers: Any):
+    called = answers(JOB)
+    assert slurm.requeue_and_print(ARRAY)
+    assert called.read_text().endswith("requeue 7_3\n")
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        (JOB.replace("RUNNING", "COMPLETING"), "its state is COMPLETING, from which a job cannot be requeued"),
+        (JOB.replace("BatchFlag=1", "BatchFlag=0"), "only jobs submitted with sbatch can be requeued"),
+        (JOB.replace("Requeue=1", "Requeue=0"), "the job was submitted with --no-requeue"),
+        ("", "scontrol does not answer"),
+    ],
+)
+def test_a_job_that_does_not_come_back(answers: Any, capsys: Any, shown: str, why: str):
+    """scancel leaves a job COMPLETING while its processes end."""
+    called = answers(shown)
+    assert not slurm.requeue_and_print({"SLURM_JOB_ID": "7"})
+    assert "requeue" not in called.read_text()
+    assert f"SLURM does not requeue job 7: {why}" in capsys.readouterr().err
+
+
+def test_at_the_time_limit_it_comes_back(answers: Any):
+    called = answers(JOB.replace("RUNNING Reason=None", "COMPLETING Reason=TimeLimit"))
+    assert slurm.requeue("7") is None
+    assert "requeue 7" in called.read_text()
+
+
+def test_a_node_without_scontrol(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert slurm.requeue("7") == "there is no scontrol on this node"
+    assert slurm.node_address("n1") is None
+
+
+def test_no_command_is_waited_for_without_a_bound(answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    answers(JOB)
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(slurm, "TIMEOUT_S", 0.2)
+    assert slurm.requeue("7") == "scontrol does not answer within 0 s"
+
+
+def test_the_address_of_a_node(answers: Any):
+    answers("NodeName=n1 Arch=x86_64\n   NodeAddr=10.0.0.3 NodeHostName=vm Port=1 Version=22.05")
+    assert slurm.node_address("n1") == "10.0.0.3"
+    answers("NodeName=n1 NodeAddr=n1 NodeHostName=n1")
+    assert slurm.node_address("n1") is None

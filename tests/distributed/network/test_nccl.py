@@ -14,14 +14,9 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.commands import register
-from imagenet_ddp.distributed.network import nccl, nccl_interfaces
+from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
-from imagenet_ddp.distributed.network.nccl import (
-    configured_variables,
-    interface_variables,
-    validate,
-)
-from imagenet_ddp.distributed.network.nccl_interfaces import nccl_choice
+from imagenet_ddp.distributed.network.nccl import configured_variables, interface_variables, nccl_choice, validate
 
 MASTER = "10.1.1.9"
 LO = Interface("lo", ("127.0.0.1", "::1"), True, True)
@@ -29,9 +24,8 @@ ENS3 = Interface("ens3", ("10.1.1.20", "fd00:1::20"), True, False)
 ENS3F1 = Interface("ens3f1", ("10.2.2.20",), True, False)
 SIX = Interface("six0", ("fd00:6::20",), True, False)
 DOWN = Interface("down0", ("10.3.3.20",), False, False)
-BARE = Interface("bare0", (), True, False)
-KNOWN = [LO, SIX, ENS3, ENS3F1, DOWN, BARE]
-LISTED = "(lo 127.0.0.1, ::1; six0 fd00:6::20; ens3 10.1.1.20, fd00:1::20; ens3f1 10.2.2.20; down0 10.3.3.20 (down))"
+KNOWN = [LO, SIX, ENS3, ENS3F1, DOWN]
+LISTED = "(lo 127.0.0.1, ::1, six0 fd00:6::20, ens3 10.1.1.20, fd00:1::20, ens3f1 10.2.2.20)"
 
 
 def config(**env: Any) -> dict[str, Any]:
@@ -53,10 +47,10 @@ def machine(monkeypatch: pytest.MonkeyPatch):
             return LO
         return ENS3F1 if address.startswith("10.2.") else None if address.startswith("10.9.") else ENS3
 
-    monkeypatch.setattr(nccl_interfaces, "interfaces", lambda: KNOWN)
-    monkeypatch.setattr(nccl_interfaces, "route_to", route)
+    monkeypatch.setattr(nccl, "interfaces", lambda: KNOWN)
+    monkeypatch.setattr(nccl, "route_to", route)
     names = {"node-a": MASTER, "node-z": "127.0.1.1", "localhost": "127.0.0.1"}
-    monkeypatch.setattr(nccl_interfaces, "resolve", lambda host: names.get(host, host))
+    monkeypatch.setattr(nccl, "resolve", lambda host: names.get(host, host))
 
 
 # What is set, and what is refused.
@@ -92,17 +86,11 @@ def test_every_preset_is_tested():
     [
         (
             {"NCCL_DEBUG": "LOUD"},
-            "NCCL_DEBUG must be VERSION, WARN, INFO, TRACE or null, got LOUD. Hint: set nccl.env.NCCL_",
+            "NCCL_DEBUG must be VERSION, WARN, INFO, TRACE or null, got LOUD. Hint: set nccl.env.",
         ),
-        (
-            {"GLOO_SOCKET_IFNAME": "^lo"},
-            "must be whole interface names such as eth0 or eth0,eth1 or null, got ^lo.",
-        ),
-        ({"NCCL_SOCKET_IFNAME": ""}, "must be text such as eth0, =eth0,eth1 or ^lo,docker or null, got empty."),
-        ({"NCCL_NTHREADS": [64]}, "got [64]. Hint: set nccl.env.NCCL_NTHREADS=1."),
+        ({"NCCL_NTHREADS": [64]}, "got [64]. Hint: set nccl.env.NCCL_NTHREADS=null."),
         ({"NCCL_SOCKET_IFNAM": "lo"}, "is not a known variable. Hint: did you mean nccl.env.NCCL_SOCKET_IFNAME?"),
-        ({"nccl_debug": "INFO"}, "nccl.env.nccl_debug must be a variable of NCCL, Gloo or libfabric (NCCL_..., "),
-        ({"LD_PRELOAD": "x"}, "Hint: leave this key out, and export the variable instead."),
+        ({"LD_PRELOAD": "x"}, "nccl.env.LD_PRELOAD must be a variable of NCCL, Gloo or libfabric (NCCL_..., "),
     ],
 )
 def test_values_and_names_that_cannot_work(env: dict[str, Any], message: str):
@@ -120,11 +108,6 @@ def test_the_page_explains_the_names_whose_spelling_is_checked():
     [
         ({"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG"),
         ({"NCCL_P2P_DISABLE": False}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE"),
-        (
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 3},
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCHELASTIC_RUN_ID": "none"},
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        ),
     ],
 )
 def test_a_conflict_is_named_and_nothing_overridden(
@@ -159,13 +142,8 @@ def test_no_conflict(env: dict[str, Any], environ: dict[str, str]):
 
 def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machine: None):
     assert validate(config(GLOO_SOCKET_IFNAME="typo"), {}, MASTER) == [
-        f"nccl.env.GLOO_SOCKET_IFNAME must be the whole name of an interface of this machine {LISTED}, "
-        "got typo. Hint: set nccl.env.GLOO_SOCKET_IFNAME=null, or set nccl.env.GLOO_SOCKET_IFNAME=ens3 "
-        "(used to reach 10.1.1.9)."
-    ]
-    assert validate(config(), {"NCCL_SOCKET_IFNAME": "typo"}, "10.2.2.9") == [
-        f"NCCL_SOCKET_IFNAME must match an interface of this machine {LISTED}, got typo. "
-        "Hint: run `unset NCCL_SOCKET_IFNAME`, or set NCCL_SOCKET_IFNAME=ens3f1 (used to reach 10.2.2.9)."
+        f"nccl.env.GLOO_SOCKET_IFNAME must list whole names of interfaces that are up {LISTED}, got typo. "
+        "Hint: set nccl.env.GLOO_SOCKET_IFNAME=null, or set nccl.env.GLOO_SOCKET_IFNAME=ens3 (used to reach 10.1.1.9)."
     ]
 
 
@@ -176,35 +154,29 @@ def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machin
             "GLOO",
             "typo",
             None,
-            "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (used to reach other machines).",
+            "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (used to reach other",
         ),
-        ("GLOO", "ens", None, "the whole name of an interface"),  # Gloo takes no prefix
-        ("GLOO", "ens3,typo", None, "got ens3,typo, where typo is missing."),
-        ("GLOO", "down0", None, "got down0, where down0 is down."),
-        ("GLOO", "lo", MASTER, "other machines can reach, because the rendezvous address is 10.1.1.9, got lo."),
+        ("GLOO", "ens", None, "whole names"),  # Gloo takes no prefix
+        ("GLOO", "^lo", None, "whole names"),
+        ("GLOO", "ens3,typo", None, "got ens3,typo."),
+        ("GLOO", "down0", None, "got down0."),
+        ("GLOO", "lo", MASTER, "must name an interface that reaches 10.1.1.9, got lo, which selects lo."),
         ("NCCL", "=ens", None, "must match an interface"),
-        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six, which leaves no interface."),
-        ("NCCL", "^docker", MASTER, "got ^docker, which matches lo first."),
+        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six."),
+        ("NCCL", "^docker", MASTER, "got ^docker, which selects lo."),
         ("NCCL", "^docker", "node-z", "(used to reach other machines; on this machine, node-z is a loopback address)"),
+        ("GLOO", "ens3", MASTER, None),
+        ("GLOO", "lo", "127.0.0.1", None),
+        ("NCCL", "ens", MASTER, None),
+        ("NCCL", "=ens3,typo", MASTER, None),  # one list for machines whose cards are named differently
+        ("NCCL", "^lo,docker", MASTER, None),
     ],
 )
-def test_a_name_that_cannot_work(machine: None, variable: str, value: str, address: str | None, said: str):
-    (text,) = validate(config(), {f"{variable}_SOCKET_IFNAME": value}, address)
-    assert said in text
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "address"),
-    [
-        ("GLOO", "ens3", MASTER),
-        ("GLOO", "lo", "127.0.0.1"),
-        ("NCCL", "ens", MASTER),
-        ("NCCL", "=ens3,typo", MASTER),  # one list for machines whose cards are named differently
-        ("NCCL", "^lo,docker", MASTER),
-    ],
-)
-def test_a_name_that_works(machine: None, variable: str, value: str, address: str | None):
-    assert validate(config(), {f"{variable}_SOCKET_IFNAME": value}, address) == []
+def test_names_that_work_and_those_that_cannot(
+    machine: None, variable: str, value: str, address: str | None, said: str | None
+):
+    found = validate(config(), {f"{variable}_SOCKET_IFNAME": value}, address)
+    assert (said is None and not found) or (said and said in found[0]), found
 
 
 def test_chosen_by_itself(machine: None):
@@ -322,7 +294,7 @@ for value in json.loads(sys.argv[1]):
 json.dump(works, sys.stdout)
 """
     bare = [one.name for one in interfaces() if not one.addresses][:1]
-    values = ["", "lo", OWN, f"{OWN},lo", f"{OWN}, lo", f"={OWN}", f"^{OWN}", OWN[:-1], "typo", f"typo,{OWN}", *bare]
+    values = ["lo", OWN, f"{OWN},lo", f"{OWN}, lo", f"={OWN}", f"^{OWN}", OWN[:-1], "typo", f"typo,{OWN}", *bare]
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(values)],
         env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"),

@@ -15,9 +15,6 @@ def strategy(name: str, **keys: Any) -> dict[str, Any]:
     return {**asdict(StrategyConfig(name=name)), **keys}
 
 
-# ---- sizes ---------------------------------------------------------------------------------------------------------
-
-
 @given(num_images=st.integers(1, 500), num_devices=st.integers(1, 16))
 def test_dp_cuts_as_torch_chunk(num_images: int, num_devices: int):
     chunks = [len(chunk) for chunk in torch.arange(num_images).chunk(num_devices)]
@@ -63,66 +60,16 @@ def test_images_per_forward():
         batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 1)
 
 
-# ---- sentences -----------------------------------------------------------------------------------------------------
-
-
 def test_the_arithmetic_of_the_two_examples():
+    def split(keys: dict[str, Any], batch_size: int, num_devices: int, accumulate: int) -> str:
+        return batch_split.describe(keys, batch_size, num_devices, accumulate, False)[0]
+
     two_three_three = strategy("balanced_dp", first_device_batch=2)
-    assert batch_split.describe(two_three_three, 3, 3, 1, False)[0] == "Split: 2 + 3 + 3 = 8 images per forward pass."
-    assert batch_split.describe(two_three_three, 3, 3, 2, False)[0] == (
+    assert split(two_three_three, 3, 3, 1) == "Split: 2 + 3 + 3 = 8 images per forward pass."
+    assert split(two_three_three, 3, 3, 2) == (
         "Split: 2 + 3 + 3 = 8 images per forward pass and, with 2 passes per step, 4 + 6 + 6 = 16 images per step."
     )
-    assert batch_split.split_sentence([2, 3], 3) == (
-        "Split: 2 + 3 = 5 images per forward pass and, with 3 passes per step, 6 + 9 = 15 images per step."
-    )
-    assert batch_split.split_sentence([2]) == "Split: none for one device."
-
-
-def test_the_start_says_that_ddp_is_faster_and_what_speaks_for_dp():
-    lines = " ".join(batch_split.describe(strategy("dp"), 32, 2, 1, False))
-    assert "ddp is usually faster" in lines
-    assert "one copy of the data" in lines
-    assert "On a CPU" not in lines
+    assert split(strategy("balanced_dp"), 4, 3, 1) == "Split: 2 + 4 + 4 = 10 images per forward pass.", "half of 4"
+    assert split(strategy("dp"), 2, 1, 3) == "Split: none for one device."
+    assert "ddp is usually faster" in " ".join(batch_split.describe(strategy("dp"), 32, 2, 1, False))
     assert batch_split.describe(strategy("ddp"), 32, 2, 1, False) == []
-
-
-def test_the_default_share_is_half():
-    (line, *_) = batch_split.describe(strategy("balanced_dp"), 4, 3, 1, True)
-    assert line == "Split: 2 + 4 + 4 = 10 images per forward pass."
-
-
-# ---- mistakes ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("keys", "trainer", "num_devices"),
-    [
-        ({"name": "dp"}, {"num_nodes": 1, "sync_batchnorm": False}, 2),
-        ({"name": "dp"}, {"num_nodes": "auto"}, None),
-        ({"name": "balanced_dp", "first_device_batch": 0}, {}, None),
-        ({"name": "balanced_dp", "first_device_batch": 0}, {}, 2),
-        ({"name": "balanced_dp", "first_device_batch": 64}, {}, 2),  # a first device with more memory
-        ({"name": "ddp", "comm_hook": "fp16"}, {"num_nodes": 2}, 2),
-    ],
-)
-def test_no_mistake(keys: dict[str, Any], trainer: dict[str, Any], num_devices: int | None):
-    assert batch_split.validate(strategy(**keys), trainer, num_devices) == []
-
-
-@pytest.mark.parametrize(
-    ("keys", "trainer", "lines"),
-    [
-        ({"name": "dp"}, {"num_nodes": 2},
-         "strategy=dp runs in one process, but trainer.num_nodes is 2. Hint: set strategy=ddp, or set "
-         "trainer.num_nodes=1."),
-        ({"name": "dp"}, {"sync_batchnorm": True},
-         "trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is dp, which keeps only the"
-         " batch-norm statistics"
-         " of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."),
-        ({"name": "balanced_dp", "first_device_batch": 0}, {},
-         "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more,"
-         " but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."),
-    ],
-)  # fmt: skip
-def test_each_mistake_has_its_sentence(keys: dict[str, Any], trainer: dict[str, Any], lines: str):
-    assert batch_split.validate(strategy(**keys), trainer, 1) == [lines]

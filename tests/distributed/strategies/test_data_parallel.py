@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.data.sampler import BatchSampler, Key
-from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split, data_parallel
 from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
+from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, wait_until_written
 
@@ -58,23 +58,22 @@ def calls(replicas: Replicas, num_images: int) -> list[int]:
 # ---- the replicas --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_images", [1, 2, 3, 8, 29])
+@pytest.mark.parametrize("num_images", [1, 3, 29])
 @pytest.mark.parametrize(
     ("num_devices", "first", "full"), [(1, None, 0), (2, None, 0), (3, None, 0), (3, 2, 8), (3, 0, 6)]
 )
 def test_gradients_are_those_of_one_device(num_images: int, num_devices: int, first: int | None, full: int):
-    """Batch norm in eval mode, where no image's result depends on another's. The second round is the threaded one."""
+    """Batch norm in eval mode, where no image's result depends on another's."""
     images, target = images_of(num_images), torch.arange(num_images) % 5
     net = make_net().eval()
     parameters = list(net.parameters())
     expected = torch.autograd.grad(F.cross_entropy(net(images), target), parameters)
     replicas = replicas_of(net, num_devices, first, full)
-    for _ in range(2):
-        logits = replicas(images)
-        torch.testing.assert_close(logits, net(images), rtol=0, atol=1e-6)
-        found = torch.autograd.grad(F.cross_entropy(logits, target), parameters)
-        for mine, its in zip(found, expected, strict=True):
-            torch.testing.assert_close(mine, its, rtol=0, atol=1e-6)
+    logits = replicas(images)
+    torch.testing.assert_close(logits, net(images), rtol=0, atol=1e-6)
+    found = torch.autograd.grad(F.cross_entropy(logits, target), parameters)
+    for mine, its in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_running_statistics_are_those_of_the_first_replica_called(first: int | N
     full = {None: 0, 2: 8, 0: 8}[first]
     replicas = replicas_of(net, 3, first, full)
     mean, var = torch.zeros(4), torch.ones(4)
-    for step in range(3):  # the first one in turn, the others in threads
+    for step in range(3):
         images = images_of(8, seed=step)
         with torch.no_grad():
             maps = net[0](images[kept])  # type: ignore[index]
@@ -106,22 +105,6 @@ def test_running_statistics_are_those_of_the_first_replica_called(first: int | N
         torch.testing.assert_close(norm.running_mean, mean)
         torch.testing.assert_close(norm.running_var, var)
         assert norm.num_batches_tracked.item() == step + 1
-
-
-def test_each_part_is_normalised_by_itself():
-    net = make_net().train()
-    images = images_of(8)
-    expected = torch.cat([make_net().train()(part) for part in images.split([2, 3, 3])])
-    torch.testing.assert_close(replicas_of(net, 3, 2, 8)(images), expected)
-
-
-def test_replicas_add_no_keys():
-    net = make_net()
-    keys = list(net.state_dict())
-    replicas = replicas_of(net, 3)
-    replicas(images_of(8))
-    assert list(net.state_dict()) == keys
-    assert len(list(net.parameters())) == 6
 
 
 class StateProbe(nn.Module):
@@ -143,9 +126,7 @@ class StateProbe(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("threaded", [False, True])
-def test_every_replica_computes_in_the_mode_of_the_caller(
-    dtype: torch.dtype | None, inference: bool, threaded: bool
-):
+def test_every_replica_computes_in_the_mode_of_the_caller(dtype: torch.dtype | None, inference: bool, threaded: bool):
     """threaded: calls as torch's parallel_apply makes them on GPUs, which sets autocast's default dtype."""
     net = StateProbe()
 
@@ -301,8 +282,8 @@ def test_2_3_3_per_forward_and_4_6_6_per_step(accumulate: int, tmp_path: Path):
 
 
 @in_lightning
-@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("64-true", 1e-5), ("bf16-mixed", 5e-2)])
-@pytest.mark.parametrize(("num_train", "name", "first"), [(29, "dp", None), (31, "balanced_dp", 1), (25, "dp", None)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("bf16-mixed", 5e-2)])
+@pytest.mark.parametrize(("num_train", "name", "first"), [(29, "dp", None), (31, "balanced_dp", 1)])
 def test_training_is_that_of_one_device(
     num_train: int, name: str, first: int | None, precision: str, tolerance: float, tmp_path: Path
 ):
@@ -364,15 +345,6 @@ def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
         assert file["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] == 5
     other = make_classifier(6)
     make_trainer("auto", tmp_path).fit(other, datamodule=Batches(29, 6, 6), ckpt_path=tmp_path / "dp.ckpt")
-
-
-@in_lightning
-def test_validation_runs_over_all_devices(tmp_path: Path):
-    classifier = make_classifier(8)
-    sizes = record(classifier.net)
-    make_trainer(on_cpu("dp", 3, 3), tmp_path).validate(classifier, datamodule=Batches(8, 8, 8), verbose=False)
-    assert sorted(sizes) == [2, 3, 3]
-    assert classifier.counted.compute() == (8, 1)
 
 
 def test_the_devices_are_those_of_the_list():

@@ -1,23 +1,21 @@
 """strategy.* reaches DistributedDataParallel, hooks compress, accumulation is silent: two real ranks over Gloo, started
 once for all tests here; and the sentences for what torch or the device does not have."""
 
-import json
 from collections import Counter
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
 import pytest
 import torch
-from conftest import PROBES, SMALL, Run, clean_environ
+from conftest import PROBES, clean_environ
 from helpers import forked_commands
 from torch import distributed, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
+from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 from imagenet_ddp.errors import ConfigError
 
 TWO_RANKS_S = 180
@@ -128,39 +126,11 @@ def test_weights_and_buffers_at_the_start(seen: Seen) -> None:
     assert not any(map(torch.equal, seen[0]["no_init_sync"]["start"], seen[1]["no_init_sync"]["start"]))
 
 
-@pytest.mark.slow
-def test_real_command_accumulates_in_silence(run: Run, tree: Path, tmp_path: Path) -> None:
-    """29 images in batches of 4 on two ranks: four batches an epoch, two steps. The hook's calls can be counted."""
-    probe = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder={tmp_path}/p"]
-    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "hydra.run.dir=r", *probe]
-    options += ["trainer.accumulate_grad_batches=2", "strategy=ddp", "strategy.comm_hook=bf16"]
-    result = run("train", *options, PYTHONPATH=str(PROBES))
-    assert result.returncode == 0, result.stdout + result.stderr
-    lines = [json.loads(line) for line in (tmp_path / "p/collectives0.jsonl").read_text().splitlines()]
-    before = [called.count("all_reduce") for epoch, _, called in lines if epoch == 1]
-    assert len(before) == 4
-    assert before[1] == before[0], "the first batch of a step sends nothing"
-    assert before[2] > before[1], "the second does"
-    assert before[3] == before[2]
-
-
 # ---- without ranks -------------------------------------------------------------------------------------------------
 
 
 def strategy_keys(**changed: Any) -> dict[str, Any]:
     return vars(StrategyConfig()) | changed
-
-
-def test_the_name_that_this_torch_has_for_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys, net = strategy_keys(forward_sync_buffers=False), nn.BatchNorm2d(3)
-    older = {"broadcast_buffers", "init_sync"}
-    monkeypatch.setattr(ddp, "KNOWN", {*older, "forward_sync_buffers"})
-    newer = ddp.ddp_arguments(keys, net)
-    assert newer["forward_sync_buffers"] is False and "broadcast_buffers" not in newer
-    monkeypatch.setattr(ddp, "KNOWN", older)
-    assert ddp.ddp_arguments(keys, net)["broadcast_buffers"] is False
-    sent = ddp.ddp_arguments(strategy_keys(forward_sync_buffers=True), net)
-    assert not {"forward_sync_buffers", "broadcast_buffers"} & sent.keys()
 
 
 class Counting(nn.Module):

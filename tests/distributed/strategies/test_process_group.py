@@ -1,3 +1,5 @@
+import inspect
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -5,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
+from imagenet_ddp.cli.known_terms import unknown
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.distributed.strategies import process_group
 
 
@@ -28,6 +32,11 @@ def test_a_group_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch, rendezv
         process_group.init_process_group(1, 2, prefixed, torch.device("cpu"), None, timeout_s)
     assert timeout_s - 0.1 < time.monotonic() - begin_s < 15
     assert getattr(store, "timeout") == limit  # noqa: B009 (torch declares no such attribute)
+
+
+def test_batch_norm_over_all_ranks_needs_gpus():
+    (text,) = process_group.validate({"process_group_backend": None}, "cpu", sync_batchnorm=True)
+    assert "trainer.sync_batchnorm=true needs GPUs" in text and "Hint: set trainer.sync_batchnorm=false." in text
 
 
 @pytest.mark.parametrize(
@@ -52,9 +61,15 @@ def test_backends_that_torch_does_not_have(
     assert (message is None and errors == []) or (message and message in errors[0]), errors
 
 
-def test_batch_norm_over_all_ranks_needs_gpus(run: Run, tree: Path, tmp_path: Path) -> None:
-    done = run("train", *SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.sync_batchnorm=true")
-    assert done.returncode == 2
-    said = " ".join(done.stderr.split())
-    assert "trainer.sync_batchnorm=true needs GPUs" in said and "Hint: set trainer.sync_batchnorm=false." in said
-    assert "Traceback" not in said and not list(tmp_path.glob("runs/*/*"))
+def test_the_page_explains_every_argument() -> None:
+    """The error for an unknown strategy.* key refers to it."""
+    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
+    named = set(re.findall(r"`(\w+)`", "".join(line for line in page.splitlines() if line.startswith("| `"))))
+    assert inspect.signature(DistributedDataParallel).parameters.keys() <= named
+
+
+def test_an_unknown_key_leads_to_the_page() -> None:
+    keys = declared("train")
+    page = "docs/strategies.md lists DistributedDataParallel's arguments."
+    assert unknown("strategy.output_device", keys) == f"strategy.output_device is not a known key. Hint: {page}"
+    assert unknown("strategy.bucket_cap", keys).endswith(f"Hint: did you mean strategy.bucket_cap_mb? {page}")

@@ -21,9 +21,9 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.cluster_environment import DetectedEnvironment
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
+from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 
 BATCHES = 6
 PORT = 29500  # never bound, because the ranks meet through a file

@@ -9,9 +9,8 @@ from datetime import timedelta  # noqa: F401
 
 from torch.distributed import PrefixStore, TCPStore  # noqa: F401
 
-from imagenet_ddp.distributed import address_file, failure_watch, find_store, meet, roster, store  # noqa: F401
-from imagenet_ddp.distributed.launchers.address import Address  # noqa: F401
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo  # noqa: F401
+from imagenet_ddp.distributed import failure_watch, meet, store, store_file  # noqa: F401
+from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo  # noqa: F401
 from imagenet_ddp.errors import ConfigError  # noqa: F401
 
 if __name__ == "__main__":

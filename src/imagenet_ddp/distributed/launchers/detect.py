@@ -1,22 +1,7 @@
 """Detect the launcher, the rank of this process and the rendezvous address from options and environment variables.
 
-    options and environment                           this process is
-    ------------------------------------------------  --------------------------------------------------
-    cluster.rank, cluster.world_size                  that rank (one command per process)
-    a platform's number of machines above 1           a node: it starts its local workers
-    RANK and WORLD_SIZE: torchrun, launch, manual     that rank
-    the variables of mpirun, jsrun, flux, ...         that rank
-    the same, one process per node, devices > 1       a node: it starts its local workers
-    a SLURM step of nodes × devices tasks             the rank of its task
-    a SLURM step of one task per node, devices > 1    a node: it starts its local workers
-    a SLURM step of any other number of tasks         refused
-    a SLURM batch shell, or salloc without srun       a single node; refused if the job has several nodes
-    trainer.num_nodes > 1 and an address              a node: it starts its local workers
-    none of these                                     a single node: it starts its local workers
-
-The first row that matches applies. However, torchrun, mpirun and a SLURM step assign the ranks themselves: options
-that contradict them are refused, including those of the first row. table.py lists the variables of the launchers,
-docs/launching.md explains each row, and tests/distributed/launchers/ tests it. This module does not import torch.
+docs/launching.md has a row for each kind of launcher, and the first row that matches applies. table.py lists the
+variables of the launchers. This module does not import torch.
 """
 
 import re
@@ -26,9 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from imagenet_ddp.distributed.launchers import ranks, slurm, table
-from imagenet_ddp.distributed.launchers.address import requested_address
-from imagenet_ddp.distributed.launchers.slurm_requeue import node_address
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, num_devices
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, num_devices, requested_address
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
@@ -77,28 +60,29 @@ def launcher_name(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> str
         return "torchrun"
     if cluster["name"] == "env" or "RANK" in environ:
         return None
-    tasks = table.process_launcher(environ) or slurm.read_step(environ)
-    return tasks.name if tasks else None
+    if row := table.process_launcher(environ):
+        return row.name
+    return slurm.job_name(environ) if slurm.is_step_of_several(environ) else None
 
 
 def _first_row(request: LaunchRequest, environ: Mapping[str, str], launcher: str | None) -> LaunchInfo:
     if request.cluster["name"] == "env":  # without all launchers but torchrun
         found = None if launcher else _typed_rank(request, environ)
         return found or _rank_in_variables(request, environ) or _typed_node(request, environ) or LaunchInfo()
-    row, step = table.process_launcher(environ), slurm.read_step(environ)
+    row, step = table.process_launcher(environ), slurm.is_step_of_several(environ)
     if launcher is None and (found := _typed_rank(request, environ)):
         return found
     is_rank = "TORCHELASTIC_RUN_ID" in environ or {"RANK", "LOCAL_RANK"} <= environ.keys()
     if not (is_rank or row or step or request.num_nodes == 1) and (found := _machine(request, environ)):
         return found
-    # WORLD_SIZE alone may be exported in a batch script; slurm.py compares it with the step
+    # WORLD_SIZE alone may be exported in a batch script
     is_exported = "RANK" not in environ and (row or step)
     if not is_exported and (found := _rank_in_variables(request, environ)):
         return found
     if row:
         return _process(row, request, environ)
     if step:
-        return slurm.from_step(step, request, environ)
+        return _step(request, environ)
     slurm.refuse_batch_shell(request, environ)
     if found := _typed_node(request, environ):
         return found
@@ -148,17 +132,31 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
 
 
 def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
-    """Read the variables of mpirun and its like. With one process per node and several devices, each command starts the
-    workers of its node."""
+    """Read the variables of mpirun and its like."""
     number = table.process_numbers(row, environ)
-    local_size = number.get("LOCAL_WORLD_SIZE")
-    here = {"MASTER_ADDR": "127.0.0.1"} if local_size == number["WORLD_SIZE"] else {}
-    by_node = local_size == "1" and (request.devices or 1) > 1
+    here = {"MASTER_ADDR": "127.0.0.1"} if number.get("LOCAL_WORLD_SIZE") == number["WORLD_SIZE"] else {}
+    return _launched(row.name, row.size, {**here, **environ, **number}, request, request.devices)
+
+
+def _step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
+    """Read the variables of a SLURM step of several tasks."""
+    slurm.refuse_shell_of_pty(request, environ)
+    number = slurm.step_numbers(environ)
+    devices = request.devices or (None if request.cpu else slurm.gpus_per_node(environ))
+    found = _launched(slurm.job_name(environ), "SLURM_STEP_NUM_TASKS", {**environ, **number}, request, devices)
+    return replace(found, job_id=slurm.step_id(environ))
+
+
+def _launched(
+    name: str, size: str, environ: Mapping[str, str], request: LaunchRequest, devices: int | None
+) -> LaunchInfo:
+    """Build the launch info from the variables of a launcher, put into those of torchrun. With one process per node and
+    several devices, each command starts the workers of its node. size: the launcher's variable for WORLD_SIZE."""
+    by_node = environ.get("LOCAL_WORLD_SIZE") == "1" and (devices or 1) > 1
     try:
-        own = replace(request, devices=None) if by_node else request
-        found = ranks.read_ranks(own, {**here, **environ, **number}, row.name)
+        found = ranks.read_ranks(replace(request, devices=None) if by_node else request, environ, name)
     except ConfigError as error:
-        counted = f"{row.name} started {environ[row.size]} processes ({row.size}={environ[row.size]}), but "
+        counted = f"{name} started {environ[size]} processes ({size}={environ[size]}), but "
         raise ConfigError([counted + mistake for mistake in error.mistakes]) from error
     return replace(found, world_info=None) if by_node else found
 
@@ -173,17 +171,17 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
         return None
     row, num, given = found
     counted = f"{row.num}={num}" if environ[row.num].isdecimal() else f"{row.num} lists {num} machines"
+    only_here = "set trainer.num_nodes=1 to train on this machine only"
     if request.num_nodes not in (None, num):
         raise ConfigError(
             f"trainer.num_nodes must equal {row.name}'s number of machines, {num} ({row.num}), got "
-            f"{request.num_nodes}. Hint: leave trainer.num_nodes out, or set trainer.num_nodes=1 to train on this "
-            "machine only."
+            f"{request.num_nodes}. Hint: leave trainer.num_nodes out, or {only_here}."
         )
     if not row.is_started and request.num_nodes is None:
-        each = f"trainer.num_nodes={num} cluster.address=tcp://{given['MASTER_ADDR']}:29500"
         raise ConfigError(
             f"{counted}, but {row.name} starts a batch script only on the first of them. Hint: start the command with "
-            f"mpiexec, or on each machine with {each}, or set trainer.num_nodes=1 to use only this machine."
+            f"mpiexec, or on each machine with trainer.num_nodes={num} cluster.address=tcp://{given['MASTER_ADDR']}:"
+            f"29500, or {only_here}."
         )
     if not row.is_started:
         return None
@@ -196,9 +194,8 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
         )
     if requested_address(request.cluster, environ) is None:
         raise ConfigError(
-            f"{row.name} has {num} machines ({counted}), but none of {row.address}, MASTER_ADDR and "
-            "cluster.address contains the address of the first one. Hint: set cluster.address=tcp://HOST:29500, or "
-            "trainer.num_nodes=1 to train on this machine only."
+            f"{row.name} has {num} machines ({counted}), but none of {row.address}, MASTER_ADDR and cluster.address "
+            f"contains the address of the first one. Hint: set cluster.address=tcp://HOST:29500, or {only_here}."
         )
     launch_info = _typed_node(replace(request, num_nodes=num), environ)
     assert launch_info is not None
@@ -218,20 +215,21 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     # an option is deliberate, but a variable may be left over from another program
     deliberate = source == "cluster.node_rank" or (source is not None and cluster["name"] == "env")
     if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
-        missing = "" if requested_address(cluster, environ) else " and cluster.address=tcp://HOST:29500"
-        unset = f", or run `unset {source}` if the variable is left over" if source != "cluster.node_rank" else ""
+        unset = "" if source == "cluster.node_rank" else f", or run `unset {source}` if the variable is left over"
         raise ConfigError(
-            f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. "
-            f"Hint: set trainer.num_nodes=<number of nodes>{missing} on every node{unset}."
+            f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
+            f"trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node{unset}."
         )
-    if node_rank is not None and num_nodes is not None and (num_nodes > 1 or deliberate):
-        last = num_nodes - 1
-        if not node_rank.isdecimal() or int(node_rank) > last:
-            raise ConfigError(
-                f"{source} must be {f'an integer from 0 to {last}' if last else '0'} "
-                f"(trainer.num_nodes={num_nodes}), got {node_rank or 'an empty value'}. "
-                f"Hint: set cluster.node_rank={f'<0 to {last}>' if last else '0'}, because nodes are numbered from 0."
-            )
+    if (
+        node_rank is not None
+        and num_nodes is not None
+        and (num_nodes > 1 or deliberate)
+        and not (node_rank.isdecimal() and int(node_rank) < num_nodes)
+    ):
+        raise ConfigError(
+            f"{source} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
+            f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
+        )
     address = requested_address(cluster, environ)
     if num_nodes is None or num_nodes <= 1:
         if cluster["address"] is not None:
@@ -302,7 +300,7 @@ def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo
     try:
         interfaces.resolve(found.host)
     except OSError:
-        if host := node_address(found.host):
+        if host := slurm.node_address(found.host):
             world_info = replace(found.world_info, address=host) if found.world_info else None
             return replace(found, address=replace(found.address, host=host), world_info=world_info)
     return found

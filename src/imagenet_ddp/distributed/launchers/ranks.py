@@ -3,9 +3,9 @@ launchers that stand for them. Does not import torch."""
 
 from collections.abc import Mapping
 
-from imagenet_ddp.distributed.launchers.address import requested_address
+from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.table import PROCESS_LAUNCHERS
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, WorldInfo
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, WorldInfo, requested_address
 from imagenet_ddp.errors import ConfigError
 
 OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
@@ -34,7 +34,9 @@ def read_ranks(
         missing.append("MASTER_ADDR")
     if missing or size is None:
         raise ConfigError(_missing(request, environ, source, missing, size, names))
-    if wrong := _contradiction(request, size, number.get("LOCAL_WORLD_SIZE"), names.get("WORLD_SIZE", "WORLD_SIZE")):
+    if wrong := _contradiction(
+        request, size, number.get("LOCAL_WORLD_SIZE"), names.get("WORLD_SIZE", "WORLD_SIZE"), source
+    ):
         raise ConfigError(wrong)
     if address is None:
         return LaunchInfo(world_info=WorldInfo(source=source if names else "a launcher's single process"))
@@ -84,11 +86,8 @@ def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, 
     ]
     number = {name: int(environ[name]) for name in NUMBERS if environ.get(name, "").isdecimal()}
     rank, size = number.get("RANK"), number.get("WORLD_SIZE")
-    wrong += [
-        f"{name} must be 1 or more, got 0 (environment). Hint: set {name} to the number of processes."
-        for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        if number.get(name) == 0
-    ]
+    if 0 in (size, number.get("LOCAL_WORLD_SIZE")):
+        wrong.append("WORLD_SIZE and LOCAL_WORLD_SIZE must be 1 or more, got 0. Hint: start the command with torchrun.")
     if rank is not None and size and rank >= size:
         wrong.append(
             f"{names.get('RANK', 'RANK')} must be below {names.get('WORLD_SIZE', 'WORLD_SIZE')} ({size}), got {rank}. "
@@ -137,22 +136,20 @@ def _missing(
         here = f"trainer.num_nodes=1{' cluster.address=127.0.0.1' * bool(address)}"
         several = f"trainer.num_nodes=NODES {address}".strip()
         return f"{what}set {here} if all of them run on this machine; or set {several}."
-    ways = ["start the command with torchrun"]
-    if "LOCAL_RANK" not in missing or not request.devices or (size or 0) % request.devices == 0:
-        numbers = {name: "<number of processes>" if name == "WORLD_SIZE" else "N" for name in missing}
-        each = [f"{names.get(name, name)}={value}" for name, value in numbers.items() if name in OPTIONS]
-        ways.append(f"set {' '.join([*each, address]).strip()} for this process")
+    numbers = {name: "<number of processes>" if name == "WORLD_SIZE" else "N" for name in missing if name in OPTIONS}
+    each = " ".join([*(f"{names.get(name, name)}={value}" for name, value in numbers.items()), address]).strip()
+    ways = f"start the command with torchrun; or set {each} for this process"
     given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
     if "LOCAL_RANK" in missing:
         rank = environ.get("RANK", "N") if names else "$RANK"
-        without = f", without {' and '.join(given)}" if names else ""
         of_machine = f"trainer.num_nodes={size or 2} cluster.node_rank={rank} {address}".strip()
-        ways.append(f"if each machine runs one command, set {of_machine}{without}")
+        without = f", without {' and '.join(given)}" if names else ""
+        ways += f"; or if each machine runs one command, set {of_machine}{without}"
     there = ", ".join(f"{name}={value}" for name, value in given.items()) or "cluster=env"
-    return f"{there} mean{'s' if len(given) < 2 else ''} one command per process, but {what}{'; or '.join(ways)}."
+    return f"{there} mean one command per process, but {what}{ways}."
 
 
-def _contradiction(request: LaunchRequest, size: int, local: int | None, name: str) -> str | None:
+def _contradiction(request: LaunchRequest, size: int, local: int | None, name: str, source: str) -> str | None:
     """Return an error message if devices × nodes is not the launcher's world size, otherwise None."""
     devices = request.devices or local or (size // request.num_nodes if request.num_nodes else None)
     if devices is None:
@@ -160,12 +157,13 @@ def _contradiction(request: LaunchRequest, size: int, local: int | None, name: s
     num_nodes = request.num_nodes or max(1, size // (local or devices))
     if devices * num_nodes == size and devices == (local or devices):
         return None
-    hint = "leave trainer.devices and trainer.num_nodes out, to use the launcher's numbers"
-    if local and size % local:
-        hint = "use the same --nproc_per_node on every node"
-    elif (local or request.devices) == devices and size % devices == 0:
-        hint = f"set trainer.num_nodes={size // devices}"
     of_node = f" (LOCAL_WORLD_SIZE is {local})" if local and (local != devices or size % local) else ""
+    hint = "leave trainer.devices and trainer.num_nodes out, to use the launcher's numbers"
+    if source.startswith(slurm.SOURCE):
+        hint = (
+            f"use #SBATCH --nodes={num_nodes} --ntasks-per-node={devices} (in scripts/*.sbatch "
+            f"--gpus-per-node={devices}, or DEVICES={devices} on CPUs), or {hint}"
+        )
     return (
         f"trainer.devices × trainer.num_nodes must equal {name} ({size}), got {devices} × {num_nodes} = "
         f"{devices * num_nodes}{of_node}. Hint: {hint}."

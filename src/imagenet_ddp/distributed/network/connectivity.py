@@ -19,10 +19,8 @@ MAX_ALL_PAIRS = 16  # with more nodes than this, each node tries only the first 
 
 
 def own_address(environ: Mapping[str, str], master: str) -> str:
-    """Return the address at which the other nodes reach this node.
-
-    This is the address of Gloo's interface, or else of the interface used to reach the rendezvous address.
-    """
+    """Return the address at which the other nodes reach this node: that of Gloo's interface, or else of the interface
+    used to reach the rendezvous address."""
     wanted = environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     for interface in interfaces.interfaces():
         if interface.name == wanted and interface.addresses:

@@ -6,15 +6,18 @@ the interface used to reach the rendezvous address is chosen. The libraries read
 group is created. docs/nccl.md describes the important variables.
 """
 
+import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, matching, shown
-from imagenet_ddp.distributed.network import nccl_interfaces
+from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, shown
+from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
+from imagenet_ddp.system.text import shorten_list
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "OFI_NCCL_")
 # The names in docs/nccl.md, against which the spelling is checked. Other names are set unchanged.
@@ -26,28 +29,20 @@ _EXPLAINED = """
 KNOWN_NAMES = frozenset(_EXPLAINED.split())
 _NEAR = 0.91  # above the similarity of NCCL_NVB_DISABLE and NCCL_IB_DISABLE (0.90), which are different variables
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_INTERFACES = r"[^\s,=^]+(,[^\s,=^]+)*"
 _PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
-# Allowed values of variables that affect how a run behaves. Other values would be ignored or would end the process.
-_VALUES: dict[str, tuple[Kind, str]] = {
-    "NCCL_SOCKET_IFNAME": (matching(rf"\^?=?{_INTERFACES}", "text such as eth0, =eth0,eth1 or ^lo,docker"), "eth0"),
-    "GLOO_SOCKET_IFNAME": (matching(_INTERFACES, "whole interface names such as eth0 or eth0,eth1"), "eth0"),
-    "NCCL_SOCKET_FAMILY": (choice("AF_INET", "AF_INET6"), "AF_INET"),
-    "NCCL_DEBUG": (choice("VERSION", "WARN", "INFO", "TRACE"), "INFO"),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (choice("0", "1", "2", "3"), "3"),
+# Allowed values of variables whose other values would be ignored.
+_VALUES: dict[str, Kind] = {
+    "NCCL_SOCKET_FAMILY": choice("AF_INET", "AF_INET6"),
+    "NCCL_DEBUG": choice("VERSION", "WARN", "INFO", "TRACE"),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": choice("0", "1", "2", "3"),
 }
-# Different spellings of the same value.
-_SAME = {
-    **dict.fromkeys(("1", "true", "yes", "on", "y", "t"), "1"),
-    **dict.fromkeys(("0", "false", "no", "off", "n", "f"), "0"),
-}
+_LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
+_ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
 def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to set before the process group is created.
-
-    These are the variables of nccl.env that are not null and do not conflict with the environment.
-    """
+    """Return the variables of nccl.env to set, which are those that are not null and do not conflict with the
+    environment."""
     return {
         name: _as_text(value)
         for name, value in nccl["env"].items()
@@ -66,50 +61,70 @@ def interface_variables(
     """
     missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None and not _in_file(name, environ)]
     if one_machine:
-        loopback = nccl_interfaces.loopback()
-        if loopback is None or "GLOO_SOCKET_IFNAME" not in missing:
-            return {}, []
-        name = loopback.name
-        return {"GLOO_SOCKET_IFNAME": name}, [f"GLOO_SOCKET_IFNAME={name}: all processes are on this machine"]
-    if address is None or not missing:
+        interface = next((one for one in interfaces() if one.is_loopback and one.is_up and one.addresses), None)
+        reason = "all processes are on this machine"
+    elif address is None or not missing:
         return {}, []
-    interface, reason = nccl_interfaces.toward(address)
-    if interface is None:
-        return {}, [f"no interface of this machine reaches {address}, so NCCL and Gloo choose the interfaces"]
+    else:
+        interface, reason = toward(address)
+        if interface is None:
+            return {}, [f"no interface of this machine reaches {address}, so NCCL and Gloo choose the interfaces"]
     variables, lines = {}, []
-    if "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
+    if interface and "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
         # "=" requires the whole name, because "ens3" would also match ens3f1. NCCL does not support a label (eth0:1).
         name = interface.name.partition(":")[0]
         variables["NCCL_SOCKET_IFNAME"] = f"={name}"
         lines.append(f'NCCL_SOCKET_IFNAME="={name}": {reason}')
-    if "GLOO_SOCKET_IFNAME" in missing:
+    if interface and "GLOO_SOCKET_IFNAME" in missing:
         variables["GLOO_SOCKET_IFNAME"] = interface.name
         lines.append(f"GLOO_SOCKET_IFNAME={interface.name}: {reason}")
     return variables, lines
 
 
-def validate(
-    nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None, *, elsewhere: bool = False
-) -> list[str]:
+def toward(address: str | None) -> tuple[Interface | None, str]:
+    """Return the interface used to reach the rendezvous address, and the reason for the choice.
+
+    The interface is None if there is no such interface. For a host name that resolves to 127.0.1.1 on its own machine
+    (Debian), return the interface of the default route.
+    """
+    route = None
+    if address:
+        with suppress(OSError):
+            route = route_to(resolve(address))
+    if route and address and (not route.is_loopback or _is_loopback(address)):
+        return route, f"used to reach {address}"
+    why = f"; on this machine, {address} is a loopback address" if route else ""
+    routes = [route for route in map(route_to, _ELSEWHERE) if route] + [each for each in interfaces() if each.is_up]
+    outward = next((each for each in routes if each.addresses and not each.is_loopback), None)
+    return outward, f"used to reach other machines{why}"
+
+
+def validate(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:
     """List the errors in nccl.env, and in the interfaces named by nccl.env or the environment.
 
-    address: the rendezvous address of several machines, without a port; None on one machine. elsewhere: whether the run
-    takes place on other machines, whose interfaces are not known here.
+    address: the rendezvous address of several machines, without a port; None on one machine.
     """
-    env, errors, wrong = nccl["env"], list[str](), set[str]()
-    for name, value in env.items():
-        found = _validate_name(name) or _validate_value(name, value)
+    errors = validate_names(nccl, environ)
+    for name in () if errors else INTERFACE_NAMES:
+        if source := _source(name, nccl, environ):
+            errors += _interface_mistake(source[1], name, source[0], address)
+    return errors
+
+
+def validate_names(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+    """List the errors in nccl.env that do not depend on this machine's interfaces."""
+    errors: list[str] = []
+    for name, value in nccl["env"].items():
+        found = _validate_name(name)
+        if not found:
+            text = _as_text(value) if value is not None and _PLAIN.accepts(value) else value
+            found = expect(f"nccl.env.{name}", text, _VALUES.get(name, _PLAIN) | NULL, f"nccl.env.{name}=null")
         if not found and value is not None and _conflicts(name, value, environ):
             found = [
                 f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "
                 f"Hint: run `unset {name}`, or set nccl.env.{name}=null to use the value in the environment."
             ]
         errors += found
-        wrong |= {name} if found else set()
-    for name in () if elsewhere else INTERFACE_NAMES:
-        if name not in wrong and (source := _source(name, nccl, environ)):
-            value, key = source
-            errors += nccl_interfaces.mistake(key, name, value, address)
     return errors
 
 
@@ -129,27 +144,64 @@ def _validate_name(name: str) -> list[str]:
     ]
 
 
-def _validate_value(name: str, value: Any) -> list[str]:
-    allowed, example = _VALUES.get(name, (_PLAIN, "1"))
-    if name in _VALUES and _PLAIN.accepts(value):
-        allowed |= NULL
-        if value is not None and allowed.accepts(_as_text(value)):
-            return []
-    return expect(f"nccl.env.{name}", value, allowed, f"nccl.env.{name}={example}")
+def _interface_mistake(key: str, name: str, value: str, address: str | None) -> list[str]:
+    """Return an error message if the interfaces in this value cannot work on this machine, otherwise [].
+
+    key: the option or variable to name in the message. name: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME.
+    """
+    if not (known := interfaces()):
+        return []  # this platform cannot list interfaces
+    is_gloo = name.startswith("GLOO")
+    chosen = _gloo_choice(value, known) if is_gloo else nccl_choice(value, known)[:1]
+    if not chosen:
+        listed = shorten_list([f"{one.name} {', '.join(one.addresses)}" for one in known if one.is_up], 8)
+        what = "list whole names of interfaces that are up" if is_gloo else "match an interface that is up"
+        text = f"{key} must {what} ({listed}), got {value}."
+    elif any(one.is_loopback for one in chosen) and address and not _is_loopback(address):
+        text = f"{key} must name an interface that reaches {address}, got {value}, which selects {chosen[0].name}."
+    else:
+        return []
+    right, why = toward(address)
+    or_set = f", or set {key}={right.name} ({why})" if right else ""
+    return [f"{text} Hint: {f'run `unset {key}`' if key == name else f'set {key}=null'}{or_set}."]
+
+
+def nccl_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
+    """List the interfaces that NCCL uses for this value. NCCL listens on the first of them.
+
+    The value is a list of prefixes. A leading = turns all of them into whole names, and a leading ^ excludes the
+    interfaces that match, so that ^docker alone selects lo.
+    """
+    rest = value.removeprefix("^")
+    names = [name.partition(":")[0] for name in rest.removeprefix("=").split(",") if name]
+    exact, exclude = rest.startswith("="), value.startswith("^")
+
+    def fits(interface: Interface) -> bool:
+        return not names or any(interface.name == name if exact else interface.name.startswith(name) for name in names)
+
+    addresses = {one.name: [address for address in one.addresses if address != "::1"] for one in known}
+    usable = [one for one in known if one.is_up and addresses[one.name]]
+    # getifaddrs lists the IPv4 addresses of all interfaces before the first IPv6 one.
+    usable.sort(key=lambda one: ":" in addresses[one.name][0])
+    return [one for one in usable if fits(one) != exclude]
+
+
+def _gloo_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
+    """List the interfaces that Gloo uses: whole names without spaces, each of which must exist and have an address."""
+    usable = {one.name: one for one in known if one.is_up and one.addresses}
+    names = value.split(",")
+    return [usable[name] for name in names] if usable.keys() >= {*names} else []
 
 
 def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return (value, name of the option or variable) for an interface variable; None if the variable is not set."""
-    if nccl["env"].get(name) is not None:
+    if nccl["env"].get(name) not in (None, ""):
         return str(nccl["env"][name]), f"nccl.env.{name}"
     return (environ[name], name) if environ.get(name) else None
 
 
 def _in_file(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether a configuration file of NCCL sets this variable.
-
-    NCCL reads these files for variables that are missing from the environment.
-    """
+    """Return whether one of NCCL's configuration files, over which the environment would win, sets this variable."""
     own = environ.get("NCCL_CONF_FILE") or f"{environ.get('HOME', '')}/.nccl.conf"
     paths = [path for path in map(Path, (own, "/etc/nccl.conf")) if os.access(path, os.R_OK) and path.is_file()]
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
@@ -161,7 +213,7 @@ def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
     other = environ.get(name, "")
     if name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
         return False  # this is torchrun's default for its workers, which the user did not set
-    return bool(other) and _plain(other) != _plain(_as_text(value))
+    return bool(other) and other != _as_text(value)
 
 
 def _as_text(value: Any) -> str:
@@ -169,6 +221,12 @@ def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _plain(text: str) -> str:
-    text = text.strip().lower()
-    return _SAME.get(text, text)
+def _is_loopback(address: str) -> bool:
+    """Return whether the address is a loopback address or one of its usual names.
+
+    A host name that merely resolves to a loopback address does not count.
+    """
+    try:
+        return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return address.lower() in _LOCAL_NAMES

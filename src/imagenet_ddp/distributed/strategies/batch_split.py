@@ -30,7 +30,10 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
     first = first_device_images(strategy, batch_size, num_devices)
     num_images = (batch_size if first is None else first) + (num_devices - 1) * batch_size
     if num_images == 0:
-        raise ConfigError(_needs_two_devices(num_devices))
+        raise ConfigError(
+            "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more, "
+            "but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
+        )
     return num_images
 
 
@@ -101,73 +104,27 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
     return [own] + [share + (device < rest) for device in range(num_devices - 1)]
 
 
-def split_sentence(sizes: Sequence[int], accumulate: int = 1) -> str:
-    """Return the log line for the split of a full forward pass. sizes: number of images per device."""
-    if len(sizes) == 1:
-        return "Split: none for one device."
-    text = f"Split: {_sum(sizes)} images per forward pass"
-    if accumulate > 1:
-        per_step = _sum([accumulate * size for size in sizes])
-        text += f" and, with {accumulate} passes per step, {per_step} images per step"
-    return text + "."
-
-
 def describe(
     strategy: Mapping[str, Any], batch_size: int, num_devices: int, accumulate: int, on_cpu: bool
 ) -> list[str]:
     """Return the log lines of a run with dp or balanced_dp; [] for other strategies."""
     if strategy["name"] not in DATA_PARALLEL:
         return []
-    full = images_per_forward(strategy, batch_size, num_devices)
-    first = first_device_images(strategy, batch_size, num_devices)
-    lines = [split_sentence(split_batch(full, num_devices, first, full), accumulate)]
     if num_devices == 1:
-        return lines
-    lines.append(
-        f"strategy=ddp is usually faster than strategy={strategy['name']}. With strategy={strategy['name']}, every"
-        " forward pass copies the weights to all devices, one Python process drives all devices, and only the first"
-        " device gathers the outputs and computes the loss and the step. The advantages are a single process with one"
-        " copy of the data and one data loader, no process group, no ports, and use in notebooks."
-    )
-    if on_cpu:
-        lines.append("On a CPU, the replicas are threads on the same memory, which is useful for tests but not faster.")
-    return lines
-
-
-def validate(
-    strategy: Mapping[str, Any],
-    trainer: Mapping[str, Any],
-    num_devices: int | None = None,
-) -> list[str]:
-    """Return the errors in the options of dp and balanced_dp, including options that these strategies do not support.
-
-    num_devices: None if only torch knows the number; `images_per_forward()` then checks it later.
-    """
-    name, first = strategy["name"], strategy["first_device_batch"]
-    errors: list[str] = []
-    if name not in DATA_PARALLEL:
-        return errors
-    if name == "balanced_dp" and integer(0, 0).accepts(first) and num_devices == 1:
-        errors.append(_needs_two_devices(num_devices))
-    num_nodes = trainer.get("num_nodes")
-    if integer(2).accepts(num_nodes):
-        errors.append(
-            f"strategy={name} runs in one process, but trainer.num_nodes is {num_nodes}."
-            " Hint: set strategy=ddp, or set trainer.num_nodes=1."
+        return ["Split: none for one device."]
+    full = images_per_forward(strategy, batch_size, num_devices)
+    sizes = split_batch(full, num_devices, first_device_images(strategy, batch_size, num_devices), full)
+    split = f"Split: {_sum(sizes)} images per forward pass"
+    if accumulate > 1:
+        split += (
+            f" and, with {accumulate} passes per step, {_sum([accumulate * each for each in sizes])} images per step"
         )
-    if trainer.get("sync_batchnorm") is True:
-        errors.append(
-            f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the"
-            " batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false, or set strategy=ddp."
-        )
-    return errors
-
-
-def _needs_two_devices(num_devices: int) -> str:
-    return (
-        "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more, but"
-        f" there is {num_devices}. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
+    ddp = (
+        f"strategy=ddp is usually faster than strategy={strategy['name']}, in which one Python process drives all "
+        "devices and copies the weights to them in every forward pass."
     )
+    cpu = ["On a CPU, the replicas take turns, which is useful for tests but not faster."] if on_cpu else []
+    return [f"{split}.", ddp, *cpu]
 
 
 def _sum(sizes: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Create Lightning's DDPStrategy from the strategy.* keys."""
+"""Create Lightning's DDPStrategy from the strategy.* keys, and pass the ranks of this process to Lightning."""
 
 import inspect
 import warnings
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment
 from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch import distributed, nn
@@ -14,12 +15,61 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from imagenet_ddp.distributed.launchers.world_info import DEFAULT_PORT, WorldInfo
 from imagenet_ddp.distributed.strategies import process_group
 from imagenet_ddp.errors import ConfigError
 
 DDP_DEFAULT_BUCKET_CAP_MB = 25.0  # torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB
 COMM_HOOKS: dict[str, Callable] = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}  # by strategy.comm_hook
 KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
+
+
+class DetectedEnvironment(ClusterEnvironment):
+    """Adapt WorldInfo to Lightning's interface, so that Lightning neither starts processes nor guesses ranks."""
+
+    def __init__(self, world_info: WorldInfo):
+        super().__init__()
+        self._world_info = world_info
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return self._world_info.address or "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        return self._world_info.port or DEFAULT_PORT
+
+    @staticmethod
+    def detect() -> bool:
+        return False  # Lightning must never choose this environment by itself
+
+    def world_size(self) -> int:
+        return self._world_info.world_size
+
+    def set_world_size(self, size: int) -> None:
+        self._must_agree("world size", size, self._world_info.world_size)
+
+    def global_rank(self) -> int:
+        return self._world_info.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        self._must_agree("rank", rank, self._world_info.rank)
+
+    def local_rank(self) -> int:
+        return self._world_info.local_rank
+
+    def node_rank(self) -> int:
+        return self._world_info.node_rank
+
+    @staticmethod
+    def _must_agree(what: str, lightning: int, world_info: int) -> None:
+        # a sampler whose world size differs from that of the process group would silently use only part of the data
+        if lightning != world_info:
+            raise RuntimeError(f"Lightning expects the {what} {lightning}, but the launcher assigned {world_info}")
 
 
 class StoreDDPStrategy(DDPStrategy):
@@ -143,16 +193,3 @@ def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module) -> dict[str, An
         name = "forward_sync_buffers" if "forward_sync_buffers" in KNOWN else "broadcast_buffers"
         arguments[name] = False
     return arguments
-
-
-def notes(strategy: Mapping[str, Any], world_size: int, kind: str) -> list[str]:
-    """Return log lines about settings that change speed or results."""
-    hook = strategy["comm_hook"]
-    if world_size == 1:
-        return [f"strategy.comm_hook={hook} has no effect, because one process sends no gradients."] if hook else []
-    lines = []
-    if hook:
-        lines.append(f"Gradients are sent as {hook}, with half the bytes of fp32 (strategy.comm_hook={hook}).")
-    if strategy["process_group_backend"] == "gloo" and kind == "cuda":
-        lines.append("Process group: gloo sends the gradients of GPUs through the CPUs. nccl is faster.")
-    return lines

@@ -37,16 +37,11 @@ def validate(strategy: Mapping[str, Any], kind: str, *, sync_batchnorm: bool = F
     if backend == "nccl" and kind == "cpu":
         return [f"{key}=nccl is for GPUs, but this run uses CPUs. Hint: set {key}=null."]
     name = backend or default_backend(kind)
-    is_available = {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}
-    if not is_available[name]():
-        hint = {
-            "nccl": f"set {key}=gloo (slower), or install a torch build for Linux with CUDA or ROCm.",
-            "gloo": f"set {key}=nccl on GPUs, or install torch from its official wheels.",
-        }[name]
-        by_default = "" if backend else f" (the default for {kind})"
+    if not {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}[name]():
+        other = "gloo (slower)" if name == "nccl" else "nccl on GPUs"
         return [
-            f"{key}={name}{by_default} needs a torch that was built with {name.upper()}, but this torch was not "
-            f"(torch.distributed.is_{name}_available() is False). Hint: {hint}"
+            f"{key}={name}{'' if backend else f' (the default for {kind})'} needs a torch that was built with "
+            f"{name.upper()}, but this torch was not. Hint: set {key}={other}, or install torch's official wheels."
         ]
     return []
 

@@ -11,20 +11,21 @@ import pytest
 from helpers.forked_commands import start_code
 from torch.distributed import TCPStore
 
-from imagenet_ddp.distributed import address_file, find_store, store
-from imagenet_ddp.distributed.address_file import StoreAddress, remove_own_files, validate
-from imagenet_ddp.distributed.find_store import FoundStore
-from imagenet_ddp.distributed.launchers.address import Address
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed import store, store_file
+from imagenet_ddp.distributed import validate as validate_module
+from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo
+from imagenet_ddp.distributed.store import FoundStore
+from imagenet_ddp.distributed.store_file import StoreAddress, read, remove_own_files
+from imagenet_ddp.distributed.validate import validate_rendezvous_file
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
 
 OWNER = """
 launch_info = LaunchInfo("cluster.address", Address(file=args[0]), None, 2, 0, job_id=args[1])
-found = find_store.find(launch_info, 20, "node 0 of 2")
+found = store.find(launch_info, 20, "node 0 of 2")
 print("owned" if found.is_server else "joined")
 time.sleep(60) if args[2] == "sleep" else None
-address_file.remove_own_files() if args[2] == "hard" else None
+store_file.remove_own_files() if args[2] == "hard" else None
 os._exit(2) if args[2] == "hard" else sys.exit(3)
 """
 
@@ -33,7 +34,7 @@ os._exit(2) if args[2] == "hard" else sys.exit(3)
 def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(store, "POLL_S", 0.02)
     monkeypatch.setattr(store, "serve", serve_anew)  # one for each thread
-    monkeypatch.setattr(find_store, "INCOMPLETE_S", 0.5)
+    monkeypatch.setattr(store_file, "INCOMPLETE_S", 0.5)
     yield
     remove_own_files()
     SERVED.clear()
@@ -61,7 +62,7 @@ def file(tmp_path: Path) -> Path:
 
 def find(file: Path, node_rank: int | None = None, job_id: str | None = None, timeout_s: float = 20) -> FoundStore:
     launch_info = LaunchInfo("cluster.address", Address(file=str(file)), None, 2, node_rank, job_id=job_id)
-    return find_store.find(launch_info, timeout_s, "one of 2 nodes")
+    return store.find(launch_info, timeout_s, "one of 2 nodes")
 
 
 def owner_process(file: Path, how: str = "sleep", job_id: str | None = None):
@@ -101,11 +102,6 @@ def test_joins_the_owner(file: Path):
     process.kill()
 
 
-def test_addresses_from_another_machine():
-    content = StoreAddress("t", None, "h", 1, "another", "", ["127.0.0.1", "10.0.0.1", "fd00::1"], 7)
-    assert content.reachable_addresses() == ["10.0.0.1", "fd00::1"]
-
-
 def test_node_1_waits_for_rank_0_and_creates_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
@@ -117,14 +113,6 @@ def test_node_1_waits_for_rank_0_and_creates_nothing(
     assert f"Waiting for rank 0 to create {file}, 0 s." in capfd.readouterr().err
 
 
-def test_one_of_many_owns(file: Path, pool: ThreadPoolExecutor):
-    assert sorted(future.result(20).is_server for future in [pool.submit(find, file) for _ in range(6)]) == [
-        *[False] * 5,
-        True,
-    ]
-    assert names(file) == ["job42"]
-
-
 # ---- stale -----------------------------------------------------------------------------------------------------------
 
 
@@ -133,7 +121,7 @@ def make_stale(file: Path) -> StoreAddress:
     process = owner_process(file)
     process.kill()
     process.wait(20)
-    content = address_file.read(str(file))
+    content = read(str(file))
     assert content is not None
     return content
 
@@ -159,8 +147,10 @@ def test_node_1_waits_for_the_new_owner(file: Path, pool: ThreadPoolExecutor, ca
     assert "no longer answers. Waiting for a new file." in capfd.readouterr().err
 
 
-def test_many_replace_a_stale_file_once(file: Path, pool: ThreadPoolExecutor):
-    make_stale(file)
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_one_of_many_owns(file: Path, pool: ThreadPoolExecutor, is_stale: bool):
+    if is_stale:
+        make_stale(file)
     found = [future.result(20) for future in [pool.submit(find, file) for _ in range(6)]]
     assert sorted(each.is_server for each in found) == [False] * 5 + [True]
     assert names(file) == ["job42"]
@@ -169,8 +159,8 @@ def test_many_replace_a_stale_file_once(file: Path, pool: ThreadPoolExecutor):
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("job_id", [None, "b"])
-def test_alive_with_another_job_id(file: Path, job_id: str | None):
+def test_alive_with_another_job_id(file: Path):
+    job_id = "b"
     find(file, 0, "a")
     for node_rank in (None, 1):
         with pytest.raises(ConfigError) as caught:
@@ -188,7 +178,7 @@ def test_second_rank_0(file: Path):
         find(file, 0, "a")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"token": "x"}', "my thesis", "\udcff"])
+@pytest.mark.parametrize("content", ["", '{"token": "x"}', "my thesis", "\udcff"])
 def test_foreign_file_is_left_as_it_is(file: Path, content: str):
     file.write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match=r"the existing file has other content\. Hint: set another path"):
@@ -197,24 +187,13 @@ def test_foreign_file_is_left_as_it_is(file: Path, content: str):
     assert names(file) == ["job42"]
 
 
-def test_incomplete_file_is_not_foreign(file: Path, pool: ThreadPoolExecutor):
-    """Its owner has created it, and not yet written."""
-    file.write_text("")
-    joining = pool.submit(find, file)
-    time.sleep(0.2)
-    assert not joining.done()
-    file.unlink()
-    assert joining.result(10).is_server
-
-
 def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert validate(f"{tmp_path}/new") == []
+    assert validate_rendezvous_file(tmp_path / "new") == []
     (tmp_path / "plain").touch()
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "gone/job", tmp_path / "plain/job", tmp_path / "link", tmp_path / "pipe"):
-        (text,) = validate(str(path))
+        (text,) = validate_rendezvous_file(path)
         assert text.startswith(f"cluster.address=file://{path} must name a regular file or a new file")
-    monkeypatch.setattr(address_file.os, "access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(ConfigError, match=r"but does not on this node\. Hint: mount the shared disk"):
-        find(tmp_path / "new")
+    monkeypatch.setattr(validate_module.os, "access", lambda path, mode: False)  # root may write anywhere
+    assert "Hint: mount the shared disk" in validate_rendezvous_file(tmp_path / "new")[0]

@@ -1,66 +1,61 @@
-"""Serve the store of a run if this command is node 0 or rank 0; otherwise find it at a port or in a file."""
+"""Find the store of a run through a file on a shared disk: cluster.address=file:///PATH.
+
+The file contains only the address of a TCP store at a free port. Such a store answers faster than a file on a network
+disk, needs no locks on that disk, and shows at once whether the machines reach each other. Rank 0, or the first node,
+creates the file and removes it at the end. A file whose store no longer answers is stale. The file is reopened for each
+check, because a network disk asks its server only when a file is opened.
+"""
 
 import contextlib
+import json
 import secrets
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import TCPStore
-
-from imagenet_ddp.distributed import address_file, store
-from imagenet_ddp.distributed.address_file import StoreAddress
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed import store
+from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline
+from imagenet_ddp.system.process import clean_up_at_exit
 
-BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
 INCOMPLETE_S = 5.0  # for this time, a file that cannot be read may be one that its owner is still writing
 
 
 @dataclass(frozen=True)
-class FoundStore:
-    store: TCPStore
+class StoreAddress:
+    """Content of the file. token: value that identifies the owner of the store."""
+
+    token: str
+    job_id: str | None
     host: str
+    pid: int
+    machine: str
+    pids: str
+    addresses: list[str]
     port: int
-    is_server: bool = False  # whether this process serves the store
+
+    @property
+    def owner(self) -> str:
+        return f"{self.host} (process {self.pid})"
+
+    def reachable_addresses(self) -> list[str]:
+        """Return the addresses to try from this machine, the most likely address first."""
+        others = [address for address in self.addresses if not address.startswith("127.")]
+        return ["127.0.0.1", *others] if self.machine == this_process()["machine"] else others or self.addresses
 
 
-def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
-    """Serve the store, or wait up to timeout_s seconds for it. who: name of this process, for messages. Raises
-    ConfigError if the store cannot be served or reached."""
-    address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
-    assert address is not None
-    if address.file is not None:
-        return _find_by_file(address.file, launch_info, timeout_s, who)
-    assert address.host
-    host, port = address.host, address.port
-    if world_info is not None and world_info.store_is_served:
-        return FoundStore(store.client(host, port, timeout_s, who, ours=False), host, port)
-    if number == 0 or (number is None and interfaces.is_local(store.resolve(host))):
-        try:
-            return FoundStore(store.serve(host, port), host, port, is_server=True)
-        except store.PortInUseError:
-            if number == 0:
-                raise
-            # with two nodes on one machine, the other node was first; or another program uses the port
-            with contextlib.suppress(ConfigError):
-                return FoundStore(store.client(host, port, BUSY_S, who), host, port)
-            raise
-    return FoundStore(store.client(host, port, timeout_s, who), host, port)
-
-
-def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
-    """Create the file and serve the store, or connect to the store whose address is in the file."""
-    if mistakes := address_file.validate(path):
-        raise ConfigError(mistakes)
-    may_own, must_own = launch_info.number in (0, None), launch_info.number == 0
+def find_by_file(path: str, number: int | None, job_id: str | None, timeout_s: float, who: str) -> FoundStore:
+    """Create the file and serve the store, or connect to the store whose address is in the file. number: of this rank
+    or node; None if it is not known."""
+    may_own, must_own = number in (0, None), number == 0
     deadline, incomplete = Deadline(timeout_s), Deadline(INCOMPLETE_S)
     stale_token, reason = None, f"create {path}"
     while True:
-        content = address_file.read(path)
+        content = read(path)
         if content is not None or not Path(path).exists():
             incomplete = Deadline(INCOMPLETE_S)
         elif may_own and incomplete.is_over:
@@ -69,13 +64,13 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
                 "Hint: set another path. The existing file is left unchanged."
             )
         if content is None and not Path(path).exists() and may_own:
-            if served := _serve_by_file(path, launch_info.job_id):
+            if served := _serve_by_file(path, job_id):
                 return served
             continue
         if content is not None and content.token != stale_token:
             found, unreachable = _connect_to_owner(content, who)
             if found is not None:
-                _check_owner(path, content, launch_info.job_id, must_own)
+                _check_owner(path, content, job_id, must_own)
                 found.store.set_timeout(timedelta(seconds=max(timeout_s, store.ANSWER_S)))
                 return found
             reason = f"answer at {unreachable}" if unreachable else f"create {path} again"
@@ -85,25 +80,41 @@ def _find_by_file(path: str, launch_info: LaunchInfo, timeout_s: float, who: str
                 message = f"{path} is stale: its owner, {content.owner}, no longer answers. {action}."
                 print(message, file=sys.stderr, flush=True)
         if content is not None and content.token == stale_token and may_own:
-            address_file.remove_stale(path, content.token)
+            _remove_stale(path, content.token)
         waiting = f"Waiting for rank 0 to {reason}"
         if not deadline.pause(lambda seconds, waiting=waiting: f"{waiting}, {seconds:.0f} s.", store.POLL_S):
             raise ConfigError(
                 f"timed out after waiting {deadline.elapsed_s:.0f} s for rank 0 to {reason}. Missing: rank 0 (node 0). "
                 f"Hint: start the command of rank 0, and make sure that {Path(path).parent} is the same disk on every "
-                "node and that the nodes reach each other on all TCP ports. If the job of rank 0 was killed, remove "
-                "the file."
+                "node and that the nodes reach each other on all TCP ports."
             )
 
 
+def read(path: str) -> StoreAddress | None:
+    """Return the content of the file; None if there is no file, or if its content is different or incomplete."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return StoreAddress(**{field.name: content[field.name] for field in fields(StoreAddress)})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def _serve_by_file(path: str, job_id: str | None) -> FoundStore | None:
-    """Serve a store and create the file. Return None if another process has created the file first."""
+    """Serve a store and create the file, which is removed when this process ends. Return None if another process has
+    created the file first."""
     served = store.serve("127.0.0.1", 0)
     token = served.get(store.OWNER_KEY).decode() or secrets.token_hex(6)
     served.set(store.OWNER_KEY, token)
     addresses = [*interfaces.reachable_addresses(), "127.0.0.1"]
-    if not address_file.create(path, token, job_id, addresses, served.port):
+    content = StoreAddress(token=token, job_id=job_id, addresses=addresses, port=served.port, **this_process())
+    try:
+        with Path(path).open("x", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(content)))
+    except FileExistsError:
         return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be created: {error.strerror}. Hint: set another folder.") from error
+    _own_files.append((path, token))
     return FoundStore(served, addresses[0], served.port, is_server=True)
 
 
@@ -132,3 +143,34 @@ def _check_owner(path: str, content: StoreAddress, job_id: str | None, must_own:
             f"this is rank 0 and must own {path}, but {content.owner} owns the file and is running. "
             "Hint: use a separate file for each job, and start rank 0 only once."
         )
+
+
+def _remove_stale(path: str, token: str) -> None:
+    """Remove the file if it has this token.
+
+    If several processes call this at once, only the process that creates a lock file next to the file removes it.
+    Otherwise, another process could remove the file of the next owner.
+    """
+    lock = Path(f"{path}.stale.{token}")
+    with contextlib.suppress(FileExistsError):
+        lock.touch(exist_ok=False)
+        try:
+            _remove(path, token)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _remove(path: str, token: str) -> None:
+    if (content := read(path)) is not None and content.token == token:
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
+
+
+_own_files: list[tuple[str, str]] = []
+
+
+@clean_up_at_exit
+def remove_own_files() -> None:
+    """Remove the files that this process owns."""
+    while _own_files:
+        _remove(*_own_files.pop())
