@@ -84,8 +84,8 @@ def process_images(
             process.receive(START_S)
         except (EOFError, OSError) as error:
             raise RunError(
-                f"a process that reads images could not start ({error}). Hint: set prepare.num_workers=1, which needs "
-                "the least memory."
+                f"a process that reads images could not start ({str(error) or type(error).__name__}). Hint: set "
+                "prepare.num_workers=1, which needs the least memory."
             ) from error
         return process
 
