@@ -27,11 +27,13 @@ MACHINE = threading.local()
 def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each thread may be on a machine of its own."""
     process = facts.this_process
+
+    def this_process() -> dict[str, Any]:
+        name = getattr(MACHINE, "name", "")
+        return {**process(), **({"machine": name, "host": name} if name else {})}
+
     for module in (facts, store_file):
-        monkeypatch.setattr(
-            module, "this_process",
-            lambda: {**process(), **({"machine": MACHINE.name, "host": MACHINE.name} if MACHINE.name else {})},
-        )  # fmt: skip
+        monkeypatch.setattr(module, "this_process", this_process)
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     monkeypatch.setattr(store, "POLL_S", 0.02)
     yield
@@ -244,7 +246,8 @@ def test_a_file_that_is_lacking_is_sent(sent: Callable[..., Any], tmp_path: Path
     path = tmp_path / "last.ckpt"
     path.write_bytes(b"weights" * 1000)
     monkeypatch.setattr(join, "CHUNK_BYTES", 999)
-    monkeypatch.setattr(Path, "is_file", lambda each: False)  # asked on the disks of the others
+    is_file = Path.is_file  # asked on the disks of the others
+    monkeypatch.setattr(Path, "is_file", lambda each: each != path and is_file(each))
     found = sent(path)
     assert found[0] == path
     for copy in found[1:]:
