@@ -200,7 +200,7 @@ def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str):
         ("# @package _global_\noptim:\n  lr: 1\n  lr: 2", "experiment/bad.yaml, line 4: found duplicate key lr. Hint:"),
         ("# @package _global_\ndefaults: [override /optim: gone]", ""),
         ("# @package _global_\na: &a {b: *a}", ""),
-        ("seed: 1", "seed is not a known key (in experiment/bad.yaml). Hint: make `# @package _global_` the first"),
+        ("seed: 1", "experiment is not a known key (in experiment/bad.yaml). Hint: make `# @package _global_` "),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_of_ones_own(content: str, said: str, here: Path):
