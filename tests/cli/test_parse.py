@@ -214,8 +214,8 @@ def test_null_and_quotes_keep_their_meaning():
     assert (read("data.root", "data.root=null"), read("name", "name=null")) == (None, "null")
     assert read("name", "name='1.10'") == "1.10"
     assert read("name", "name=${seed}_1_0", "seed=1_0") == "10_1_0"
-    jobs = command_line("train", ["-m", "name=a,'3_0'"], {}, compose_only=True).configs
-    assert [config.name for config in jobs] == ["a", "3_0"]
+    jobs = command_line("train", ["-m", "name=1.10,2_0,'3_0',x"], {}, compose_only=True).configs
+    assert [config.name for config in jobs] == ["1.10", "2_0", "3_0", "x"]
 
 
 @pytest.mark.parametrize("text", ODD)

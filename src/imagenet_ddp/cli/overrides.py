@@ -44,15 +44,26 @@ def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], 
     key = _declared(verb).get(path)
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
     is_text = path in texts or (key is not None and key.type is str)
-    is_null = value.lower() == "null" and (is_group or (key is not None and key.nullable))
-    if not equals or is_null or "${" in value or not (is_group or is_text):
+    if not equals or "${" in value or not (is_group or is_text):
         return option
-    parsed = parse(option)
-    as_it_is = parsed is not None and parsed.value_type == ValueType.ELEMENT and parsed.value() == value
-    is_path = is_text and value != "null" and (key is None or key.allowed is None) and exists(value)
-    # neither a list, nor a sweep, nor quoted
-    is_word = bool(re.fullmatch(r"""[^][(){},'"~][^][(){},'"]*""", value)) and (is_text or parsed is not None)
-    return f"{name}={_quoted(value)}" if (is_path or is_word) and not as_it_is else option
+    is_path = is_text and (key is None or key.allowed is None) and value != "null" and exists(value)
+    words = [value] if is_path else value.split(",")  # several are a sweep
+    if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or parse(option))):
+        return option
+    is_nullable = is_group or (key is not None and key.nullable)
+
+    def as_text(word: str) -> str:
+        if not is_path and (word[0] in "'\"" or (is_nullable and word.lower() == "null")):
+            return word
+        parsed = parse(f"{name}={word}")
+        as_it_is = parsed is not None and parsed.value_type == ValueType.ELEMENT and parsed.value() == word
+        return word if as_it_is or (is_group and parsed is None) else _quoted(word)
+
+    return f"{name}={','.join(map(as_text, words))}"
+
+
+# text in quotes, or neither a list, nor a call, nor an interpolation
+_WORD = re.compile(r"""'[^']*'|"[^"]*"|[^][(){}'"~][^][(){}'"]*""")
 
 
 @functools.cache

@@ -50,7 +50,7 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
             raise RunError(
                 f"the probabilities of {path.name} must be within {config['max_difference']:g} of the checkpoint's, "
                 f"but differ by {comparison.max_difference:.1e}. "
-                "Hint: set max_difference=0.01, or choose another format."
+                "Hint: set max_difference=0.1, or choose another format."
             )
         metadata["comparison"] = {"float32": asdict(comparison)}
         kind.save(built, draft, json.dumps(metadata))

@@ -187,7 +187,7 @@ class ExportConfig(CommonConfig):
         float,
         number(above=0),
         "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept.",
-    ] = 1e-3
+    ] = 1e-2
     card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
     license: Annotated[
         str | None, _LICENSE, Example("apache-2.0"), "Licence to state in the metadata and the model card."
