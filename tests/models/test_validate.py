@@ -57,6 +57,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"schedule__name": "one_cycle", "schedule__warmup_epochs": 2.0}, "the rate would rise twice"),
     ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
     ({"schedule__interval": "epoch", "schedule__warmup_epochs": 2}, "until the second epoch, but schedule.warm"),
+    ({"loss__bce_threshold": 0, "loss__label_smoothing": 0.1}, "every image would belong to all classes"),
     ({"loss__class_weights": "balanced", "data__sampling": "balanced"}, "together they compensate twice"),
 ]
 

@@ -102,3 +102,12 @@ def test_where_a_run_that_has_not_begun_will_write() -> None:
     others = {"off": None, "stop": {"_target_": "lightning.pytorch.callbacks.EarlyStopping"}}
     assert CheckpointStore.planned({**others, "own": ours}, Path("r")).folder == Path("r/checkpoints")
     assert CheckpointStore.planned({"own": {**ours, "dirpath": "disk"}}, Path("r")).folder == Path("disk")
+
+
+@pytest.mark.parametrize(
+    ("file", "run_dir"),
+    [("r/checkpoints/last.ckpt", "r"), ("r/checkpoints/top3/epoch=3.ckpt", "r"), ("checkpoints/last.ckpt", "."),
+     ("r/last.ckpt", None), ("checkpoints/a/b/c.ckpt", None)],
+)  # fmt: skip
+def test_the_run_of_a_checkpoint(file: str, run_dir: str | None) -> None:
+    assert CheckpointStore.run_dir_of(Path(file)) == (run_dir and Path(run_dir))

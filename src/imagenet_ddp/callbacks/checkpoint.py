@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import (
     Checkpoint,
     EarlyStopping,
     GradientAccumulationScheduler,
+    StochasticWeightAveraging,
 )
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -141,6 +142,8 @@ class ResumeCheckpoint(Checkpoint):
         self._save(trainer, last=is_end or num_epochs % self.every_n_epochs == 0)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if find_callback(trainer, StochasticWeightAveraging):
+            self._save_last(trainer)  # only now has StochasticWeightAveraging replaced the weights by their average
         wait_until_written(trainer)
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:

@@ -48,9 +48,10 @@ def make_callbacks(
                    val_log_every_n_steps=config["val_log_every_n_steps"])
         for name in given(config["callbacks"])
     ]  # fmt: skip
-    for callback in own:
+    for name, callback in zip(given(config["callbacks"]), own, strict=True):
         if isinstance(callback, ResumeCheckpoint):
-            callback.dirpath = CheckpointStore.planned(config["callbacks"], run_dir).folder
+            if not config["callbacks"][name].get("dirpath"):
+                callback.dirpath = checkpoints
             callback.contents |= contents
         elif isinstance(callback, Progress):
             callback.run_log = log

@@ -175,11 +175,13 @@ class Background(Logger):
             self._put(self._begin).result(START_S if self.server else None)
         except Exception as error:
             reason = f"there was no answer in {START_S:.0f} s" if isinstance(error, TimeoutError) else first_line(error)
-            if self._is_resumed:  # a requeued run has no user to fix this
+            if self._is_resumed and not isinstance(error, TypeError):  # a requeued run has no user to fix this
                 self._failure = reason.rstrip(".")
                 self._say_off()
                 return
             where = f"reach {self.server}" if self.server else "write its files"
+            if isinstance(error, TypeError):  # an argument that does not exist
+                where, self.hint = "begin its run", "correct its arguments, or "
             raise ConfigError(
                 f"logger.{self.entry} must be able to {where}, but cannot: {reason.rstrip('.')}. "
                 f"Hint: {self.hint}set logger=none."
@@ -212,6 +214,10 @@ class Background(Logger):
     @property
     def version(self) -> str | None:
         return self.stored.get("id")
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.folder)
 
     @property
     def experiment(self) -> Any:
@@ -366,9 +372,12 @@ class WandbLogger(Background):
         # error message is the one reported.
         bounds = {"console": "off", "init_timeout": START_S - 5, "login_timeout": 5, "finish_timeout": END_S - 5}
         own = {"dir": str(self.folder), "id": self.stored["id"], "name": self.folder.name, "group": self.group}
-        own |= {"mode": "offline"} if self.is_offline else {}
+        own |= {"resume": "allow", **({"mode": "offline"} if self.is_offline else {})}
+        for name, of_client in (("save_dir", "dir"), ("version", "id")):  # as Lightning calls them
+            if name in of_wandb:
+                of_wandb[of_client] = of_wandb.pop(name)
         settings: Any = bounds | dict(of_wandb.pop("settings", None) or {})
-        run = wandb.init(**{**own, **of_wandb}, resume="allow", settings=settings)
+        run = wandb.init(**{**own, **of_wandb}, settings=settings)
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         self.stored["id"] = run.id

@@ -86,7 +86,10 @@ def _require_batch(plan: Plan, module: ImageClassifier) -> None:
     if config["trainer"]["sync_batchnorm"] and plan.world_info.world_size > 1:
         return  # its values come from all ranks
 
+    def fewest(batch_size: int) -> int:  # the first device may get fewer, for balanced_dp
+        return min(batch_split.first_device_images(strategy, batch_size, num_devices) or batch_size, batch_size)
+
     data = config.data
-    first = batch_split.first_device_images(strategy, data.batch_size, num_devices)  # may be fewer, for balanced_dp
-    images = min(first or data.batch_size, data.batch_size)
-    require_batch(config.model, module.net, images, data.progressive_start or Sizes.from_options(data).image_size)
+    size = data.progressive_start or Sizes.from_options(data).image_size
+    smallest = next((each for each in (2, 3, 4) if fewest(each) > 1), 2)
+    require_batch(config.model, module.net, fewest(data.batch_size), size, smallest)

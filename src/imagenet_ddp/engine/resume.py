@@ -103,8 +103,7 @@ def _find_named(path: Path) -> Earlier:
             f"resume={path} must be a checkpoint or a run folder with a checkpoint, but "
             f"{store.last if path.is_dir() else path} is not a file. Hint: set resume=auto."
         )
-    place = checkpoint.absolute().parent  # may be a link (callbacks.checkpoint.dirpath)
-    run_dir = place.parent if place.name == CheckpointStore.FOLDER else None
+    run_dir = CheckpointStore.run_dir_of(checkpoint.absolute())
     return Earlier(run_dir, checkpoint, f"{damaged}Resuming from {checkpoint} (as set by resume=).")
 
 

@@ -26,6 +26,7 @@ from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.files import atomic_write, expand_home
 
 FILE = "sweep.yaml"
+FAILED = ".failed"  # marks the folder of a failed job; a job on another machine may leave no other trace
 MULTIRUN = ("-m", "--multirun")
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 IGNORED = ("hydra.run.dir", "hydra.sweep.subdir")  # the folder of a job is its number
@@ -201,6 +202,8 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         print(f"Job {number}: {name or 'no options'}", flush=True)
         node = OmegaConf.create({"run": {"dir": str(sweep_dir / str(number))}})
         job = _job(for_job, list(hydra.overrides.task), config, node)
+        mark = sweep_dir / str(number) / FAILED
+        mark.unlink(missing_ok=True)
         try:
             return run_job(job, in_sweep=True)
         except ConfigError as error:
@@ -210,15 +213,13 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             if error.exit_code > 128 and (own_launcher or error.is_requeued):
                 error.exit()  # stopped by a signal: start no further job
             codes[number] = error.exit_code
+        if mark.parent.is_dir():
+            mark.touch()
         return math.nan
 
     result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     names = names or [""] * sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
-    failed = [
-        number
-        for number in range(len(names))
-        if number in codes or folder.finished_epochs(sweep_dir / str(number)) is None
-    ]
+    failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
     if failed:
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
         for number in failed:
@@ -228,6 +229,10 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result
+
+
+def _has_failed(run_dir: Path) -> bool:
+    return (run_dir / FAILED).exists() or folder.finished_epochs(run_dir) is None
 
 
 def _sweep_dir(request: parse.Request) -> Path:

@@ -12,6 +12,7 @@ from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.export.formats.registry import FORMATS, KEY, Format
+from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 
@@ -77,7 +78,7 @@ def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[
         return {}
     checkpoint = Path(config["checkpoint"]).resolve()
     for name in ("evaluation/evaluation.json", "summary.json"):
-        found = read_mapping(checkpoint.parent.parent / name)
+        found = read_mapping((CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent.parent) / name)
         own = found.get("checkpoint") == str(checkpoint) or (
             "checkpoint" not in found and metadata["top1"] is not None and found.get("val/top1") == metadata["top1"]
         )

@@ -84,6 +84,12 @@ def _combinations(config: CommonConfig) -> list[str]:
             value = shown(optim.args[key])
             found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
     found += _schedule(schedule)
+    if loss.bce_threshold == 0 and number(above=0).accepts(loss.label_smoothing):
+        found.append(
+            "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing="
+            f"{loss.label_smoothing} raises all labels above 0, so every image would belong to all "
+            "classes. Hint: set loss.label_smoothing=0."
+        )
     in_steps = (schedule.warmup_steps, schedule.milestone_steps, None if trainer.max_steps == -1 else trainer.max_steps)
     if any(value is not None for value in in_steps) and "GradientAccumulationScheduler" in str(config.callbacks):
         found.append(

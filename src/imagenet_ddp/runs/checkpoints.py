@@ -43,6 +43,12 @@ class CheckpointStore:
         wanted = next((entry["dirpath"] for entry in ours if entry.get("dirpath")), None)
         return cls(Path(wanted)) if wanted else cls.of_run(run_dir)
 
+    @classmethod
+    def run_dir_of(cls, checkpoint: Path) -> Path | None:
+        """Return the run folder of a checkpoint in `checkpoints/`, or in the folder in it of a callback of the user's
+        own."""
+        return next((each.parent for each in [*checkpoint.parents][:2] if each.name == cls.FOLDER), None)
+
     def files(self) -> list[Path]:
         """Return the files from which the run can be resumed, the preferred one first."""
         return [path for path in (self.last, self.previous, self.best) if path.is_file()]

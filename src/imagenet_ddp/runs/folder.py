@@ -108,7 +108,7 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
     except Exception as error:
         if (refusal := _refusal(error)) is None:
             raise
-        folder = folder or (path.parent.parent if path.parent.name == CheckpointStore.FOLDER else path.parent)
+        folder = folder or CheckpointStore.run_dir_of(path) or path.parent
         is_saved = CheckpointStore.of_run(folder).last.is_file()
         raise RunError(
             f"{path} cannot be written: {(refusal.strerror or str(refusal)).lower()}."

@@ -22,9 +22,12 @@ def export_path(config: Mapping[str, Any]) -> Path:
     """Return the path of the file that export writes."""
     if config["out"] is not None:
         return Path(config["out"])
-    folder = Path(config["checkpoint"] or "model").parent
-    run_dir = folder.parent if folder.name == CheckpointStore.FOLDER else folder
-    return run_dir / "export" / f"model{FORMATS[config['format']].suffix}"
+    checkpoint = Path(config["checkpoint"] or "model")
+    return (
+        (CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent)
+        / "export"
+        / f"model{FORMATS[config['format']].suffix}"
+    )
 
 
 def validate(config: Mapping[str, Any], verb: str) -> list[str]:
