@@ -47,7 +47,7 @@ def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], 
     if not equals or "${" in value or not (is_group or is_text):
         return option
     is_path = is_text and (key is None or key.allowed is None) and value != "null" and exists(value)
-    words = [value] if is_path else value.split(",")  # several are a sweep
+    words = [value] if is_path or "," not in value else [word.strip() for word in value.split(",")]  # of a sweep
     if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or parse(option))):
         return option
     is_nullable = is_group or (key is not None and key.nullable)

@@ -5,6 +5,7 @@ first (compose.py), and the composed config is validated (validate.py).
 """
 
 import contextlib
+import functools
 import pickle
 import shlex
 from collections.abc import Mapping, Sequence
@@ -168,8 +169,10 @@ def _validate_job(
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
+    plain: Any = OmegaConf.to_container(config.hydra, resolve=False)
     for key, (accepted, why) in HYDRA_KEYS.items():
-        if (value := OmegaConf.select(config, key)) not in accepted:
+        value = functools.reduce(dict.__getitem__, key.split(".")[1:], plain)
+        if value not in accepted:
             found.append(f"{key} must be {shown(accepted[0])}, got {shown(value)}: {why}. Hint: leave {key} out.")
     return found, launch_info
 

@@ -156,7 +156,8 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     pid, code = by_name[name]
     check = "`python -m imagenet_ddp.prepare prepare=check` with the same data options"
     why = "Its own error message, if any, is printed above"
-    hint = "set data.num_workers=0 to get the error in the training process"
+    key = getattr(loader, "workers_key", "data.num_workers")
+    hint = f"set {key}=0 to get the error in the training process" if key == "data.num_workers" else f"run {check}"
     if name == "SIGKILL":
         why, hint = "Memory has usually run out", f"set {_less(loader)}, or request more memory"
     elif name == "SIGBUS":

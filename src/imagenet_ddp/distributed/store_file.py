@@ -63,10 +63,8 @@ def find_by_file(path: str, number: int | None, job_id: str | None, timeout_s: f
                 f"cluster.address=file://{path} must be a new file, but the existing file has other content. "
                 "Hint: set another path. The existing file is left unchanged."
             )
-        if content is None and not Path(path).exists() and may_own:
-            if served := _serve_by_file(path, job_id):
-                return served
-            continue
+        if content is None and not Path(path).exists() and may_own and (served := _serve_by_file(path, job_id)):
+            return served
         if content is not None and content.token != stale_token:
             found, unreachable = _connect_to_owner(content, who)
             if found is not None:

@@ -1,5 +1,6 @@
 """Check devices, nodes, launcher and rendezvous before torch is imported, and thus without asking torch for GPUs."""
 
+import contextlib
 import os
 import shlex
 import stat
@@ -11,7 +12,7 @@ from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema.trainer import DEVICES
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices, requested_address
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
@@ -47,8 +48,13 @@ def validate(
     if verb != "evaluate":
         errors += _cpu_precision(config)
     if unusable or (strategy["name"] in DATA_PARALLEL and integer(2).accepts(num_nodes)):
-        return errors, None  # the number of processes depends on these values
+        if not elsewhere:
+            with contextlib.suppress(Exception):  # the values may be of any type
+                # the other nodes wait for this one, whatever these values are
+                return errors, detect({**config, "strategy": {**strategy, "name": "ddp"}}, environ, verb=verb)
+        return errors, None
     if elsewhere:
+        errors += _numbers_of_slurm(config["cluster"])
         several = local > 1 or integer(2).accepts(num_nodes)
         errors += (validate_multi_process(trainer) if several else []) + nccl.validate_names(config["nccl"], environ)
         return errors, None
@@ -70,6 +76,20 @@ def validate(
     if launch_info.address and launch_info.address.file:
         errors += validate_rendezvous_file(Path(launch_info.address.file))
     return errors, launch_info
+
+
+def _numbers_of_slurm(cluster: Mapping[str, Any]) -> list[str]:
+    """Return the errors of options that the ranks of a SLURM job would refuse."""
+    found = [
+        f"cluster.{key} must be left out, got {cluster[key]}: SLURM numbers the ranks. Hint: leave cluster.{key} out."
+        for key in ("rank", "local_rank", "world_size", "node_rank")
+        if cluster[key] is not None
+    ]
+    try:
+        requested_address(cluster, {})
+    except ConfigError as error:
+        found += error.mistakes
+    return found
 
 
 def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
@@ -98,6 +118,11 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
             found.append(
                 f"strategy={name} runs in one process, but trainer.num_nodes is {trainer['num_nodes']}. "
                 "Hint: set strategy=ddp, or set trainer.num_nodes=1."
+            )
+        if strategy["first_device_batch"] == 0 and num_devices(trainer.get("devices")) == 1:
+            found.append(
+                "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or "
+                "more, but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
             )
         if trainer.get("sync_batchnorm") is True:
             found.append(

@@ -104,13 +104,13 @@ def _run(plan: Plan, out: Path) -> None:
             print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
             return
         print_message(f"Packing the images again, because {shorten_list(wrong)}.")
+    shutil.rmtree(draft, ignore_errors=True)  # before the free space is measured
     mean_bytes = {name: _mean_bytes(split, wanted) for name, split in images.items()}
     require_free_space(
         out,
         sum(mean_bytes[name] * len(split) for name, split in images.items()),
         ", or set a smaller prepare.short_side",
     )
-    shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     (out / FILE).unlink(missing_ok=True)
     total = sum(map(len, images.values()))
@@ -151,7 +151,7 @@ def _names(images: Images, data: Mapping[str, Any]) -> Names:
 
 
 def _fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[str, Names]) -> str:
-    """Return the SHA-256 of classes, names, targets and weights."""
+    """Return the SHA-256 of classes, names, targets, weights, and the sizes of image files."""
     sha = hashlib.sha256(json.dumps([source.classes, source.labels]).encode())
     for name, images in splits.items():
         sha.update(f"{name} {len(images)}".encode())
@@ -159,6 +159,10 @@ def _fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[st
             sha.update(array.tobytes())
         if images.weights is not None:
             sha.update(images.weights.astype("<f4").tobytes())
+        if isinstance(images, FileImages):
+            paths = (Path(images.path(index)) for index in range(len(images)))
+            sizes = (path.stat().st_size if path.exists() else -1 for path in paths)
+            sha.update(np.fromiter(sizes, "<i8", len(images)).tobytes())
     return sha.hexdigest()
 
 

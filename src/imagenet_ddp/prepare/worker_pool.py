@@ -75,7 +75,7 @@ def process_images(
     bounds the memory. Raises RunError if a process cannot start, and whatever the function raises.
     """
     start_fork_server()
-    own, processes = threading.local(), list[_Process]()
+    own, processes, is_closing = threading.local(), list[_Process](), list[bool]()
 
     def start() -> _Process:
         try:
@@ -89,7 +89,7 @@ def process_images(
             ) from error
         return process
 
-    def handle(task: tuple[str, int]) -> Result:
+    def handle(task: tuple[str, int], *, again: bool = False) -> Result:
         if getattr(own, "process", None) is None:
             own.process = start()
         try:
@@ -97,6 +97,9 @@ def process_images(
         except (EOFError, OSError) as error:
             name = signal_name(own.process.kill() or 0)
             own.process = None
+            # this command may have been stopped meanwhile, or the system may have killed any process for its memory
+            if not again and not is_closing and (isinstance(error, TimeoutError) or name == "SIGKILL"):
+                return handle(task, again=True)
             late = f"it takes longer than {timeout_s:g} s (prepare.timeout_s)"
             crash = f"it crashes the decoder{f' ({name})' * bool(name)}"
             return Result(*task, None, late if isinstance(error, TimeoutError) else crash)
@@ -112,6 +115,7 @@ def process_images(
                 return
             yield begun.popleft().result()
     finally:
+        is_closing.append(True)
         threads.shutdown(wait=False, cancel_futures=True)
         for process in [*processes]:
             process.kill()

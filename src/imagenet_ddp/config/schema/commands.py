@@ -184,10 +184,12 @@ class ExportConfig(CommonConfig):
     ] = None
     num_images: Annotated[int, integer(1), "Number of images for the comparison."] = 256
     max_difference: Annotated[
-        float,
+        float | None,
         number(above=0),
-        "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept.",
-    ] = 1e-2
+        Example("0.01"),
+        "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept; "
+        "null: 0.01 for format=onnx that resizes the images, else 0.001.",
+    ] = None
     card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
     license: Annotated[
         str | None, _LICENSE, Example("apache-2.0"), "Licence to state in the metadata and the model card."

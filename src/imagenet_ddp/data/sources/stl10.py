@@ -89,6 +89,12 @@ class Stl10Images(Images):
         self._records = np.arange(len(labels))
         if fold is not None:
             self._records = np.array((folder / "fold_indices.txt").read_text().splitlines()[fold].split(), np.int64)
+        num_classes = len((folder / "class_names.txt").read_text().split())
+        if not np.isin(labels, np.arange(1, num_classes + 1)).all() or not (self._records >= 0).all():
+            raise ConfigError(
+                f"{folder} must hold labels from 1 to {num_classes} and indices from 0, but {split}_y.bin or "
+                "fold_indices.txt has others. Hint: delete the folder to download STL-10 again."
+            )
         self.targets = labels[self._records].astype(np.int64) - 1
         self.location, self._file = str(folder), folder / f"{split}_X.bin"
         self._pixels: np.ndarray | None = None

@@ -119,7 +119,8 @@ def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> No
     has = f"has {count_noun(job_nodes, 'node')}"
     if request.num_nodes is not None:
         has += f" and trainer.num_nodes is {request.num_nodes}"
-    job = "submit a job of that many nodes, and in its script" if nodes and not is_in_step else "type"
+    more = (request.num_nodes or 0) > job_nodes
+    job = "submit a job of that many nodes, and in its script" if more else "type"
     started = "is the only task of its step" if is_in_step else "was not started by srun"
     raise ConfigError(
         f"SLURM job {environ['SLURM_JOB_ID']} {has}, but this command {started} and would run on only one node. "

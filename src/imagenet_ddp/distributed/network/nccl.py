@@ -153,7 +153,7 @@ def _interface_mistake(key: str, name: str, value: str, address: str | None) -> 
         return []  # this platform cannot list interfaces
     is_gloo = name.startswith("GLOO")
     chosen = _gloo_choice(value, known) if is_gloo else nccl_choice(value, known)[:1]
-    if not chosen:
+    if not chosen or re.search(r"\s", value):  # a blank belongs to the name
         listed = shorten_list([f"{one.name} {', '.join(one.addresses)}" for one in known if one.is_up], 8)
         what = "list whole names of interfaces that are up" if is_gloo else "match an interface that is up"
         text = f"{key} must {what} ({listed}), got {value}."
