@@ -131,6 +131,12 @@ def test_a_name_has_one_meaning_and_a_place_in_the_page():
     assert BY_NAME.keys() == {known_terms.plain(name) for name in shown}
 
 
+def test_what_is_switched_off_is_not_switched_on():
+    found = mistakes("--pretrained=false", "--amp=False", "--model-ema=0")
+    assert len(found) == 3
+    assert not any(on in text for text in found for on in ("DEFAULT", "16-mixed", "averaging=ema"))
+
+
 def test_hydras_own_options_are_known():
     """By the parser's private table: Hydra has no public one."""
     from hydra._internal.utils import get_args_parser

@@ -216,6 +216,10 @@ def test_null_and_quotes_keep_their_meaning():
     assert read("name", "name=${seed}_1_0", "seed=1_0") == "10_1_0"
     jobs = command_line("train", ["-m", "name=1.10,2_0,'3_0',x"], {}, compose_only=True).configs
     assert [config.name for config in jobs] == ["1.10", "2_0", "3_0", "x"]
+    jobs = command_line("train", ["-m", "name=a, 1.10 ,'b c'", "optim=sgd, adamw"], {}, compose_only=True).configs
+    assert [(config.name, config.optim.name) for config in jobs] == [
+        (name, optim) for name in ("a", "1.10", "b c") for optim in ("sgd", "adamw")
+    ]
 
 
 @pytest.mark.parametrize("text", ODD)

@@ -133,6 +133,15 @@ def test_what_is_no_class_is_refused(made: list[str], typed: dict[str, Any], sai
     assert any(said in text for text in mistakes("p", **typed))
 
 
+@pytest.mark.parametrize("link", ["p/val", "p/val/cat"])
+def test_validation_images_are_not_those_of_train(link: str):
+    make("p/train", "p/val")
+    shutil.rmtree(link)
+    Path(link).symlink_to(Path("p/train", *Path(link).parts[2:]).absolute())
+    (said,) = mistakes("p")
+    assert "data.val_dir must contain other images than data.train_dir" in said and "same folder" in said
+
+
 def test_two_classes_are_needed():
     make("p/train", "p/val", classes=("cat",))
     (text,) = mistakes("p")

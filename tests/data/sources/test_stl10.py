@@ -68,6 +68,18 @@ def test_a_fold_takes_its_images_of_train_only(folder: Path) -> None:
     np.testing.assert_array_equal(train.read(1), generated(20, 20)[16])
 
 
+@pytest.mark.parametrize("what", ["label", "index"])
+def test_labels_and_indices_that_cannot_be(folder: Path, what: str) -> None:
+    if what == "label":
+        path = folder / "train_y.bin"
+        path.write_bytes(bytes([11]) + path.read_bytes()[1:])
+    else:
+        path = folder / "fold_indices.txt"
+        path.write_text("-1 " + path.read_text())
+    with pytest.raises(ConfigError, match="must hold labels from 1 to 10 and indices from 0"):
+        Stl10Images(folder, "train", 0)
+
+
 def test_pickled_without_pixels(folder: Path) -> None:
     images = Stl10Images(folder, "train", None)
     images.read(0)
