@@ -41,14 +41,14 @@ def make_callbacks(
     (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
     hyper-parameters for the loggers.
     """
-    checkpoints = CheckpointStore.of_run(run_dir).folder
+    checkpoints, names = CheckpointStore.of_run(run_dir).folder, given(config["callbacks"])
     own = [
         # a ModelCheckpoint has a folder of its own, so that its files cannot be those of ResumeCheckpoint
         make_entry(config, "callbacks", name, dirpath=str(checkpoints / name), run_dir=str(run_dir),
                    val_log_every_n_steps=config["val_log_every_n_steps"])
-        for name in given(config["callbacks"])
+        for name in names
     ]  # fmt: skip
-    for name, callback in zip(given(config["callbacks"]), own, strict=True):
+    for name, callback in zip(names, own, strict=True):
         if isinstance(callback, ResumeCheckpoint):
             if not config["callbacks"][name].get("dirpath"):
                 callback.dirpath = checkpoints

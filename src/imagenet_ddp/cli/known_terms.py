@@ -128,9 +128,8 @@ def _message(typed: str, term: Term | None, value: str) -> str:
     if term is None:
         return f"{typed} is not an option. Hint: options are typed as KEY=VALUE; `--help` shows examples."
     is_off = term.flag and value.lower() in ("false", "0", "no")
-    options, note = _options(term, value), term.note.replace("{}", value or "VALUE")
-    if is_off:
-        options, note = term.values.get("false", ""), ""
+    options = term.values.get("false", "") if is_off else _options(term, value)
+    note = "" if is_off else term.note.replace("{}", value or "VALUE")
     if options:
         return f"{typed} is an option of another program. Hint: type {options}{f' ({note})' if note else ''}."
     return f"{typed} is an option of another program. Hint: leave it out{f': {note}' if note else ''}."

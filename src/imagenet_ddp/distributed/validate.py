@@ -120,10 +120,7 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
                 "Hint: set strategy=ddp, or set trainer.num_nodes=1."
             )
         if strategy["first_device_batch"] == 0 and num_devices(trainer.get("devices")) == 1:
-            found.append(
-                "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or "
-                "more, but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
-            )
+            found.append(batch_split.ONLY_GATHERS)
         if trainer.get("sync_batchnorm") is True:
             found.append(
                 f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the "

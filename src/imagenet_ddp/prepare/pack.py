@@ -35,6 +35,7 @@ from imagenet_ddp.data.sources.files import FileImages
 from imagenet_ddp.data.sources.manifest import FILE, WORK, File, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.sources.split import file_size, map_files
 from imagenet_ddp.data.workers import choose_mp_context, end_workers, init_worker, start_fork_server
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
@@ -160,9 +161,8 @@ def _fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[st
         if images.weights is not None:
             sha.update(images.weights.astype("<f4").tobytes())
         if isinstance(images, FileImages):
-            paths = (Path(images.path(index)) for index in range(len(images)))
-            sizes = (path.stat().st_size if path.exists() else -1 for path in paths)
-            sha.update(np.fromiter(sizes, "<i8", len(images)).tobytes())
+            sizes = map_files(file_size, images.location, names[name], range(len(images)), "Reading file sizes")
+            sha.update(np.array(sizes, "<i8").tobytes())
     return sha.hexdigest()
 
 

@@ -18,6 +18,7 @@ from imagenet_ddp.system.console import print_message
 R = TypeVar("R")
 
 UNREADABLE = -1
+COPIES = "Looking for copies"
 _CHUNK = 256  # number of files that a thread reads one after the other
 _PART_BYTES = 64  # of the middle of a file, because the beginning is often the same header
 
@@ -105,20 +106,22 @@ def find_copies(folder: str, names: Names) -> np.ndarray:
     Only files of equal size are opened, and only those whose middle is equal too are read as a whole.
     """
     first = candidates = np.arange(len(names.ends), dtype=np.int64)
-    for read in (_size, _middle):
-        values = np.array(_map(read, folder, names, candidates.tolist()), dtype=np.int64)
+    for read in (file_size, _middle):
+        values = np.array(map_files(read, folder, names, candidates.tolist(), COPIES), dtype=np.int64)
         _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         candidates = candidates[(counts[inverse] > 1) & (values != UNREADABLE)]
     earliest: dict[bytes, int] = {}
-    for index, found in zip(candidates.tolist(), _map(_digest, folder, names, candidates.tolist()), strict=True):
+    for index, found in zip(
+        candidates.tolist(), map_files(_digest, folder, names, candidates.tolist(), COPIES), strict=True
+    ):
         if found is not None:
             first[index] = earliest.setdefault(found, index)
     return first
 
 
-def _map(read: Callable[[str], R], folder: str, names: Names, indices: Sequence[int]) -> list[R]:
+def map_files(read: Callable[[str], R], folder: str, names: Names, indices: Sequence[int], doing: str) -> list[R]:
     """Return read(path) of each file, with several threads, because a network disk answers slowly. Prints a line of
-    progress every SAY_EVERY_S seconds."""
+    progress every SAY_EVERY_S seconds, which begins with `doing`."""
     chunks = [indices[begin : begin + _CHUNK] for begin in range(0, len(indices), _CHUNK)]
     results, found, last_s = (
         map_concurrently(
@@ -132,11 +135,11 @@ def _map(read: Callable[[str], R], folder: str, names: Names, indices: Sequence[
         found += result
         if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
             last_s = now
-            print_message(f"Looking for copies in {folder}: {len(found):,} of {len(indices):,} files so far.")
+            print_message(f"{doing} in {folder}: {len(found):,} of {len(indices):,} files so far.")
     return found
 
 
-def _size(path: str) -> int:
+def file_size(path: str) -> int:
     """Return the size of a file in bytes, or UNREADABLE if it is empty, missing or not a regular file."""
     try:
         status = os.stat(path)  # noqa: PTH116 (hot loop)

@@ -89,7 +89,7 @@ class Stl10Images(Images):
         self._records = np.arange(len(labels))
         if fold is not None:
             self._records = np.array((folder / "fold_indices.txt").read_text().splitlines()[fold].split(), np.int64)
-        num_classes = len((folder / "class_names.txt").read_text().split())
+        num_classes = len(class_names(folder))
         if not np.isin(labels, np.arange(1, num_classes + 1)).all() or not (self._records >= 0).all():
             raise ConfigError(
                 f"{folder} must hold labels from 1 to {num_classes} and indices from 0, but {split}_y.bin or "
