@@ -72,6 +72,7 @@ def _read_by(group: str, rows: Mapping[str, tuple[str, ...]], *also: Condition) 
 _ROOTS = {f"data={name}": "data.root=FOLDER" for name in ("imagefolder", "packed", "streamed")}
 _ROOTS["data=table"] = "data.root=FILE.csv"
 
+_MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_smoothing")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
 _OF_LIBRARY, _OF_TORCH = (Condition((f"{group}._target_",), NULL, "null") for group in ("model", "optim"))
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
@@ -95,12 +96,14 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "autoaugment", _one_of("data.policy", "autoaugment")),
     **_of("data", "erasing_fill", _above_0("0.25", "data.erasing")),
     **_of("data", "mix_probability", _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha")),
+    **_of("data", "exif_orientation", _one_of("data.name", "imagefolder", "imagenet", "table")),
     **_of("data", "bad_image_limit", _one_of("data.on_bad_image", "skip")),
     **_of("model", "library drop_path zero_init_last", _OF_LIBRARY),
     **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
     **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OF_TORCH),
     **_of("optim", "reference_batch", _one_of("optim.scaling", "auto", "linear", "sqrt")),
     **_of("optim", "weight_decay", _OF_TORCH),
+    **_of("optim", "no_decay_on", _above_0("0.05", "optim.weight_decay")),
     **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}),
     # its own warm-up replaces that of the other schedules
     **_of("schedule", "peak_fraction",
@@ -108,6 +111,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("schedule", "warmup warmup_start", _WARMUP, _WARMED),
     **_of("schedule", "warmup_steps", _WARMED),
     **_read_by("loss", LOSSES),
+    "loss.bce_threshold": (_one_of("loss.name", "bce"), _MIXED),
     **_of("teacher", "name library share temperature", _set("teacher.weights", "DEFAULT")),
     **_of("averaging", "decay warmup every_n_steps", _one_of("averaging.name", "ema")),
     **_of("averaging", "start_epoch", _one_of("averaging.name", "ema", "swa")),
