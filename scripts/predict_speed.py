@@ -18,6 +18,7 @@ from PIL import Image
 from torchvision import transforms
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.loader import read_in_order
 from imagenet_ddp.data.sources.files import find_images
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net
@@ -30,7 +31,7 @@ ROUNDS, BATCH_SIZE = 5, 32
 
 def predictor_of(path: str) -> Predictor:
     request = parse.command_line("predict", [f"checkpoint={path}", f"images={path}"], os.environ)
-    return open_predictor(resolved_config(request, os.environ))
+    return open_predictor(resolved_config(request, os.environ, PredictConfig))
 
 
 def with_predictor(predictor: Predictor, paths: list[str]) -> Callable[[], None]:
@@ -45,7 +46,7 @@ def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
     """Return a function that predicts as tutorials do, with Pillow, transforms and batches. Sizes, weights and batch
     size are those of predict."""
     request = parse.command_line("predict", [f"checkpoint={checkpoint}", f"images={checkpoint}"], os.environ)
-    config = resolved_config(request, os.environ)
+    config = resolved_config(request, os.environ, PredictConfig)
     net, seen = load_net(config, load(config, Path(checkpoint))), eval_transform(config)
     transform = transforms.Compose(
         [

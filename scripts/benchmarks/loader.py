@@ -8,13 +8,14 @@ from measure import Job, main
 
 from imagenet_ddp.benchmark.loader import epochs_of, make_variants, one_core, time_interleaved, train_loader
 from imagenet_ddp.benchmark.results import Results, ratio, row
+from imagenet_ddp.config.schema.commands import BenchmarkOptions
 
 THEIRS = "pytorch/examples: files, Pillow"
 
 
 def run(job: Job) -> Results:
     data, work = job.config.data, job.trainings.work
-    variants = make_variants(job.config, {"num_images": 500, "short_side": 256, "quality": 90}, work)
+    variants = make_variants(job.config, BenchmarkOptions("loader"), work)
     baseline = pytorch_examples.make_loader(str(work / "files/train"), data.image_size, data.batch_size, 0)
     functions: dict[str, Callable[[], int]] = {THEIRS: lambda: sum(len(target) for _, target in baseline)}
     functions |= {each.title: epochs_of(train_loader(job.config, each.images, 0)) for each in variants}

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import command
+from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, install, shorten_list
@@ -32,18 +33,18 @@ def main() -> None:
             raise ConfigError(
                 f"demo needs Gradio, which is not installed. Hint: run `{install('imagenet_ddp[demo]')}`."
             ) from error
-        config = resolved_config(request, os.environ)
+        config = resolved_config(request, os.environ, DemoConfig)
         predictor = open_predictor(config)
         page = make_page(gradio, predictor, predictor.title)
         theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
-        print(f"http://{config['host']}:{config['port']}  (press Ctrl-C to stop)", flush=True)
+        print(f"http://{config.host}:{config.port}  (press Ctrl-C to stop)", flush=True)
         try:
             page.queue(max_size=MAX_WAITING).launch(
-                server_name=config["host"], server_port=config["port"], max_file_size=MAX_FILE_SIZE, share=False,
+                server_name=config.host, server_port=config.port, max_file_size=MAX_FILE_SIZE, share=False,
                 theme=theme, footer_links=[], quiet=True,
             )  # fmt: skip
         except OSError as error:
-            raise _port_refused(config["host"], config["port"]) from error
+            raise _port_refused(config.host, config.port) from error
 
 
 def require_address(host: str, port: int) -> None:

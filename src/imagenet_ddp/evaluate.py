@@ -8,6 +8,7 @@ import os
 import sys
 
 from imagenet_ddp.cli import command, overrides, parse
+from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import worker
 from imagenet_ddp.engine.job import Job, new_folder
@@ -30,7 +31,7 @@ def launch(request: parse.Request) -> float | None:
     started = Launch.join(request, info)
 
     def decide() -> Job:
-        config = from_checkpoint(request, checkpoint, os.environ)
+        config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
         run_dir = new_folder(request, os.environ, config.name, run_key=info.run_key)
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 

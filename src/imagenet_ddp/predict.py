@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.files import find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
@@ -46,21 +46,21 @@ def main() -> None:
         typed = request.configs[0]
         # listed before the checkpoint is read, which takes seconds, unless images= refers to another key
         paths = None if OmegaConf.is_interpolation(typed, "images") else _list_images(typed.images, typed.out)
-        config = resolved_config(request, os.environ)
-        paths = paths or _list_images(config["images"], config["out"])
-        if config["compare_origin"]:
+        config = resolved_config(request, os.environ, PredictConfig)
+        paths = paths or _list_images(config.images, config.out)
+        if config.compare_origin:
             with import_torch():
                 from imagenet_ddp.engine.origin import require_equal
 
             require_equal(config, checkpoint_path(config), paths)
         num_images, num_unreadable = _predict(config, paths)
-    where = f" to {config['out']}" if config["out"] else ""
+    where = f" to {config.out}" if config.out else ""
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
-    if Path(config["images"]).is_dir():
+    if Path(config.images).is_dir():
         from imagenet_ddp.data.sources.files import describe_left_out  # here, because it imports torch
 
-        if words := describe_left_out(list_folder(Path(config["images"]))[1]):
-            print(f"In {config['images']}, {words}.", file=sys.stderr)
+        if words := describe_left_out(list_folder(Path(config.images))[1]):
+            print(f"In {config.images}, {words}.", file=sys.stderr)
 
 
 def _list_images(pattern: str, out: str | None) -> list[str]:
@@ -71,24 +71,24 @@ def _list_images(pattern: str, out: str | None) -> list[str]:
     return paths
 
 
-def _predict(config: CommonConfig, paths: list[str]) -> tuple[int, int]:
+def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config)
     from imagenet_ddp.data.loader import read_in_order
 
-    top_k = min(config["top_k"], len(predictor.classes))
-    batch_size, option = config["data"]["batch_size"], config["data"]["num_workers"]
+    top_k = min(config.top_k, len(predictor.classes))
+    batch_size, option = config.data.batch_size, config.data.num_workers
     num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
     # errors of standard output are explained at the end of each command (system/console.py)
-    disk_errors = disk_errors_as_run_error(Path(config["out"])) if config["out"] else nullcontext()
+    disk_errors = disk_errors_as_run_error(Path(config.out)) if config.out else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
         write = _writer(config, len(paths), top_k, predictor, stack)
-        progress = Progress("predict", len(paths), "images") if config["out"] else None
+        progress = Progress("predict", len(paths), "images") if config.out else None
         if progress is not None:
             stack.enter_context(closing(progress))
         for images in batches:
@@ -101,25 +101,25 @@ def _predict(config: CommonConfig, paths: list[str]) -> tuple[int, int]:
     return len(paths), num_unreadable
 
 
-def _writer(config: CommonConfig, num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
+def _writer(config: PredictConfig, num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
     """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
-    if str(config["out"]).lower().endswith(SHEET):
+    if config.out and config.out.lower().endswith(SHEET):
         from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
 
         if num_images > MOST_IMAGES:
             raise ConfigError(
                 f"out=*{SHEET} shows at most {MOST_IMAGES} images, got {num_images}. Hint: set out=predictions.csv."
             )
-        sheet = SheetWriter(Path(config["out"]), predictor, config["explain"])
+        sheet = SheetWriter(Path(config.out), predictor, config.explain)
         stack.push(lambda kind, *_: kind is None and sheet.close())  # write no sheet after an error
         return sheet.write
     stream: IO[str] = sys.stdout
-    if config["out"]:
-        out = Path(config["out"])
+    if config.out:
+        out = Path(config.out)
         if not out.is_symlink() and (out.is_file() or not out.exists()):  # no device, pipe or /dev/stdout
             out = stack.enter_context(atomic_path(out))
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
-    return _csv(stream, predictor, top_k) if config["format"] == "csv" else _json_lines(stream, predictor)
+    return _csv(stream, predictor, top_k) if config.format == "csv" else _json_lines(stream, predictor)
 
 
 def _csv(stream: IO[str], predictor: "Predictor", top_k: int) -> Write:

@@ -18,19 +18,19 @@ from imagenet_ddp.callbacks.loggers import CSVLogger, MLFlowLogger, TensorBoardL
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 
-def composed(*typed: str) -> dict[str, Any]:
+def composed(*typed: str) -> TrainConfig:
     commands.register("train")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", list(typed))
-        return {key: OmegaConf.to_container(config[key], resolve=True) for key in ("callbacks", "logger")} | {
-            "val_log_every_n_steps": 7,
-            "model": {"name": "resnet18"},
-            "data": {"name": "pets", "image_size": 32},
-        }
+        groups: Any = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("callbacks", "logger")}
+        data = {"name": "pets", "image_size": 32}
+        return to_config({**groups, "val_log_every_n_steps": 7, "data": data}, TrainConfig)
 
 
 def made(tmp_path: Path, *typed: str) -> list[Callback]:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from imagenet_ddp.config.schema.commands import DoctorConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.doctor import check_ranks
 from imagenet_ddp.doctor.checks import Check
 from imagenet_ddp.performance.scaling import Step
@@ -12,12 +14,13 @@ from imagenet_ddp.performance.step_timer import AllReduce
 STEP = Step(compute_s=0.5, backward_s=0.25, gradient_bytes=50e6)
 
 
-def config(hook: str | None = None, batches: int = 1) -> dict[str, Any]:
-    return {
+def config(hook: str | None = None, batches: int = 1) -> DoctorConfig:
+    plain = {
         "data": {"batch_size": 100},
         "trainer": {"accumulate_grad_batches": batches},
         "strategy": {"comm_hook": hook},
     }
+    return to_config(plain, DoctorConfig)
 
 
 def report(

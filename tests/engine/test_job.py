@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
 from imagenet_ddp.engine.stored_config import _other_split, from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoint_file
@@ -79,4 +79,4 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     # there is no such file
     monkeypatch.setattr("imagenet_ddp.engine.stored_config.validate.validate", lambda *args, **more: ([], []))
     request = command_line("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed], {}, compose_only=True)
-    return from_checkpoint(request, Path("some.ckpt"), {})
+    return from_checkpoint(request, Path("some.ckpt"), {}, EvaluateConfig)

@@ -2,16 +2,19 @@
 
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import restart_after_failure
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.runs.signals import SignalExit
 
-JOB: Any = SimpleNamespace(config={"cluster": {"max_restarts": 1}})
+JOB = Job(to_config({"cluster": {"max_restarts": 1}}, TrainConfig), Path("run"))
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.engine.job import _new_config
 from imagenet_ddp.engine.predictor import Predictor
@@ -68,13 +69,13 @@ def test_the_logits_are_those_of_the_library(shared_data: Path, tmp_path: Path, 
         expected = net(torch.stack([transform(Image.open(path).convert("RGB")) for path in photos])).log_softmax(1)
     options = [*options, f"checkpoint={tmp_path / 'weights.pt'}", f"images={photos[0]}", "trainer.accelerator=cpu"]
     request = parse.command_line("predict", options, {})
-    predictor = open_predictor(from_checkpoint(request, tmp_path / "weights.pt", {}))
+    predictor = open_predictor(from_checkpoint(request, tmp_path / "weights.pt", {}, PredictConfig))
     found = log_probabilities(predictor, photos)
     spread = expected.std(0).mean()  # between photographs
     assert (found - expected).abs().mean() < 0.1 * spread
     assert predictor.classes == list(class_labels()) and predictor.labels[0] == "tench"
     typed = open_predictor(from_checkpoint(parse.command_line("predict", [*options, "data.mean=[0.4,0.4,0.4]"], {}),
-                                           tmp_path / "weights.pt", {}))  # fmt: skip
+                                           tmp_path / "weights.pt", {}, PredictConfig))  # fmt: skip
     other = log_probabilities(typed, photos)
     assert (other - expected).abs().mean() > 0.1 * spread  # the test sees a wrong mean
 
@@ -164,7 +165,7 @@ def unwrapped(text: str) -> str:
 def test_classes_have_the_names_of_the_file_or_numbers(weights: Path, tree: Path):
     def of(name: str) -> Any:
         options = [f"model.name={NET}", "trainer.accelerator=cpu", f"model.weights={weights / name}", f"images={tree}"]
-        return load(from_checkpoint(parse.command_line("predict", options, {}), None, {}), None)
+        return load(from_checkpoint(parse.command_line("predict", options, {}), None, {}, PredictConfig), None)
 
     assert of("imagenet.pt").labels[1] == "goldfish"
     assert of("named.pt").classes == ["cat", "dog", "owl"]

@@ -19,6 +19,7 @@ from PIL import ExifTags, Image
 from torch import nn
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import ExportConfig, PredictConfig
 from imagenet_ddp.data.decode import Reading, decode
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.engine.predictor import Predictor, load_net, make_predictor, open_exported
@@ -75,7 +76,7 @@ def checkpoint(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_export(checkpoint: Path, *options: str) -> list[str]:
     """As the command, in this process."""
     request = parse.command_line("export", [f"checkpoint={checkpoint}", *options], {})
-    config = from_checkpoint(request, checkpoint, {})
+    config = from_checkpoint(request, checkpoint, {}, ExportConfig)
     return list(export(config, os.environ, is_data_typed=any(option.startswith("data.") for option in options)))
 
 
@@ -101,7 +102,7 @@ def predictor_of(checkpoint: Path) -> Predictor:
     request = parse.command_line(
         "predict", [f"checkpoint={checkpoint}", f"images={checkpoint}", "trainer.accelerator=cpu"], {}
     )
-    config = from_checkpoint(request, checkpoint, {})
+    config = from_checkpoint(request, checkpoint, {}, PredictConfig)
     trained = load(config, checkpoint)
     return make_predictor(config, trained, load_net(config, trained))
 
@@ -278,7 +279,7 @@ def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_p
     """last.ckpt may be of the same epoch, but of another step, if validation also runs within epochs."""
     stored = read(checkpoint)
     request = parse.command_line("export", [f"checkpoint={checkpoint}", "out=new.onnx"], {})
-    config, contents = from_checkpoint(request, checkpoint, {}), stored[KEY]
+    config, contents = from_checkpoint(request, checkpoint, {}, ExportConfig), stored[KEY]
 
     def top1(step: int, mirror: bool = contents["eval_transform"]["val_mirror"]) -> float | None:
         torch.save({**stored, "global_step": step}, tmp_path / "x.ckpt")

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.tune import trials
 from imagenet_ddp.tune.trials import make_slots, uses_srun
@@ -12,7 +14,9 @@ from imagenet_ddp.tune.trials import make_slots, uses_srun
 
 def slots_for(num: int, environ: dict[str, str] | None = None, launcher: str = "auto", **trainer: Any):  # type: ignore[no-untyped-def]
     whole = {"accelerator": "auto", "devices": "auto", "num_nodes": "auto", **trainer}
-    return make_slots({"trainer": whole}, {"num_at_once": num, "launcher": launcher}, environ or {})
+    return make_slots(
+        to_config({"trainer": whole}, TrainConfig), {"num_at_once": num, "launcher": launcher}, environ or {}
+    )
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 from imagenet_ddp.benchmark import results
 from imagenet_ddp.benchmark.trainings import Plan, Trainings
 from imagenet_ddp.cli import command, overrides, parse
-from imagenet_ddp.config.schema.commands import BENCHMARKS, CommonConfig
+from imagenet_ddp.config.schema.commands import BENCHMARKS, BenchmarkConfig, CommonConfig
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new, remove_refused
@@ -54,15 +54,17 @@ def _measure(plan: Plan) -> None:
     ):
         found = modes[plan.mode](plan, trainings)
     command_line = overrides.shell_line("benchmark", sys.argv[1:])
-    results.finish(plan.folder, plan.mode, plan.options["repeats"], command_line, found)
+    results.finish(plan.folder, plan.mode, plan.options.repeats, command_line, found)
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan, and create the run folder. Raises ConfigError with every mistake."""
-    parsed = parse.read_single_process("benchmark", argv, environ, "a benchmark needs the machine to itself")
+    parsed = parse.read_single_process(
+        "benchmark", BenchmarkConfig, argv, environ, "a benchmark needs the machine to itself"
+    )
     request, mistakes = parsed.request, parsed.found
-    options, data = parsed.config["benchmark"], parsed.config["data"]
-    mode, typed = options["name"], [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
+    options, data = parsed.config.benchmark, parsed.config.data
+    mode, typed = options.name, [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
     mistakes += [
         f"benchmark.{key} must only be set for benchmark={' or benchmark='.join(modes)}, got benchmark={mode}. "
         f"Hint: leave benchmark.{key} out."
@@ -88,9 +90,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
 def _of_training(config: CommonConfig, typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return the mistakes in the options of the run to measure."""
     found = []
-    if config["trainer"]["num_nodes"] not in ("auto", 1):
+    if config.trainer.num_nodes not in ("auto", 1):
         found.append(
-            f"trainer.num_nodes must be 1 in a benchmark, got {config['trainer']['num_nodes']}. Hint: leave "
+            f"trainer.num_nodes must be 1 in a benchmark, got {config.trainer.num_nodes}. Hint: leave "
             "trainer.num_nodes out. To measure several nodes, run `python -m imagenet_ddp.doctor` on each of them."
         )
     try:

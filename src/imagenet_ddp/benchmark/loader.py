@@ -16,7 +16,8 @@ import torch
 
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import Plan, Trainings
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import BenchmarkOptions, CommonConfig, PrepareConfig, PrepareOptions
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.loader import EpochLoader, make_loader
@@ -54,26 +55,26 @@ class Variant:
 
 
 def measure(plan: Plan, trainings: Trainings) -> Results:
-    config, options, data = plan.config, plan.options, plan.config["data"]
+    config, options, data = plan.config, plan.options, plan.config.data
     process_plan = make_plan(config, WorldInfo())
     num_workers, reason = process_plan.num_workers
     counts = sorted(
-        {*(options["num_workers"] or [0, *(2**power for power in range(num_cores().bit_length()))]), num_workers}
+        {*(options.num_workers or [0, *(2**power for power in range(num_cores().bit_length()))]), num_workers}
     )
     variants = make_variants(config, options, trainings.work)
-    total = (options["repeats"] + 1) * (len(variants) + len(counts))
+    total = (options.repeats + 1) * (len(variants) + len(counts))
     with contextlib.closing(Progress("benchmark", total, "measurements", rate=False)) as progress:
         with one_core():
-            rates = _time_variants(config, variants, options["repeats"], progress)
+            rates = _time_variants(config, variants, options.repeats, progress)
         files_rate = statistics.median(rates[FILES])
-        by_workers = _time_workers(config, variants[0], counts, files_rate, options["repeats"], progress)
+        by_workers = _time_workers(config, variants[0], counts, files_rate, options.repeats, progress)
     ratios: dict[str, float | None] = {each.name: round(ratio(rates[each.name], rates[FILES]), 3) for each in variants}
     ratios["two_workers"] = round(ratio(by_workers[2], by_workers[1]), 3) if {1, 2} <= by_workers.keys() else None
     num_classes = len(set(variants[0].images.targets.tolist()))
     figures = {
         "images_per_s": {name: _rounded(each) for name, each in rates.items()},
         "workers_images_per_s": {str(count): _rounded(each) for count, each in by_workers.items()},
-        "model": _time_model(process_plan, num_classes) if options["model"] else None,
+        "model": _time_model(process_plan, num_classes) if options.model else None,
         "num_workers": num_workers,
         "why_num_workers": reason,
         "num_images": len(variants[0].images),
@@ -95,20 +96,20 @@ def measure(plan: Plan, trainings: Trainings) -> Results:
     return Results(ratios, rows, conclusion(figures, num_cores()), notes, figures)
 
 
-def make_variants(config: CommonConfig, options: Mapping[str, Any], work: Path) -> list[Variant]:
+def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -> list[Variant]:
     """Return files, packed JPEGs and packed pixels, in this order. work: folder to write in. options: benchmark.*"""
     tree = work / "files"
-    link_images(config, options["num_images"], tree)
+    link_images(config, options.num_images, tree)
     data = replace(config.data, name="imagefolder", root=str(tree), train_dir="train", val_dir="val")
     data = replace(data, val_fraction=None, args={})
     config = replace(config, data=data)
     files = _train(config)
-    side = options["short_side"]
+    side = options.short_side
     variants = [Variant(FILES, "files", files, _mib(files))]
     for name, form, title in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
         out = work / name
-        prepare = {"form": form, "short_side": side, "quality": options["quality"], "shard_mib": 256}
-        plan = prepare_options.Plan(prepare, config, out, num_cores())
+        prepare = PrepareOptions("pack", short_side=side, quality=options.quality, form=form, shard_mib=256)
+        plan = prepare_options.Plan(prepare, to_config(config, PrepareConfig), out, num_cores())
         with contextlib.redirect_stdout(io.StringIO()):  # hide the training command that pack prints
             if pack.run(plan):
                 raise SystemExit(1)
@@ -119,7 +120,7 @@ def make_variants(config: CommonConfig, options: Mapping[str, Any], work: Path) 
 
 
 def _train(config: CommonConfig) -> Any:
-    images = open_source(config["data"], config["seed"], os.environ).train
+    images = open_source(config.data, config.seed, os.environ).train
     assert isinstance(images, FileImages | PackedImages)
     return images
 
@@ -129,7 +130,7 @@ def link_images(config: CommonConfig, num_images: int, tree: Path, at_least: int
 
     at_least: minimum number of links in tree/train. If there are fewer images, each is linked several times.
     """
-    source = open_source(config["data"], config["seed"], os.environ)
+    source = open_source(config.data, config.seed, os.environ)
     images = source.train
     assert isinstance(images, FileImages)
     seen: set[int] = set()
@@ -164,10 +165,10 @@ def _rounded(rates: Sequence[float]) -> dict[str, Any]:
 
 
 def train_loader(config: CommonConfig, images: Images, num_workers: int) -> EpochLoader:
-    data = config["data"]
+    data = config.data
     transform = make_train_transform({**data, "progressive_start": None})
-    sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config["seed"], fill_to=1)
-    return make_loader(images, transform, sampler, seed=config["seed"], num_workers=num_workers, pin_memory=False)
+    sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config.seed, fill_to=1)
+    return make_loader(images, transform, sampler, seed=config.seed, num_workers=num_workers, pin_memory=False)
 
 
 def epochs_of(loader: EpochLoader) -> Callable[[], int]:
@@ -196,7 +197,7 @@ def _time_workers(
     images = files.images
     assert isinstance(images, FileImages)
     loaders: dict[int, EpochLoader] = {}
-    size = config["data"]["batch_size"]
+    size = config.data.batch_size
     size *= max(1, round(rate * WORKERS_EPOCH_S / size))
     try:
         for count in counts:
@@ -211,7 +212,7 @@ def _time_workers(
 
 
 def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
-    config, device = plan.config, devices.device_of(plan.config["trainer"])
+    config, device = plan.config, devices.device_of(plan.config.trainer)
     threads = torch.get_num_threads()
     torch.set_num_threads(plan.num_threads.value)
     training = make_training(config, plan.precision.value, device, num_classes)
@@ -220,7 +221,7 @@ def _time_model(plan: ProcessPlan, num_classes: int) -> dict[str, Any]:
     return {
         "name": config.model.target or config.model.name,
         "precision": plan.precision.value,
-        "images_per_s": round(config["data"]["batch_size"] / times.compute_s, 1),
+        "images_per_s": round(config.data.batch_size / times.compute_s, 1),
         "num_steps": times.num_steps,
         "device": step_timer.device_name(device),
     }

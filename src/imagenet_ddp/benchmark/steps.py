@@ -23,11 +23,11 @@ TRACE = "trace.json.gz"
 
 def train(plan: Plan, trainings: Trainings) -> Results:
     """Compare training from files with its loader alone and its step alone."""
-    config, options, steps = plan.config, plan.options, plan.options["num_steps"]
-    trainings.expect(2 * options["repeats"])
-    files = link_files(config, options["num_images"], steps, trainings.work / "files")
+    config, options, steps = plan.config, plan.options, plan.options.num_steps
+    trainings.expect(2 * options.repeats)
+    files = link_files(config, options.num_images, steps, trainings.work / "files")
     ends, parts = [], []
-    for _ in range(options["repeats"]):
+    for _ in range(options.repeats):
         ends.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP))
         parts.append(trainings.train(files, steps=steps, turns=1, warm_up=WARM_UP, ready=True))
     rates = {
@@ -89,7 +89,7 @@ def bottleneck(rates: dict[str, float], wait: float, workers: int, device: str) 
 def compile_gain(plan: Plan, trainings: Trainings) -> Results:
     """Time the training step on batches in memory, to see whether compiling pays."""
     trainings.expect(2)
-    ready: dict[str, Any] = {"ready": True, "turns": plan.options["repeats"], "steps": plan.options["num_steps"]}
+    ready: dict[str, Any] = {"ready": True, "turns": plan.options.repeats, "steps": plan.options.num_steps}
     typed = plan.config.compile.name
     mode = "default" if typed == "off" else typed
     eager, compiled = (trainings.train((*ONE_DEVICE, f"compile.name={name}"), **ready) for name in ("off", mode))
@@ -113,7 +113,7 @@ def compile_gain(plan: Plan, trainings: Trainings) -> Results:
 def profile(plan: Plan, trainings: Trainings) -> Results:
     """Trace some training steps, and rank the operations that take longest."""
     trainings.expect(1)
-    steps = plan.options["num_steps"]
+    steps = plan.options.num_steps
     found = trainings.train(ONE_DEVICE, turns=0, profiled=steps, trace=str((plan.folder / TRACE).absolute()))
     where, total = found.operations_on, found.operations_s
     rows = [

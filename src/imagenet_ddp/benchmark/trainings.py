@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import BenchmarkOptions, CommonConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.console import Progress
 
@@ -28,14 +28,14 @@ LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_
 
 @dataclass(frozen=True)
 class Plan:
-    options: Mapping[str, Any]  # benchmark.*
+    options: BenchmarkOptions
     config: CommonConfig
     folder: Path  # the run folder; it exists
     typed: tuple[str, ...] = ()  # the options that are passed on to train
 
     @property
     def mode(self) -> str:
-        return self.options["name"]
+        return self.options.name
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Trainings:
 
 def title(config: CommonConfig) -> str:
     """Return a title such as "resnet18, 64 px, batch 32"."""
-    model, data = config.model, config["data"]
+    model, data = config.model, config.data
     return f"{model.target or model.name}, {data['image_size']} px, batch {data['batch_size']}"
 
 

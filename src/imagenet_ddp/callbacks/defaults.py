@@ -16,16 +16,15 @@ from imagenet_ddp.callbacks.loggers import RunFiles
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.instantiate import make, open_arguments
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
-Config = Mapping[str, Any]
-
 
 def make_callbacks(
-    config: Config,
+    config: CommonConfig,
     run_dir: Path,
     *,
     log: Log,
@@ -41,47 +40,47 @@ def make_callbacks(
     (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
     hyper-parameters for the loggers.
     """
-    checkpoints, names = CheckpointStore.of_run(run_dir).folder, given(config["callbacks"])
-    own = [
+    checkpoints, names = CheckpointStore.of_run(run_dir).folder, given(config.callbacks)
+    own: list[Any] = [
         # a ModelCheckpoint has a folder of its own, so that its files cannot be those of ResumeCheckpoint
         make_entry(config, "callbacks", name, dirpath=str(checkpoints / name), run_dir=str(run_dir),
-                   val_log_every_n_steps=config["val_log_every_n_steps"])
+                   val_log_every_n_steps=config.val_log_every_n_steps)
         for name in names
     ]  # fmt: skip
     for name, callback in zip(names, own, strict=True):
         if isinstance(callback, ResumeCheckpoint):
-            if not config["callbacks"][name].get("dirpath"):
+            if not config.callbacks[name].get("dirpath"):
                 callback.dirpath = checkpoints
             callback.contents |= contents
         elif isinstance(callback, Progress):
             callback.run_log = log
         elif isinstance(callback, History) and callback.title is None:
-            size = config["data"]["image_size"]
-            callback.title = f"{config['model']['name']} on {config['data']['name']}, {size} px"
+            size = config.data.image_size
+            callback.title = f"{config.model.name} on {config.data.name}, {size} px"
     # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
-    callbacks = [
+    callbacks: list[L.Callback] = [
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([RunFiles(run_dir, hyperparams)] if given(config["logger"]) else []),  # after all that draw
+        *([RunFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]
     return callbacks
 
 
-def make_loggers(config: Config, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
+def make_loggers(config: CommonConfig, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
     """Return the loggers of the config's logger group, which write into the run folder unless configured otherwise.
 
     Ranks other than 0 get dummy loggers, because two real loggers would create the same database at once. first_step:
     number of steps trained before a resume.
     """
     if rank:
-        return [DummyLogger() for _ in given(config["logger"])]
+        return [DummyLogger() for _ in given(config.logger)]
     folder, group = str(run_dir), run_group(run_dir)
     return [
         make_entry(config, "logger", name, save_dir=folder, run_dir=folder, first_step=first_step, group=group)
-        for name in given(config["logger"])
+        for name in given(config.logger)
     ]
 
 
@@ -90,7 +89,7 @@ def given(entries: Mapping[str, Any]) -> list[str]:
     return [name for name, node in entries.items() if node is not None]
 
 
-def make_entry(config: Config, group: str, name: str, /, **defaults: Any) -> Any:
+def make_entry(config: CommonConfig, group: str, name: str, /, **defaults: Any) -> Any:
     """Make the object of an entry {_target_: ..., arguments} of a config group.
 
     defaults: arguments passed if the class has a parameter of this name without a default, or with the default None,

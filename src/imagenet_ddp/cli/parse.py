@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -31,6 +31,8 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import not_writable_reason, require_current_folder
+
+T = TypeVar("T", bound=commands.CommonConfig)
 
 # Keys of Hydra that a run does not support -> (the values that ask for nothing, why).
 HYDRA_KEYS: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -230,11 +232,11 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SingleProcess:
+class SingleProcess(Generic[T]):
     """The command line of a command that runs in one process, ignoring any launcher around it."""
 
     request: Request
-    config: commands.CommonConfig
+    config: T
     environ: Mapping[str, str]  # without a launcher
     found: list[str]  # mistakes in single keys; the command checks combinations
 
@@ -245,14 +247,16 @@ def refuse_multirun(argv: Sequence[str], why: str) -> None:
         raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
 
 
-def read_single_process(verb: str, argv: Sequence[str], environ: Mapping[str, str], why: str) -> SingleProcess:
-    """Return the command line. why: the reason for refusing -m, shown in the message. Raises ConfigError if a mistake
-    makes further validation impossible."""
+def read_single_process(
+    verb: str, cls: type[T], argv: Sequence[str], environ: Mapping[str, str], why: str
+) -> SingleProcess[T]:
+    """Return the command line. cls: the command's class of config. why: the reason for refusing -m, shown in the
+    message. Raises ConfigError if a mistake makes further validation impossible."""
     refuse_multirun(argv, why)
     request = command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
     if any(text.startswith(f"{verb}.name ") for text in found):  # a required choice is missing
         raise ConfigError(found)
-    config = typed_config(request.configs[0], commands.COMMANDS[verb])
+    config = typed_config(request.configs[0], cls)
     return SingleProcess(request, config, alone, found + validate_group(verb, config[verb], verb))

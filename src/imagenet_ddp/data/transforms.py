@@ -198,7 +198,7 @@ class EvalTransform:
         """Return how many orientations of an image are averaged: those that the training shows with equal right."""
         return 1 if not self.mirror else 8 if self.rot90 else 4 if self.vflip else 2
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "image_size": self.image_size,
             "val_resize": self.resize,

@@ -46,7 +46,7 @@ def _devices(machine: Machine) -> list[Check]:
 
     if machine.no_device:
         return failed(machine.no_device)
-    trainer = machine.config["trainer"]
+    trainer = machine.config.trainer
     if machine.kind == "cpu":
         bf16 = "computes" if cpu_has_bf16() else "does not compute"
         hidden = trainer["accelerator"] != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
@@ -115,7 +115,7 @@ def _plan(machine: Machine) -> list[Check]:
 
 def _shared_memory(machine: Machine) -> list[Check]:
     """Check /dev/shm, through which loader workers pass their batches."""
-    folder, data = Path("/dev/shm"), machine.config["data"]
+    folder, data = Path("/dev/shm"), machine.config.data
     if not folder.is_dir():
         return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
@@ -182,7 +182,7 @@ def _interfaces(machine: Machine) -> list[Check]:
 def _variables(machine: Machine) -> list[Check]:
     if mistakes := _variable_mistakes(machine):
         return failed(mistakes)
-    keys, environ = machine.config["nccl"], machine.environ
+    keys, environ = machine.config.nccl, machine.environ
     meets = machine.host if machine.has_other_nodes else None
     there = {name: value for name, value in environ.items() if name.startswith(nccl.PREFIXES)}
     made = nccl.configured_variables(keys, environ)
@@ -195,7 +195,7 @@ def _variables(machine: Machine) -> list[Check]:
 
 
 def _variable_mistakes(machine: Machine) -> list[str]:
-    return nccl.validate(machine.config["nccl"], machine.environ, machine.host if machine.has_other_nodes else None)
+    return nccl.validate(machine.config.nccl, machine.environ, machine.host if machine.has_other_nodes else None)
 
 
 def _rendezvous(machine: Machine) -> list[Check]:
@@ -233,7 +233,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
 
 
 def _data(machine: Machine) -> list[Check]:
-    data, layout = machine.config["data"], machine.layout
+    data, layout = machine.config.data, machine.layout
     if data["_target_"]:
         return _own_source(machine)
     if layout.mistakes:
@@ -258,7 +258,7 @@ def _own_source(machine: Machine) -> list[Check]:
     """Open data._target_ as training does, and count its images."""
     from imagenet_ddp.data.sources.registry import open_source
 
-    source = open_source(machine.config["data"], machine.config["seed"], machine.environ)
+    source = open_source(machine.config.data, machine.config.seed, machine.environ)
     train, val = (len(images) if images is not None else 0 for images in (source.train, source.val))
     what = f"{machine.config['data']['_target_']}: {train:,} training and {val:,} validation images"
     numbers = {"num_classes": len(source.classes), "num_train_images": train, "num_val_images": val}
@@ -311,7 +311,7 @@ def checkpoint_bytes(machine: Machine) -> int:
 
     config, num_classes = machine.config, machine.layout.num_classes or DEFAULT_NUM_CLASSES
     with torch.device("meta"):  # allocates no memory
-        net = create_model(config.model, num_classes, config["seed"], config["data"]["image_size"])
+        net = create_model(config.model, num_classes, config.seed, config.data.image_size)
     of_optimizer = num_states(config.optim)
     averages = config.averaging.name != "none"
     return checkpoint_bytes(net, (2 if of_optimizer is None else of_optimizer) + averages)

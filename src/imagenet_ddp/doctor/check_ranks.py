@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -101,9 +101,9 @@ def _check(checks: list[Check], name: str) -> Iterator[Check]:
 
 
 def _check_one_rank(checks: list[Check], plan: Plan, node_checks: Sequence[Check]) -> None:
-    config, strategy = plan.config, plan.config["strategy"]
+    config, strategy = plan.config, plan.config.strategy
     with _check(checks, "step") as check:
-        device = devices.device_of(config["trainer"])
+        device = devices.device_of(config.trainer)
         training = make_training(config, plan.precision.value, device, _num_classes(node_checks) or DEFAULT_NUM_CLASSES)
         times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
         read_s = _read_s(plan)
@@ -122,7 +122,7 @@ def _num_classes(node_checks: Sequence[Check]) -> int:
 
 def _read_s(plan: Plan) -> float:
     """Measure the seconds for reading one batch if the training process reads the images itself; else 0."""
-    data = plan.config["data"]
+    data = plan.config.data
     if plan.num_workers.value > 0:
         return 0.0
     transform, generator = make_train_transform(data), random.Random(0)
@@ -132,13 +132,13 @@ def _read_s(plan: Plan) -> float:
     def read(picture: Picture) -> object:
         return transform.into(out, picture, generator)
 
-    per_image_s = reading_s(data, plan.config["seed"], os.environ, read, READING_BUDGET_S)
+    per_image_s = reading_s(data, plan.config.seed, os.environ, read, READING_BUDGET_S)
     return per_image_s * data["batch_size"]
 
 
 def _whole_step(config: CommonConfig, training: Training, times: StepTimes, read_s: float) -> Step:
     """Return the measured optimizer step, including all accumulated batches."""
-    batches = config["trainer"]["accumulate_grad_batches"]
+    batches = config.trainer.accumulate_grad_batches
     compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
     return Step(compute_s, times.backward_s, _sent_bytes(config, training))
 
@@ -146,7 +146,7 @@ def _whole_step(config: CommonConfig, training: Training, times: StepTimes, read
 def _sent_bytes(config: CommonConfig, training: Training) -> int:
     """Return the size in bytes of all gradients as sent."""
     num_bytes = sum(each.numel() * each.element_size() for each in training.net.parameters() if each.requires_grad)
-    return num_bytes // 2 if config["strategy"]["comm_hook"] else num_bytes
+    return num_bytes // 2 if config.strategy.comm_hook else num_bytes
 
 
 # ---- several ranks -------------------------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def _sent_bytes(config: CommonConfig, training: Training) -> int:
 def _check_ranks(
     checks: list[Check], plan: Plan, world: World, node_checks: Sequence[Check], stack: contextlib.ExitStack
 ) -> None:
-    config, info, strategy = plan.config, world.info, plan.config["strategy"]
+    config, info, strategy = plan.config, world.info, plan.config.strategy
     assert world.store is not None
-    device = devices.device_of(config["trainer"], info.local_rank)
+    device = devices.device_of(config.trainer, info.local_rank)
     with _check(checks, "group") as check:
         backend = strategy["process_group_backend"]
         stack.enter_context(step_timer.process_group(info, world.store, device, backend, GROUP_TIMEOUT_S))
@@ -193,7 +193,7 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
 
 def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
     """Return (times of a step alone, times with communication or None if it is too slow, seconds to read a batch)."""
-    read_s, strategy = max(_gather(_on_all_ranks(lambda: _read_s(plan)))), plan.config["strategy"]
+    read_s, strategy = max(_gather(_on_all_ranks(lambda: _read_s(plan)))), plan.config.strategy
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
     # the ranks start with equal weights, so nothing needs to be sent before the first step
@@ -231,8 +231,8 @@ def _on_all_ranks(make: Callable[[], T]) -> T:
 # ---- lines and numbers of the report ---------------------------------------------------------------------------------
 
 
-def fill_step(check: Check, config: Mapping[str, Any], times: StepTimes, read_s: float) -> None:
-    batch = config["data"]["batch_size"]
+def fill_step(check: Check, config: CommonConfig, times: StepTimes, read_s: float) -> None:
+    batch = config.data.batch_size
     images_per_s = batch / (times.compute_s + read_s)
     parts = {"forward": times.forward_s, "backward": times.backward_s, "optimizer": times.optimizer_s}
     words = ", ".join(f"{name} {_duration(seconds)}" for name, seconds in parts.items())
@@ -256,7 +256,7 @@ def fill_all_reduce(check: Check, all_reduce: AllReduce) -> None:
 
 def fill_scaling(
     check: Check,
-    config: Mapping[str, Any],
+    config: CommonConfig,
     step: Step,
     num_nodes: int,
     ranks_per_node: int,
@@ -267,7 +267,7 @@ def fill_scaling(
 
     all_reduce: None for one rank. waiting_s: measured seconds that a step waits for gradients; None: not measured.
     """
-    hook, batches = config["strategy"]["comm_hook"], config["trainer"]["accumulate_grad_batches"]
+    hook, batches = config.strategy.comm_hook, config.trainer.accumulate_grad_batches
     measured = None if waiting_s is None else step.compute_s / (step.compute_s + waiting_s)
     efficiencies = {1: 1.0} if ranks_per_node == 1 else {}
     if all_reduce and num_nodes > 1:
@@ -289,7 +289,7 @@ def fill_scaling(
         reached = percent(scaling.GOOD_EFFICIENCY, 0)
         advice = f"two such nodes would reach {reached} over a link that carries {gbit_per_s:.2g} Gbit/s"
     check.what = "; ".join([*texts, advice])
-    images = config["data"]["batch_size"] * batches / step.compute_s
+    images = config.data.batch_size * batches / step.compute_s
     check.numbers = {
         **vars(step),
         "ranks_per_node": ranks_per_node,

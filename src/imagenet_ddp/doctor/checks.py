@@ -71,9 +71,9 @@ class Machine:
         """Return the splits of the images that a source of this project would read; no splits for data._target_."""
         from imagenet_ddp.data.inspect import Layout, inspect_data
 
-        data = self.config["data"]
+        data = self.config.data
         try:
-            return Layout([]) if data["_target_"] else inspect_data(data, self.config["seed"], self.environ)
+            return Layout([]) if data["_target_"] else inspect_data(data, self.config.seed, self.environ)
         except ConfigError as error:
             return Layout(error.mistakes)
 
@@ -98,7 +98,7 @@ def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Seq
         machine.launch_info = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
         num_ranks = found.world_info.local_world_size if found.world_info else 0
     try:
-        machine.kind = devices.device_type(config["trainer"]["accelerator"])
+        machine.kind = devices.device_type(config.trainer.accelerator)
         num_local = devices.num_local_processes(config, num_ranks or 1)
         machine.num_local = num_ranks or num_local
     except ConfigError as error:

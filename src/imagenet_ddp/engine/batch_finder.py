@@ -29,10 +29,10 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
     unchanged. A resumed job keeps the batch size of its checkpoint. Raises ConfigError if no batch fits, or without a
     GPU."""
     config = plan.config
-    if not config["trainer"]["batch_finder"]:
+    if not config.trainer.batch_finder:
         return job
     if job.checkpoint is not None:
-        message = f"trainer.batch_finder: the resumed run keeps data.batch_size={config['data']['batch_size']}."
+        message = f"trainer.batch_finder: the resumed run keeps data.batch_size={config.data.batch_size}."
         return replace(job, messages=(*job.messages, message))
     if plan.accelerator.value != "cuda":
         raise ConfigError(
@@ -40,19 +40,19 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
             f"{plan.accelerator.value}. Hint: set trainer.batch_finder=false data.batch_size=32."
         )
     copies = (plan.world_info.world_size > 1) + (config.averaging.name != "none")
-    device = devices.device_of(config["trainer"], plan.world_info.local_rank)
+    device = devices.device_of(config.trainer, plan.world_info.local_rank)
     step = cuda_step(config, plan.precision.value, device, copies)
-    found, rank = smallest(world, largest_batch(step), config["strategy"]["timeout_s"])
+    found, rank = smallest(world, largest_batch(step), config.strategy.timeout_s)
     if not found:
         raise ConfigError(
             f"rank {rank} must have enough memory for batches of {MULTIPLE} images of "
-            f"{config['data']['image_size']} pixels (trainer.batch_finder), but does not. Hint: set a smaller "
+            f"{config.data.image_size} pixels (trainer.batch_finder), but does not. Hint: set a smaller "
             "data.image_size, choose a smaller model.name, or set trainer.batch_finder=false data.batch_size=1."
         )
     of_all = f", the smallest value of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
     limit = " (larger batches are not tried)" if found == MOST else ""
     message = (
-        f"trainer.batch_finder: data.batch_size={found} instead of {config['data']['batch_size']}. This is the largest "
+        f"trainer.batch_finder: data.batch_size={found} instead of {config.data.batch_size}. This is the largest "
         f"batch for which {count_noun(2, 'training step')} need at most {USABLE:.0%} of the free memory "
         f"of rank {rank}{of_all}{limit}."
     )
@@ -107,7 +107,7 @@ def cuda_step(config: CommonConfig, precision: str, device: torch.device, copies
     def step(images: int) -> None:
         config_of_step = replace(config, data=replace(config.data, batch_size=images))
         try:
-            with torch.random.fork_rng([device]):
+            with torch.random.fork_rng([device]):  # pyright: ignore[reportUnknownMemberType]
                 used = _train(config_of_step, precision, device, copies)
         except Exception as error:
             _forget_tensors(error)
@@ -123,10 +123,11 @@ def cuda_step(config: CommonConfig, precision: str, device: torch.device, copies
 def _train(config: CommonConfig, precision: str, device: torch.device, copies: int) -> float:
     """Train for two updates, validate a batch, and return the number of bytes of memory needed."""
     training = make_training(config, precision, device, CLASSES)
-    training.forward(training.net).backward()  # now with the optimizer's state, made by the first step
+    # now with the optimizer's state, made by the first step
+    training.forward(training.net).backward()  # pyright: ignore[reportUnknownMemberType]
     training.optimize()
-    size = config["data"]["image_size"]  # of validation, which may be larger
-    num_images = config["data"]["val_batch_size"] or len(training.images)
+    size = config.data.image_size  # of validation, which may be larger
+    num_images = config.data.val_batch_size or len(training.images)
     training.images = torch.zeros((num_images, 3, size, size), dtype=torch.uint8, device=device)
     training.target = torch.zeros(num_images, dtype=torch.long, device=device)
     with torch.inference_mode():

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as L
 import numpy as np
@@ -63,12 +64,12 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
     images. say: function that writes a line to the log. need_train: open the training images, too."""
     config, options = plan.config, data_options(plan)
-    source = open_source(options, config["seed"], os.environ, verb="train" if need_train else "evaluate")
+    source = open_source(options, config.seed, os.environ, verb="train" if need_train else "evaluate")
     images = source.train if source.train is not None else source.val
     board = SharedList(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
-        source, options, config["seed"], config.model.channels_last, world.info.local_world_size, bad_images,
+        source, options, config.seed, config.model.channels_last, world.info.local_world_size, bad_images,
         say,
     )  # fmt: skip
     classes = source.classes
@@ -85,7 +86,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
         "the names of the images": source.digest,
     }
     if world.meeting is not None:
-        world.meeting.check_equal("data", facts, config["strategy"]["timeout_s"])
+        world.meeting.check_equal("data", facts, config.strategy.timeout_s)
     return data
 
 
@@ -95,20 +96,20 @@ def make_module(
     """Return the Lightning module with random weights, which a checkpoint may replace. num_train_images: number of
     training images of each class; None if nothing is trained."""
     config, num_classes = plan.config, len(classes)
-    data, model = config["data"], config.model
-    net = create_model(model, num_classes, config["seed"], data["image_size"])
+    data, model = config.data, config.model
+    net = create_model(model, num_classes, config.seed, data["image_size"])
     for key, size in (("train_size", data.train_size), ("progressive_start", data.progressive_start)):
         if num_train_images is not None and size and not model.target:
             require_image_size(net, model.name, f"data.{key}", size)
     loss = replace(config.loss, class_weights=weights_by_class(config.loss.class_weights, classes))
-    arguments = {"lr": plan.learning_rate.value, "fused": plan.fused.value, "heads": head_names(net, num_classes)}
+    rate, fused, heads = plan.learning_rate.value, plan.fused.value, head_names(net, num_classes)
     module = ImageClassifier(
         net,
         num_classes,
         num_val_images,
-        make_optimizer=lambda _: make_optimizer(config.optim, net, **arguments),  # parameter groups need layer names
+        make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
         loss=Loss(loss, num_classes, num_train_images),
-        seed=config["seed"],
+        seed=config.seed,
         val_views=EvalTransform.from_options(data).views,
     )
     if plan.precision.value == "64-true":
@@ -123,14 +124,14 @@ def make_trainer(
 ) -> L.Trainer:
     """Return the Trainer for a training run or an evaluation. first_step: the number of steps before a resume."""
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
-    if config["strategy"]["name"] in batch_split.DATA_PARALLEL:
-        strategy = make_data_parallel(config["strategy"], kind, plan.local_devices, config["data"]["batch_size"])
+    if config.strategy.name in batch_split.DATA_PARALLEL:
+        strategy = make_data_parallel(config.strategy, kind, plan.local_devices, config.data.batch_size)
         if strategy != "auto":
             arguments["devices"] = 1  # the strategy handles all devices itself
     else:
         # frozen layers have no gradients, so DistributedDataParallel must not wait for them
-        unused = config["strategy"]["find_unused_parameters"] or config.model.unfreeze_epoch is not None
-        options = {**config["strategy"], "find_unused_parameters": unused}
+        unused = config.strategy.find_unused_parameters or config.model.unfreeze_epoch is not None
+        options = {**config.strategy, "find_unused_parameters": unused}
         own = [torch.device(kind, 0)] * world.info.local_world_size if plan.sees_own_gpu_only else None
         strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
@@ -173,7 +174,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     learning, messages = prepare_training(plan, module, source.classes, resumed=stored is not None, say=log.say)
     for message in messages:
         log.say(message)
-    contents = {
+    contents: dict[str, Any] = {
         "command": job.command,
         "experiment": job.experiment,
         "config": to_plain(job.config),

@@ -1,10 +1,10 @@
 """Explain in a sentence why a training run failed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError, RunError
@@ -16,7 +16,7 @@ UNTYPED = ("Early stopping conditioned on", "Found more than one stateful callba
 
 
 @contextmanager
-def explained(plan: Plan) -> Iterator[None]:
+def explained(plan: Plan) -> Generator[None]:
     """Turn the errors of training that have a known reason into a RunError."""
     try:
         yield
@@ -33,7 +33,7 @@ def explained(plan: Plan) -> Iterator[None]:
 
 
 @contextmanager
-def refusing(begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def refusing(begun: Callable[[], bool] = lambda: False) -> Generator[None]:
     """Turn Lightning's errors about its configuration into a ConfigError before the first training step, or into a
     RunError after it. begun: function that returns whether a step has been trained."""
     try:

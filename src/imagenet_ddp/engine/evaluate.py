@@ -4,6 +4,7 @@ from pathlib import Path
 
 from imagenet_ddp.callbacks.image_files import BadImagesList
 from imagenet_ddp.callbacks.loggers import connect
+from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
@@ -29,7 +30,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
     in the job's folder."""
     log = Log(job.run_dir / "logs", world.info.rank)
     log.capture_libraries()
-    trained = load(job.config, job.checkpoint)
+    config = job.config
+    assert isinstance(config, EvaluateConfig)
+    trained = load(config, job.checkpoint)
     data = build.make_data(plan, world, log.say, need_train=False)
     positions = trained.positions(data.source)
     classes, labels = trained.classes, trained.labels
@@ -37,18 +40,18 @@ def run(job: Job, plan: Plan, world: World) -> float:
         classes, labels = data.source.classes, data.source.labels
     data.remap_targets(positions)
     num_images, num_classes = len(data.val_images), len(data.source.classes)
-    metric_names, real_labels = job.config["metrics"] or [], None
+    metric_names, real_labels = config.metrics or [], None
     if "auroc" in metric_names and len(classes) > MAX_AUROC_CLASSES:
         raise ConfigError(
             f"metrics=[auroc] requires at most {MAX_AUROC_CLASSES:,} classes, got {len(classes):,}. "
             "Hint: leave auroc out of metrics."
         )
-    if job.config["real_labels"]:
+    if config.real_labels:
         paths = map(data.val_images.path, range(num_images))
-        real_labels = reassessed_labels(Path(job.config["real_labels"]), paths)
+        real_labels = reassessed_labels(Path(config.real_labels), paths)
     module = build.make_module(plan, classes, num_images)
     load_weights(module.net, trained.weights, trained.origin)
-    is_subset = job.config["classes"] == "subset"
+    is_subset = config.classes == "subset"
     if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
         module.top_k = min(module.top_k, num_classes)
@@ -59,10 +62,10 @@ def run(job: Job, plan: Plan, world: World) -> float:
     log.say(
         f"Evaluating {trained.origin} ({trained.what})"
         f" on {num_images} validation images of {num_classes} classes"
-        f" at {job.config['data']['image_size']} pixels, precision {trainer.precision}."
+        f" at {config.data.image_size} pixels, precision {trainer.precision}."
     )
-    folder = folder_of(job.config["data"], "val_dir")
-    fraction = job.config["data"]["val_fraction"]
+    folder = folder_of(config.data, "val_dir")
+    fraction = config.data.val_fraction
     is_split = fraction is not None
     for note in (*trained.notes, *data.source.notes):
         log.say(note)
@@ -86,7 +89,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         targets = data.val_images.targets
         further = further_results(predicted, targets, classes, metric_names, real_labels)
         lines = results_lines(further)
-        file = predictions_file.FILES.get(job.config["predictions"])
+        file = predictions_file.FILES.get(config.predictions)
         if file is not None:
             reasons = dict(data.bad_images.board.all())
             predictions_file.write(job.run_dir / file, prediction_columns(predicted, data.val_images, classes, reasons))
@@ -109,7 +112,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "plan": plan.choices(training=False),
             **summary.provenance(job.command),
         }
-        summary.write_config(job.run_dir, job.config)
+        summary.write_config(job.run_dir, config)
         summary.write_json(job.run_dir / "evaluation.json", result)
     # top-k of k classes is always 100 %
     is_useful = module.top_k < (num_classes if is_subset else len(classes))

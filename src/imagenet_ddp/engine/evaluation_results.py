@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
+from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import calibrate, log_sums
 from imagenet_ddp.models.metrics import further_metrics, has_class
@@ -118,9 +119,9 @@ def further_results(
             predicted.probabilities[:, 0], top1 == labels, predicted.losses, predicted.log_sums, predicted.gaps
         )
     if metric_names:
-        scores = None if predicted.scores is None else torch.from_numpy(predicted.scores)
+        scores = None if predicted.scores is None else torch.as_tensor(predicted.scores)
         values = further_metrics(
-            metric_names, torch.from_numpy(top1), torch.from_numpy(labels), len(classes), scores=scores
+            metric_names, torch.as_tensor(top1), torch.as_tensor(labels), len(classes), scores=scores
         )
         found["metrics"] = {
             name: dict(zip(classes, value, strict=True)) if isinstance(value, list) else value
@@ -145,7 +146,7 @@ def results_lines(results: Mapping[str, Any]) -> list[str]:
             "Calibration and auroc need finite outputs and are left out."
         ]
     for name, value in results.get("metrics", {}).items():
-        if isinstance(value, dict):
+        if is_mapping(value):
             worst = sorted((share, each) for each, share in value.items() if share is not None)[:5]
             words = ", ".join(f"{each} {percent(share)}" for share, each in worst)
             lines.append(f"{name}: lowest {words}")

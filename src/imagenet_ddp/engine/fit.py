@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.loggers import connect
@@ -58,7 +58,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 
 
 @contextmanager
-def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Iterator[None]:
+def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generator[None]:
     """Explain in the log why training in the block ends early, and end what runs beside it."""
     try:
         with diagnosis.explained(plan), diagnosis.refusing(begun=lambda: parts.train_log.begun):

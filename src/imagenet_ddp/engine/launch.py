@@ -101,7 +101,7 @@ class Launch:
                 return job
             content = meeting.broadcast("job")
             relative, run_dir = content.pop("relative"), Path(content["run_dir"])
-            job = Job(**{**content, "config": to_config(content["config"], COMMANDS[verb])})
+            job = Job(to_config(content.pop("config"), COMMANDS[verb]), **content)
             checkpoint = share_file(meeting, None)
             if meeting.members[0]["machine"] != meeting.members[meeting.number]["machine"]:
                 run_dir = folder.make_elsewhere(run_dir, relative)

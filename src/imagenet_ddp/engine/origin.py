@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
+import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
@@ -44,9 +44,10 @@ def require_equal(config: CommonConfig, path: Path | None, paths: list[str]) -> 
             "Hint: leave compare_origin out."
         )
     trained = load(config, path)
-    net, transform, library = _open_origin(config["model"], path, len(trained.classes))
+    net, transform, library = _open_origin(config.model, path, len(trained.classes))
     predictor = make_predictor(config, trained, load_net(config, trained), torch.device("cpu"))
-    pixels, mean, std = [], *(choice.value for choice in image_statistics(config).values())
+    mean, std = (choice.value for choice in image_statistics(config).values())
+    pixels: list[Tensor] = []
     same: list[Tensor] = []
     own: list[Tensor] = []
     with torch.inference_mode():
@@ -55,7 +56,7 @@ def require_equal(config: CommonConfig, path: Path | None, paths: list[str]) -> 
                 pixels.append(image)
                 same.append(net(normalise(image[None], mean, std, channels_last=False)))
                 with Image.open(each) as opened:
-                    turned = ImageOps.exif_transpose(opened) if config["data"]["exif_orientation"] else opened
+                    turned = ImageOps.exif_transpose(opened) if config.data.exif_orientation else opened
                     own.append(net(transform(turned.convert("RGB"))[None]))
     if len(pixels) < 2:
         raise ConfigError(
@@ -122,7 +123,7 @@ def _of_timm(model: ModelConfig, value: str, file: Path | None, num_classes: int
 
 
 def _of_torchvision(model: ModelConfig, value: str, file: Path | None, num_classes: int) -> Any:
-    kinds: Any = torchvision.models.get_model_weights(model.name)
+    kinds: Any = torchvision.models.get_model_weights(model.name)  # pyright: ignore[reportUnknownMemberType]
     library = f"torchvision {torchvision.__version__}"
     if file is None:
         entry = kinds[value]

@@ -77,7 +77,7 @@ class Plan:
 
     def own_gpus(self) -> list[RankGpu]:
         """Return the GPUs of this process."""
-        return devices.rank_gpus(self.config["trainer"], self.world_info.local_rank, self.num_own_devices)
+        return devices.rank_gpus(self.config.trainer, self.world_info.local_rank, self.num_own_devices)
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include the values that only a
@@ -98,7 +98,7 @@ def make_plan(
     update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
     trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
     """
-    trainer, data, optim, strategy = config["trainer"], config["data"], config.optim, config["strategy"]
+    trainer, data, optim, strategy = config.trainer, config.data, config.optim, config.strategy
     local_world_size = world_info.local_world_size
     kind = devices.device_type(trainer["accelerator"])
     local_devices = devices.local_devices({**trainer, "accelerator": kind}, local_world_size)
@@ -128,7 +128,7 @@ def make_plan(
         compile=Choice(*choose_compile(config.compile.name, kind, num_own_devices, accumulate)),
         fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
-            devices.choose_num_threads(config["cluster"]["num_threads"], local_world_size), "cluster.num_threads"
+            devices.choose_num_threads(config.cluster.num_threads, local_world_size), "cluster.num_threads"
         ),
         num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),
@@ -149,7 +149,7 @@ def make_plan(
 
 def image_statistics(config: Config) -> dict[str, Choice]:
     """Return the choices of mean and std, three values each, with which images are normalised."""
-    data, model = config["data"], config.model
+    data, model = config.data, config.model
     of_model = own_statistics(model) if None in (data["mean"], data["std"]) else None
     statistics = zip(("mean", "std"), of_model or mean_and_std(data), strict=True)
     whose = f"of timm's {model.name}" if of_model else "ImageNet's"
@@ -158,7 +158,7 @@ def image_statistics(config: Config) -> dict[str, Choice]:
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer: trainer.*, with this plan's values for automatic ones."""
-    local, trainer = plan.local_devices, plan.config["trainer"]
+    local, trainer = plan.local_devices, plan.config.trainer
     return {
         **{key: value for key, value in trainer.items() if key != "batch_finder"},  # unknown to Lightning
         "benchmark": devices.choose_cudnn_benchmark(trainer, plan.accelerator.value),
@@ -174,7 +174,7 @@ def data_options(plan: Plan) -> dict[str, Any]:
     """Return data.*, with this plan's values for automatic ones. Batch sizes are those of a forward pass of this
     process."""
     return {
-        **plan.config["data"],
+        **plan.config.data,
         "batch_size": plan.images_per_forward,
         "val_batch_size": plan.val_images_per_forward,
         "num_workers": plan.num_workers.value,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as F
+from torchvision.transforms.v2 import functional as F  # pyright: ignore[reportMissingTypeStubs]
 
 from imagenet_ddp.data.contact_sheet import COLUMNS, Line, draw_sheet, printable, save_sheet
 from imagenet_ddp.data.decode import UnreadableImage

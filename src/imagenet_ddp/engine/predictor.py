@@ -51,7 +51,9 @@ class Predictor:
         image could not be read, or its probabilities are not finite."""
         readable = [image for image in images if isinstance(image, Tensor)]
         rows = iter(self._top(readable, top_k) if readable else [])
-        results = [([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images]
+        results: list[tuple[list[tuple[int, float]], str]] = [
+            ([], image.reason) if isinstance(image, UnreadableImage) else (next(rows), "") for image in images
+        ]
         return [
             (top, reason) if all(math.isfinite(share) for _, share in top) else ([], NOT_FINITE)
             for top, reason in results
@@ -59,20 +61,20 @@ class Predictor:
 
     def _top(self, images: list[Tensor], top_k: int) -> list[list[tuple[int, float]]]:
         top = self.probabilities(images).topk(top_k)
-        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        return [list(zip(indices, values, strict=True)) for indices, values in pairs]
+        rows = zip(top.indices, top.values, strict=True)
+        return [[(int(index), float(value)) for index, value in zip(*row, strict=True)] for row in rows]
 
 
 def eval_transform(config: Config) -> EvalTransform:
     """Return the transform of an evaluation. config: result of stored_config.from_checkpoint, so that each key has the
     checkpoint's value unless it was typed."""
     statistics = {key: choice.value for key, choice in image_statistics(config).items()}
-    return EvalTransform.from_options({**config["data"], **statistics})
+    return EvalTransform.from_options({**config.data, **statistics})
 
 
 def load_net(config: Config, trained: TrainedModel) -> torch.nn.Module:
     """Return the trained net in evaluation mode, in fp32 on the CPU."""
-    net = create_model(config["model"], len(trained.classes), 0, config["data"]["image_size"])
+    net = create_model(config.model, len(trained.classes), 0, config.data.image_size)
     load_weights(net, trained.weights, trained.origin)
     return net.eval()
 
@@ -83,13 +85,13 @@ def make_predictor(
     """Make the predictor of a trained net. net: result of load_net. device: None means the device of trainer.*. The
     predictor computes in fp32, because speed does not matter for a few images."""
     transform = eval_transform(config)
-    device = device or devices.device_of(config["trainer"])
+    device = device or devices.device_of(config.trainer)
     net = net.to(device)
 
     def normalised(images: list[Tensor]) -> Tensor:
         """Return images, each uint8 (3, image_size, image_size), as a normalised batch on the device."""
         pixels = torch.stack(images).to(device)
-        return normalise(pixels, transform.mean, transform.std, config["model"]["channels_last"])
+        return normalise(pixels, transform.mean, transform.std, config.model.channels_last)
 
     @torch.inference_mode()
     def probabilities(images: list[Tensor]) -> Tensor:
@@ -101,9 +103,9 @@ def make_predictor(
         indices = torch.tensor(classes, device=device)
         return class_activation_maps(net, normalised(images), indices, method=method).cpu()
 
-    reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
+    reading = Reading(config.data.decoder, config.data.exif_orientation)
     reader = FileReader(reading, transform)
-    title = model_title(config["model"], trained.contents["config"]["data"]) if trained.contents else trained.origin
+    title = model_title(config.model, trained.contents["config"]["data"]) if trained.contents else trained.origin
     return Predictor(trained.classes, trained.labels, reader, probabilities, device, explain, title=title)
 
 

@@ -10,6 +10,7 @@ from imagenet_ddp.callbacks.frozen_layers import FrozenLayers, has_statistics
 from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.data.transforms import Sizes
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
@@ -38,19 +39,21 @@ def prepare_training(
     what was done. say: writes a line to the log later. Raises ConfigError if model.freeze or model.head is set for a
     net without a suitable last layer."""
     config, model = plan.config, plan.config.model
-    heads, messages = head_names(module.net, len(classes)), []
+    assert isinstance(config, RunConfig)
+    heads = head_names(module.net, len(classes))
+    messages: list[str] = []
     callbacks: list[L.Callback] = []
     if model.weights and not resumed:
         weights = find_other(model)
         sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
         messages += [sentence, *weights.facts.lines(config.data)]
         if model.head == "regression" and not head_fits:
-            require_features(module.net, model.name, heads, config.data["image_size"])
-            minutes = math.inf if config["budget_min"] is None else config["budget_min"]
+            require_features(module.net, model.name, heads, config.data.image_size)
+            minutes = math.inf if config.budget_min is None else config.budget_min
             until_s = BEGIN_S + 60 * MOST_ON_FEATURES * minutes
-            callbacks.append(RegressionHead(heads[0], config["seed"], say, until_s))
-    if config["budget_min"] is not None:
-        callbacks.append(TimeBudget(config["budget_min"], say))
+            callbacks.append(RegressionHead(heads[0], config.seed, say, until_s))
+    if config.budget_min is not None:
+        callbacks.append(TimeBudget(config.budget_min, say))
     module.teacher, sentence = make_teacher(
         config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
     )
@@ -82,8 +85,8 @@ def prepare_training(
 
 def _require_batch(plan: Plan, module: ImageClassifier) -> None:
     """Raise ConfigError if a device would get too few images for batch norm from a full batch."""
-    config, strategy, num_devices = plan.config, plan.config["strategy"], plan.num_own_devices
-    if config["trainer"]["sync_batchnorm"] and plan.world_info.world_size > 1:
+    config, strategy, num_devices = plan.config, plan.config.strategy, plan.num_own_devices
+    if config.trainer.sync_batchnorm and plan.world_info.world_size > 1:
         return  # its values come from all ranks
 
     def fewest(batch_size: int) -> int:  # the first device may get fewer, for balanced_dp

@@ -4,9 +4,10 @@ torch."""
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
 
+from omegaconf import DictConfig
+
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.detect import RESTART_COUNT
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -18,9 +19,9 @@ from imagenet_ddp.system import console
 PAUSE_S = 2.0  # time for the system to release sockets and GPU memory of the ended processes
 
 
-def validate(config: Mapping[str, Any], launch_info: LaunchInfo, *, in_sweep: bool) -> None:
+def validate(config: CommonConfig | DictConfig, launch_info: LaunchInfo, *, in_sweep: bool) -> None:
     """Raise ConfigError if this command cannot restart the training by itself."""
-    if not (times := config["cluster"]["max_restarts"]):
+    if not (times := config.cluster.max_restarts):
         return
     if in_sweep:
         reason = "in a sweep"
@@ -40,7 +41,7 @@ def restart(job: Job, error: WorkersFailedError, argv: list[str]) -> None:
     """Replace this process by a new command that continues the run from its last checkpoint, up to cluster.max_restarts
     times. Return without a restart if the run was rejected (exit code 2) or stopped by a signal, or if no restarts are
     left."""
-    count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config["cluster"]["max_restarts"]
+    count, most = int(os.environ.get(RESTART_COUNT, "0")) + 1, job.config.cluster.max_restarts
     if error.exit_code != 1 or error.is_stopped or count > most:
         return
     console.print_message(f"Restart {count} of {most} (cluster.max_restarts) in {PAUSE_S:.0f} s.")

@@ -36,7 +36,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     times = parts.train_log.train_times.run
     best = parts.train_log.best.value
     gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
-    options = plan.config["data"]
+    options = plan.config.data
     root = options["root"]
     return {
         "experiment": job.experiment,
@@ -64,7 +64,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "train_cpu_s": round(train_cpu_s, 2),
         "precision": parts.trainer.precision,  # the precision that was used
         "compiled": compile_statistics(parts.module),
-        "seed": plan.config["seed"],
+        "seed": plan.config.seed,
         "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
         "finished": True,
         "plan": plan.choices(),
@@ -74,7 +74,8 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
 
 def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     """Return the last lines of the log."""
-    lines, best, data = [], parts.train_log.best.value, job.config["data"]
+    lines: list[str] = []
+    best, data = parts.train_log.best.value, job.config.data
     if best is not None:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
@@ -85,14 +86,14 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
     lines.append(f"Run folder: {job.run_dir}")
-    is_generated = data["name"] == "shapes" and not data["_target_"]
+    is_generated = data.name == "shapes" and not data.target
     if parts.trainer.global_step and not is_generated:
         lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")
     if (counted := parts.module.num_counted)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     if not parts.trainer.global_step and best is None:
-        lines.append(_untrained_sentence(job.config["trainer"]))
+        lines.append(_untrained_sentence(job.config.trainer))
     elif is_generated:
         lines += _next_steps(job.program)
     return lines

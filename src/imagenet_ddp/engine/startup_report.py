@@ -23,7 +23,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
     rate, and each automatic choice with its reason."""
     config, info = plan.config, plan.world_info
-    trainer, optim, options = config["trainer"], config.optim, config["data"]
+    trainer, optim, options = config.trainer, config.optim, config.data
     epochs, reason = plan.warmup_epochs
     least = ", or a tenth of trainer.max_steps if that is less" if epochs and trainer["max_steps"] > 0 else ""
     warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}{least}, because {reason} (schedule.warmup_epochs=auto)."
@@ -56,8 +56,8 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
 def batch_lines(plan: Plan) -> list[str]:
     """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
     config, info = plan.config, plan.world_info
-    batch_size, accumulate = config["data"]["batch_size"], config["trainer"]["accumulate_grad_batches"]
-    lines = batch_split.describe(config["strategy"], batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
+    batch_size, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
+    lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
         f"Batch: {batch_size} per device × {count_noun(info.local_world_size, 'device')}"
         f" × {count_noun(info.num_nodes, 'node')} × {accumulate} accumulation ="
         f" {plan.global_batch_size} images per step."
@@ -83,7 +83,7 @@ def learning_rate_line(plan: Plan) -> str:
 
 def long_warmup_lines(plan: Plan) -> list[str]:
     """Return a line if training ends before the warm-up does, so that the learning rate is never reached."""
-    max_epochs, warmup_epochs = plan.config["trainer"]["max_epochs"], plan.warmup_epochs.value
+    max_epochs, warmup_epochs = plan.config.trainer.max_epochs, plan.warmup_epochs.value
     if max_epochs is None or not 0 < max_epochs < warmup_epochs:
         return []
     factor = make_schedule(plan.config.schedule, max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
@@ -114,7 +114,7 @@ def _speed_lines(plan: Plan) -> list[str]:
 
 def from_scratch_lines(config: Config, num_images: int) -> list[str]:
     """Return a line if photographs of the user's own are too few to train a net from random weights."""
-    data, model = config["data"], config.model
+    data, model = config.data, config.model
     is_own = data["name"] in ("imagefolder", "table", "packed") and not data["_target_"]
     # the library's weights fit its own nets, unchanged
     has_weights = not (model.target or model.args)
@@ -131,7 +131,7 @@ def _data_line(data: ImageDataModule, config: Config) -> str:
     few = ""
     if len(source.classes) < 5:
         few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}, always 100 %, and left out of this log."
-    sampled = " Each class is equally frequent in training." if config["data"]["sampling"] == "balanced" else ""
+    sampled = " Each class is equally frequent in training." if config.data.sampling == "balanced" else ""
     return (
         f"Data: {config['data']['_target_'] or config['data']['name']}, {len(data.train_images)} training"
         f" and {len(data.val_images)} validation images of {len(source.classes)} classes.{sampled}{few}"
@@ -185,7 +185,8 @@ def _class_weight_lines(option: Any, classes: list[str]) -> list[str]:
 
 def learning_lines(config: Config, start_epoch: int) -> list[str]:
     """Return the lines on learning rates that differ between layers, and on the average of the weights."""
-    optim, averaging, lines = config.optim, config.averaging, []
+    lines: list[str] = []
+    optim, averaging = config.optim, config.averaging
     if optim.lr_head is not None:
         lines.append(f"Learning rate of the last layer: {optim.lr_head / optim.lr:g} times that of the others.")
     if optim.layer_decay is not None:
@@ -206,5 +207,5 @@ def _epochs(number: float | None) -> str:
 
 
 def _device_words(plan: Plan) -> str:
-    device = devices.device_of(plan.config["trainer"], plan.world_info.local_rank)
+    device = devices.device_of(plan.config.trainer, plan.world_info.local_rank)
     return {"cpu": "CPU", "mps": "Apple GPU (mps)"}.get(device.type) or str(torch.cuda.get_device_name(device))

@@ -5,13 +5,13 @@ import copy
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, typed_value
-from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, TrainedConfig
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.resume import TYPED_ONLY
@@ -23,6 +23,8 @@ from imagenet_ddp.system.process import import_torch
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
+
+T = TypeVar("T", bound=CommonConfig)
 
 # Keys that belong to the machine on which an evaluation runs, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (
@@ -43,7 +45,7 @@ OF_THE_TRAINING = ("trainer.limit_val_batches", "trainer.overfit_batches")
 NAMES_DATA = ("data", "data.name", "data._target_", "experiment", "recipe")  # options that choose the images
 
 
-def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Mapping[str, str]) -> CommonConfig:
+def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Mapping[str, str], cls: type[T]) -> T:
     """Return the checkpoint's config, overridden by the typed options. Another data set is read with the checkpoint's
     transform instead of its own recipe, except for transform keys that are typed themselves. Raises ConfigError if the
     checkpoint is damaged or the resulting config is not valid.
@@ -52,12 +54,12 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     config: the typed options, with the preprocessing of the weights.
     """
     if checkpoint is None:
-        return _of_weights(request, None, environ)
+        return _of_weights(request, None, environ, cls)
     from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 
     require_whole(checkpoint, "checkpoint")
     if any(typed_value(request, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
-        return _of_weights(request, checkpoint, environ)
+        return _of_weights(request, checkpoint, environ, cls)
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
@@ -70,10 +72,10 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     if mistakes := _other_split(stored["config"], merged, checkpoint):
         raise ConfigError(mistakes)
-    return _checked(merged, request, environ)
+    return _checked(merged, request, environ, cls)
 
 
-def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str, str]) -> CommonConfig:
+def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str, str], cls: type[T]) -> T:
     """Return the typed options, completed by the preprocessing of weights that are no checkpoint of this project. path:
     the file of checkpoint=; None: that of model.weights."""
     from imagenet_ddp.engine.trained_model import find_other, use_preprocessing
@@ -85,20 +87,20 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
             "data must be set, because these weights do not say on which images to evaluate them, got none. "
             f"Hint: set {shlex.join(map(quoted, options))}."
         )
-    use_preprocessing(merged, request, find_other(typed_config(merged, COMMANDS[request.verb]).model, path).facts)
-    return _checked(merged, request, environ)
+    use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
+    return _checked(merged, request, environ, cls)
 
 
-def resolved_config(request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
+def resolved_config(request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
     """Return the config of the checkpoint, overridden by the typed options. For an exported file, return the typed
-    config unchanged."""
+    config unchanged. cls: the command's class of config."""
     checkpoint = checkpoint_path(request.configs[0])
     if graph_format(checkpoint):
-        return typed_config(request.configs[0], COMMANDS[request.verb])
-    return from_checkpoint(request, checkpoint, environ)
+        return typed_config(request.configs[0], cls)
+    return from_checkpoint(request, checkpoint, environ, cls)
 
 
-def open_predictor(config: CommonConfig) -> "Predictor":
+def open_predictor(config: TrainedConfig) -> "Predictor":
     """Open a checkpoint or an exported file. config: result of resolved_config. Raises ConfigError for any other
     file."""
     with import_torch():
@@ -107,19 +109,19 @@ def open_predictor(config: CommonConfig) -> "Predictor":
 
     path = checkpoint_path(config)
     if path is not None and graph_format(path):
-        return open_exported(path, config["data"]["decoder"])
+        return open_exported(path, config.data.decoder)
     trained = load(config, path)
     for note in trained.notes:
         print_message(note)
     return make_predictor(config, trained, load_net(config, trained))
 
 
-def checkpoint_path(config: Mapping[str, Any] | DictConfig) -> Path | None:
+def checkpoint_path(config: TrainedConfig | DictConfig) -> Path | None:
     """Return the path of checkpoint=; None: model.weights is used instead."""
-    return Path(config["checkpoint"]) if config["checkpoint"] is not None else None
+    return Path(config.checkpoint) if config.checkpoint is not None else None
 
 
-def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str]) -> CommonConfig:
+def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
     if mistakes := validate.validate(merged, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:
@@ -127,7 +129,7 @@ def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, s
             "trainer.limit_val_batches must be more than 0 in an evaluation, got 0. "
             "Hint: set trainer.limit_val_batches=10."
         )
-    return typed_config(merged, COMMANDS[request.verb])
+    return typed_config(merged, cls)
 
 
 def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path) -> list[str]:

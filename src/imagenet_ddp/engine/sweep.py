@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -136,14 +137,14 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     """Write sweep.yaml, which lists the jobs for sweep.resume and reports, unless it exists. Raises ConfigError if it
     lists other jobs, because their folders have the same numbers."""
     path = sweep_dir / FILE
-    common = set.intersection(*map(set, request.jobs))
+    common = set(request.jobs[0]).intersection(*request.jobs)
     jobs = [[word for word in words if word not in common] for words in request.jobs]
     try:
-        stored = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] if path.exists() else jobs
+        stored = list[Any](yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]) if path.exists() else jobs
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         stored = None
     if stored != jobs:
-        got = f"got {len(stored)} other jobs" if isinstance(stored, list) else "but cannot be read"
+        got = "but cannot be read" if stored is None else f"got {len(stored)} other jobs"
         raise ConfigError(
             f"{path} must list the {len(jobs)} jobs of this sweep, {got}. Hint: use another folder for another "
             "sweep. With sweep.resume, change only options that are not swept."

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import typed_value
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, class_labels
 from imagenet_ddp.data.sources.registry import check_classes
@@ -41,7 +42,7 @@ class TrainedModel:
     weights: Mapping[str, Tensor]
     classes: list[str]
     labels: list[str]  # names for display, in the order of classes
-    contents: Mapping[str, Any] = field(default_factory=dict)
+    contents: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_best: bool = False
     has_names: bool = True
     notes: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class TrainedModel:
         return np.arange(len(self.classes))
 
 
-def load(config: Mapping[str, Any], path: Path | None) -> TrainedModel:
+def load(config: CommonConfig, path: Path | None) -> TrainedModel:
     """Return the trained net that a command names. config: the resolved options. path: the file of checkpoint=; None:
     the weights of model.weights. Raises ConfigError if it cannot be read or does not fit the net."""
     if path is not None and is_own(path):
@@ -74,17 +75,17 @@ def load(config: Mapping[str, Any], path: Path | None) -> TrainedModel:
         what = f"epoch {epochs}, imagenet_ddp {contents['version']}"
         names = contents["classes"], contents["labels"]
         return TrainedModel(str(path), what, weights, *names, contents, is_best, epochs=epochs)
-    return _of_weights(config, find_other(config["model"], path))
+    return _of_weights(config, find_other(config.model, path))
 
 
 def find_other(model: ModelConfig, path: Path | None = None) -> Weights:
     """Find weights that are no checkpoint of this project. path: the file of checkpoint=; None: model.weights."""
-    key, value = ("checkpoint", str(path)) if path is not None else ("model.weights", model["weights"])
-    return find_weights(key, value, "" if model["_target_"] else model["library"], model["name"])
+    key, value = ("checkpoint", str(path)) if path is not None else ("model.weights", str(model.weights))
+    return find_weights(key, value, "" if model.target else model.library, model.name)
 
 
-def _of_weights(config: Mapping[str, Any], found: Weights) -> TrainedModel:
-    model, facts, size = config["model"], found.facts, config["data"]["image_size"]
+def _of_weights(config: CommonConfig, found: Weights) -> TrainedModel:
+    model, facts, size = config.model, found.facts, config.data.image_size
     num_classes = len(facts.classes) or NUM_CLASSES
     net = create_model(model, num_classes, 0, size)
     outputs = num_outputs(net, found, head_names(net, num_classes))
@@ -103,7 +104,7 @@ def _of_weights(config: Mapping[str, Any], found: Weights) -> TrainedModel:
         has_names = num_classes == NUM_CLASSES
         known = class_labels() if has_names else {str(number): str(number) for number in range(num_classes)}
         classes, labels = list(known), list(known.values())
-    notes = [sentence, *facts.lines(config["data"])]
+    notes = [sentence, *facts.lines(config.data)]
     if not has_names:
         notes.append(f"{found.origin} does not name its {num_classes} classes: predict and export number them from 0.")
     what = f"{num_classes:,} classes"

@@ -3,11 +3,11 @@
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -72,8 +72,8 @@ def make_plan(job: Job, world: "World") -> "Plan":
 
 @contextmanager
 def joined_ranks(
-    info: WorldInfo, config: Mapping[str, Any], world: "World | None" = None, *, job: Job | None = None
-) -> Iterator["World"]:
+    info: WorldInfo, config: CommonConfig, world: "World | None" = None, *, job: Job | None = None
+) -> Generator["World"]:
     """Join the other ranks, run the block, and turn every outcome into one exit code for all ranks. world: the
     connection of a process that has already joined. job: a job that SLURM may requeue after a stop."""
     joined = world is not None

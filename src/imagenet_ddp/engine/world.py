@@ -1,12 +1,13 @@
 """Connect one process of a job to the other processes, and keep the connection."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.failure_watch import FailureWatch, end_process
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
@@ -44,13 +45,13 @@ def require_equal_devices(plan: Plan, world: World) -> None:
         world.meeting.check_equal("devices", facts)
 
 
-def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
+def join_world(info: WorldInfo, config: CommonConfig) -> World:
     """Set the network interfaces, wait until all ranks have joined, and check that each has its own GPU and that all
     can reach each other. Raises ConfigError otherwise."""
-    timeout_s = config["cluster"]["timeout_s"]
+    timeout_s = config.cluster.timeout_s
     several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
-    variables, notes = nccl.interface_variables(master, not several, config["nccl"], os.environ)
-    os.environ |= {**nccl.configured_variables(config["nccl"], os.environ), **variables}
+    variables, notes = nccl.interface_variables(master, not several, config.nccl, os.environ)
+    os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
     store = connect(info, timeout_s)
     local = info.local_world_size
 
@@ -66,7 +67,7 @@ def join_world(info: WorldInfo, config: Mapping[str, Any]) -> World:
     watch = None
     try:
         watch = FailureWatch(meeting, client, label, end_process(f"rank {info.rank}"))
-        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config["trainer"], info.local_rank)]
+        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
         found = meeting.check_all("gpus", own_gpus, shared_gpus)
         if several:
             assert info.address

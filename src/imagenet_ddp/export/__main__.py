@@ -7,6 +7,7 @@ Exit codes: 0 success; 1 the file differs too much from the checkpoint, or canno
 import os
 
 from imagenet_ddp.cli import command
+from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.system.process import import_torch
 
@@ -14,7 +15,7 @@ from imagenet_ddp.system.process import import_torch
 def main() -> None:
     with command.run_command("export"):
         request = command.request("export")
-        config = from_checkpoint(request, checkpoint_path(request.configs[0]), os.environ)
+        config = from_checkpoint(request, checkpoint_path(request.configs[0]), os.environ, ExportConfig)
         with import_torch():
             from imagenet_ddp.export.export import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
@@ -25,12 +26,12 @@ _VIEWS = {
 }
 
 
-def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str, Any], file: str) -> str:
+def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any], file: str) -> str:
     """Return the model card, rendered from the template card.md. config: the resolved options.
     metadata: the metadata of the exported file. file: name of that file."""
-    evaluation, model, seen = _evaluation(config, metadata), config["model"], metadata["eval_transform"]
+    evaluation, model, seen = _evaluation(config, metadata), config.model, metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
-    kind, transform = FORMATS[config["format"]], EvalTransform.from_options(seen)
+    kind, transform = FORMATS[config.format], EvalTransform.from_options(seen)
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
     contents, data, title = trained.contents, "unknown", trained.origin
     if contents:
@@ -57,7 +58,7 @@ def text(config: Mapping[str, Any], trained: TrainedModel, metadata: Mapping[str
         title=title, model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data, file=file,
         labels=escape(shorten_list(metadata["labels"], 10), quote=False).replace("|", "\\|"),
         input=inputs.get(metadata["preprocessing"], outside), normalised=metadata["preprocessing"] not in inputs,
-        optimizer=config["optim"]["name"], accuracies=accuracies, num_images=evaluation.get("num_val_images"),
+        optimizer=config.optim.name, accuracies=accuracies, num_images=evaluation.get("num_val_images"),
         program=_PROGRAM, has_graph=kind.has_graph, net=net, imports=sorted(["numpy as np", *libraries]), code=code,
         views=_VIEWS[transform.views], fill=mean_colour(transform.mean),
     )  # fmt: skip
@@ -71,12 +72,12 @@ def is_card(path: Path) -> bool:
         return False
 
 
-def _evaluation(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _evaluation(config: ExportConfig, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of this checkpoint: from the evaluation in the run folder if there is one, else from its
     training."""
-    if config["checkpoint"] is None:
+    if config.checkpoint is None:
         return {}
-    checkpoint = Path(config["checkpoint"]).resolve()
+    checkpoint = Path(config.checkpoint).resolve()
     for name in ("evaluation/evaluation.json", "summary.json"):
         found = read_mapping((CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent.parent) / name)
         own = found.get("checkpoint") == str(checkpoint) or (

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
 from imagenet_ddp.data.sources.files import find_images, read_file
@@ -86,12 +86,12 @@ def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Compari
 
 
 def find_samples(
-    config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str], is_data_typed: bool
+    config: ExportConfig, trained: TrainedModel, environ: Mapping[str, str], is_data_typed: bool
 ) -> tuple[Samples, str]:
     """Return (the images to compare on, why they are random). The reason is "" if they are not random. is_data_typed:
     options of the data were typed, so data that cannot be opened raise ConfigError."""
-    if config["images"] is not None:
-        return _files(config), ""
+    if config.images is not None:
+        return _files(config, config.images), ""
     if trained.contents or is_data_typed:
         mistakes = data_validate.validate(config, environ, verb="evaluate")
     else:  # data.* has the default, which is not what these weights were trained on
@@ -103,20 +103,20 @@ def find_samples(
     return _random(), mistakes[0]
 
 
-def _of_source(config: Mapping[str, Any], trained: TrainedModel, environ: Mapping[str, str]) -> Samples:
-    """Return config["num_images"] evenly spaced validation images."""
-    source = open_source(config["data"], config["seed"], environ, verb="evaluate")
+def _of_source(config: ExportConfig, trained: TrainedModel, environ: Mapping[str, str]) -> Samples:
+    """Return config.num_images evenly spaced validation images."""
+    source = open_source(config.data, config.seed, environ, verb="evaluate")
     images = source.val
     assert images is not None
-    chosen = _evenly(len(images), config["num_images"])
+    chosen = _evenly(len(images), config.num_images)
     targets = trained.positions(source)[images.targets[chosen]]
     return Samples("validation images", len(chosen), lambda position: images.read(int(chosen[position])), targets)
 
 
-def _files(config: Mapping[str, Any]) -> Samples:
-    paths = find_images(config["images"])
-    reading = Reading(config["data"]["decoder"], config["data"]["exif_orientation"])
-    chosen = [paths[position] for position in _evenly(len(paths), config["num_images"])]
+def _files(config: ExportConfig, pattern: str) -> Samples:
+    paths = find_images(pattern)
+    reading = Reading(config.data.decoder, config.data.exif_orientation)
+    chosen = [paths[position] for position in _evenly(len(paths), config.num_images)]
     return Samples("images", len(chosen), lambda position: decode(read_file(chosen[position]), "", reading))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from imagenet_ddp import __version__
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
 from imagenet_ddp.engine.stored_config import checkpoint_path
@@ -24,10 +24,10 @@ from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write
 
 
-def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
+def export(config: ExportConfig, environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
-    kind, path = FORMATS[config["format"]], export_path(config)
+    kind, path = FORMATS[config.format], export_path(config)
     trained = load(config, checkpoint_path(config))
     yield from trained.notes
     samples, why_random = compare.find_samples(config, trained, environ, is_data_typed)
@@ -42,12 +42,12 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
     # keeps the suffix, by which readers recognise the format
     draft = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
     with disk_errors_as_run_error(path), atomic_path(path, draft):
-        built = kind.build(graph, config["batch_size"])
+        built = kind.build(graph, config.batch_size)
         kind.save(built, draft, json.dumps(metadata))
         comparison = compare.compare(reference, _open(draft, kind, config, trained), samples)
         yield comparison.sentence(kind.name)
         resizes = kind.name == "onnx" and metadata["preprocessing"] == "inside"  # rounds some pixel values otherwise
-        most = config["max_difference"] or (1e-2 if resizes else 1e-3)
+        most = config.max_difference or (1e-2 if resizes else 1e-3)
         if comparison.max_difference > most:
             raise RunError(
                 f"the probabilities of {path.name} must be within {most:g} of the checkpoint's, "
@@ -57,8 +57,8 @@ def export(config: CommonConfig, environ: Mapping[str, str], is_data_typed: bool
         metadata["comparison"] = {"float32": asdict(comparison)}
         kind.save(built, draft, json.dumps(metadata))
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
-    if config["card"]:
-        yield _write_card(path.with_name(CARD), card.text(config, trained, metadata, path.name), config["overwrite"])
+    if config.card:
+        yield _write_card(path.with_name(CARD), card.text(config, trained, metadata, path.name), config.overwrite)
 
 
 def _write_card(path: Path, text: str, overwrite: bool) -> str:
@@ -77,17 +77,17 @@ def _write_card(path: Path, text: str, overwrite: bool) -> str:
     return f"Model card: {path}"
 
 
-def _open(draft: Path, kind: Format, config: CommonConfig, trained: TrainedModel) -> Predictor:
+def _open(draft: Path, kind: Format, config: ExportConfig, trained: TrainedModel) -> Predictor:
     """Return a predictor that reads the written file in the same way as its users."""
     if kind.has_graph:
-        return open_exported(draft, config["data"]["decoder"])
+        return open_exported(draft, config.data.decoder)
     written = replace(trained, weights=kind.read_weights(draft))
     return make_predictor(config, written, load_net(config, written), torch.device("cpu"))
 
 
-def _metadata(config: Mapping[str, Any], trained: TrainedModel, transform: EvalTransform) -> dict[str, Any]:
+def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransform) -> dict[str, Any]:
     """Return the metadata that a program needs if it has only the exported file."""
-    contents, model = trained.contents, config["model"]
+    contents, model = trained.contents, config.model
     # the weights may have changed after the best validation; another transform gives another accuracy
     of_best = trained.is_best and transform.as_dict() == contents["eval_transform"]
     return {
@@ -95,11 +95,11 @@ def _metadata(config: Mapping[str, Any], trained: TrainedModel, transform: EvalT
         "classes": trained.classes,
         "labels": trained.labels,
         "eval_transform": transform.as_dict(),
-        "exif_orientation": config["data"]["exif_orientation"],
-        "preprocessing": (config["preprocessing"] or "inside") if FORMATS[config["format"]].has_graph else None,
-        "batch_size": config["batch_size"],
+        "exif_orientation": config.data.exif_orientation,
+        "preprocessing": (config.preprocessing or "inside") if FORMATS[config.format].has_graph else None,
+        "batch_size": config.batch_size,
         "model": {key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")},
         "epochs": trained.epochs,
         "top1": contents["best_top1"] if of_best else None,
-        "license": config["license"],
+        "license": config.license,
     }

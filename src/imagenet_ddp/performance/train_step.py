@@ -22,14 +22,14 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
 
     Also run the first step. Raises ConfigError if this step does not fit into memory.
     """
-    data, model = config["data"], config.model
+    data, model = config.data, config.model
     size = Sizes.from_options(data).image_size
-    torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config["trainer"], device.type))  # as in the run
-    net = create_model(model, classes, config["seed"], data["image_size"])
+    torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config.trainer, device.type))  # as in the run
+    net = create_model(model, classes, config.seed, data["image_size"])
     require_batch(model, net, data["batch_size"], data["progressive_start"] or size)
     net = net.to(device, TRUE_PRECISION.get(precision))
     kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model.channels_last
-    generator = torch.Generator().manual_seed(config["seed"])
+    generator = torch.Generator().manual_seed(config.seed)
     images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)
     target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
     training = Training(

@@ -73,13 +73,13 @@ class Report:
 def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
-    config, data = plan.config, plan.config["data"]
+    config, data = plan.config, plan.config.data
     report = Report(data)
-    layout = inspect.inspect_data(data, config["seed"], os.environ)
+    layout = inspect.inspect_data(data, config.seed, os.environ)
     report.findings += layout.mistakes
     report.notes += layout.notes
-    images = _open_splits(data, config["seed"], report)
-    if config["out"] is None:
+    images = _open_splits(data, config.seed, report)
+    if config.out is None:
         out = run_folder.make_new(plan.out)
     else:
         out = plan.out
@@ -88,7 +88,7 @@ def run(plan: Plan) -> int:
     try:
         contents = _probe_all(images, plan, report)
     except BaseException:
-        if config["out"] is None:
+        if config.out is None:
             run_folder.remove_refused(out, ConfigError(""))  # nothing was written
         raise
     _add_duplicates(contents, images, report)
@@ -134,7 +134,7 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
     progress = Progress("check", sum(len(members) for members in images.values()), "images")
     progress.more = lambda: f" ({len(report.bad):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
-    results = process_images(probe_image, images, tasks, plan.num_workers, plan.options["timeout_s"], WINDOW)
+    results = process_images(probe_image, images, tasks, plan.num_workers, plan.options.timeout_s, WINDOW)
     with contextlib.closing(progress), contextlib.closing(results):
         for result in results:
             probe = result.value or Probe(result.failure)

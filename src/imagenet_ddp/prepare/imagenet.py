@@ -32,7 +32,7 @@ SPARE = 0.02  # share of the bytes to write that the file system adds for a mill
 
 def run(plan: Plan) -> int:
     """Extract the archives and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
-    archive_dir, out = Path(plan.config["archive_dir"]), plan.out.absolute()
+    archive_dir, out = Path(str(plan.config.archive_dir)), plan.out.absolute()
     found, left_out = _find_archives(archive_dir)
     mistakes = [
         f"{archive_dir / name} must be {num_bytes:,} bytes, got {size:,}. Hint: delete the file and download it again."

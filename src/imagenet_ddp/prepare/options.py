@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import PrepareConfig, PrepareOptions
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError, RunError
@@ -22,19 +22,19 @@ from imagenet_ddp.system.text import MIB
 
 @dataclass(frozen=True)
 class Plan:
-    options: Mapping[str, Any]  # prepare.*
-    config: Mapping[str, Any]  # resolved, as plain dicts and lists
+    options: PrepareOptions
+    config: PrepareConfig
     out: Path  # folder to write; the run folder if prepare=check is typed without out=
     num_workers: int
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Writes nothing. Raises ConfigError with every mistake."""
-    found = parse.read_single_process("prepare", argv, environ, "prepare runs a single job")
+    found = parse.read_single_process("prepare", PrepareConfig, argv, environ, "prepare runs a single job")
     config, mistakes = found.config, found.found
-    options, out = config["prepare"], config["out"]
-    name = options["name"]
-    mistakes += _validate_archive_dir(name, config["archive_dir"]) + _validate_out(name, out)
+    options, out = config.prepare, config.out
+    name = options.name
+    mistakes += _validate_archive_dir(name, config.archive_dir) + _validate_out(name, out)
     if name != "imagenet":
         verb = "check" if name == "check" else "train"
         mistakes += data_validate.validate(config, found.environ, verb=verb) or _validate_outside(config)
@@ -42,7 +42,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:
         out = found.request.hydra.run.dir
-    num_workers = num_cores() if options["num_workers"] == "auto" else options["num_workers"]
+    num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
     return Plan(options, config, Path(out), num_workers)
 
 
@@ -70,9 +70,9 @@ def _validate_out(name: str, value: str | None) -> list[str]:
     return [f"out must be a folder that can be created ({path}), but {reason}. Hint: set out=FOLDER."] if reason else []
 
 
-def _validate_outside(config: Mapping[str, Any]) -> list[str]:
+def _validate_outside(config: PrepareConfig) -> list[str]:
     """Return a mistake if the output folder is inside the input folder."""
-    data, out = config["data"], config["out"]
+    data, out = config.data, config.out
     if data["name"] not in OF_FOLDERS or data["_target_"] or out is None:
         return []
     if not Path(out).resolve().is_relative_to(Path(data["root"]).resolve()):

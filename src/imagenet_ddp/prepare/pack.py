@@ -83,16 +83,16 @@ def run(plan: Plan) -> int:
 
 
 def _run(plan: Plan, out: Path) -> None:
-    begin_s, data = time.monotonic(), plan.config["data"]
-    source = open_source(data, plan.config["seed"], os.environ)
+    begin_s, data = time.monotonic(), plan.config.data
+    source = open_source(data, plan.config.seed, os.environ)
     images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
     names = {name: _names(split, data) for name, split in images.items()}
     wanted = PackOptions(
-        plan.options["form"],
-        plan.options["short_side"],
-        plan.options["quality"],
+        plan.options.form,
+        plan.options.short_side,
+        plan.options.quality,
         data["exif_orientation"],
-        plan.options["shard_mib"],
+        plan.options.shard_mib,
         _encoder_versions(data["decoder"]),
         _fingerprint(source, images, names),
     )
@@ -213,7 +213,7 @@ def _encode_all(images: Images, order: np.ndarray, options: PackOptions, plan: P
         }
     loader = DataLoader(_Encoding(images, order, options), batch_size=None, **arguments)
     loader.__dict__["workers_key"] = "prepare.num_workers"
-    timeout_s = plan.config["data"]["loader_timeout_s"]
+    timeout_s = plan.config.data.loader_timeout_s
     watchdog = StallWatchdog(loader, images.location, "The command", timeout_s=timeout_s)
     try:
         yield from explain_failures(loader.__iter__, loader, watchdog)

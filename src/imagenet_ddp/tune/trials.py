@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
+from imagenet_ddp.config.schema.commands import TrainConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers import slurm
@@ -51,10 +52,10 @@ def uses_srun(launcher: str, environ: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environ and not slurm.in_step(environ) and shutil.which("srun") is not None
 
 
-def make_slots(config: Mapping[str, Any], options: Mapping[str, Any], environ: Mapping[str, str]) -> list[Slot]:
-    """Return tune.num_at_once slots. config: plain config of train. options: tune.* Raises ConfigError if this machine
+def make_slots(config: TrainConfig, options: Mapping[str, Any], environ: Mapping[str, str]) -> list[Slot]:
+    """Return tune.num_at_once slots. config: config of train. options: tune.* Raises ConfigError if this machine
     or allocation does not suffice."""
-    num, trainer = options["num_at_once"], config["trainer"]
+    num, trainer = options["num_at_once"], config.trainer
     if uses_srun(options["launcher"], environ):
         return _steps(trainer, num, environ)
     if "RANK" in environ or "WORLD_SIZE" in environ:

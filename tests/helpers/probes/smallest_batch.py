@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.spawn import Workers
 from imagenet_ddp.engine import batch_finder
@@ -16,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 
 def search(info: WorldInfo, config: dict[str, Any], limits: list[int]) -> tuple[int, tuple[int, int], bool]:
     """Return (what this rank finds alone, what all have agreed on, whether the others have the same)."""
-    world = join_world(info, config)
+    world = join_world(info, to_config(config, TrainConfig))
 
     def step(images: int) -> None:
         if images > limits[info.rank]:

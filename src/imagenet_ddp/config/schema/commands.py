@@ -101,8 +101,14 @@ class TrainConfig(RunConfig):
 
 
 @dataclass
-class EvaluateConfig(CommonConfig):
+class TrainedConfig(CommonConfig):
+    """Keys of the commands that read a trained net."""
+
     checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
+
+
+@dataclass
+class EvaluateConfig(TrainedConfig):
     predictions: Annotated[
         str,
         choice("csv", "parquet", "none"),
@@ -134,8 +140,7 @@ class DoctorConfig(RunConfig):
 
 
 @dataclass
-class PredictConfig(CommonConfig):
-    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
+class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; *.png: a contact sheet; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
@@ -154,15 +159,14 @@ class PredictConfig(CommonConfig):
 
 
 @dataclass
-class DemoConfig(CommonConfig):
+class DemoConfig(TrainedConfig):
     checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT.replace(",", ", exported file,", 1)] = None
     host: Annotated[str, "Address to listen on; 0.0.0.0: the whole network can open the page."] = "127.0.0.1"
     port: Annotated[int, integer(1, 65535), "Port to listen on."] = 7860
 
 
 @dataclass
-class ExportConfig(CommonConfig):
-    checkpoint: Annotated[str | None, Example("FILE"), _CHECKPOINT] = None
+class ExportConfig(TrainedConfig):
     format: Annotated[str, "Format of the file: onnx, torch_export (a .pt2 file), or safetensors (weights only)."] = (
         "onnx"
     )

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 
+from omegaconf import DictConfig
+
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.world_info import (
     LaunchRequest,
 )
@@ -175,9 +177,9 @@ def expand_counts(text: str) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def should_requeue(number: int | None, config: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+def should_requeue(number: int | None, config: CommonConfig | DictConfig, environ: Mapping[str, str]) -> bool:
     """Return whether a stop by this signal requests a requeue of the SLURM job."""
-    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config["cluster"]["requeue"]
+    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config.cluster.requeue
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:
