@@ -60,6 +60,7 @@ LINES = {
     "name=${nope}": "Interpolation key 'nope' not found.", "hydra.run.dir=${nope}": "hydra.run.dir does not resolve",
     "hydra.run.dir=x.ckpt/run": "x.ckpt is a file.", "optim._target_=os.system": "must begin with one of imagenet_ddp,",
     "optim._target_=torchevil.SGD": "add `'allow_targets=[torchevil]'`", "resume=gone.ckpt": "be a checkpoint file",
+    "hydra.run.dir=r,1": "Hint: type `'hydra.run.dir=\"r,1\"'` if this is one text.",
     "resume=pets": "is a folder without", "+callbacks.mine=3": "must name its class", "sweep.job=0": "add -m",
     "callbacks=early_stopping callbacks.early_stopping.monitor=val/acc": "monitor must be one of",
     f"resume={'a' * 300}": "cannot be used as a path", "trainer.strategy=dp": "set strategy=dp.",

@@ -84,11 +84,11 @@ class Composer:
 
     # -- reading
 
-    def quoted(self, words: Sequence[str]) -> list[str]:
+    def quoted(self, words: Sequence[str], *, sweeps: bool) -> list[str]:
         """Return the words of a command line, with quotes around text that Hydra would read as something else."""
         # the names of columns are text
         columns = [f"data.args.{name}" for name in TABLE_COLUMNS] if "data=table" in words else []
-        return [quote_text(word, self.verb, self._parsed, columns) for word in words]
+        return [quote_text(word, self.verb, self._parsed, columns, sweeps=sweeps) for word in words]
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
         """Return (options, mistakes)."""

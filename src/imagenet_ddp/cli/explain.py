@@ -16,7 +16,7 @@ from hydra.errors import MissingConfigException
 
 from imagenet_ddp.cli import known_terms
 from imagenet_ddp.cli.known_terms import closest, removed, unknown
-from imagenet_ddp.cli.overrides import exists, quoted
+from imagenet_ddp.cli.overrides import declared_with_hydra, exists, quoted
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
@@ -69,14 +69,16 @@ class Explainer:
 
     def sweep_without_m(self, line: str, override: Override) -> str:
         """Explain that an option has several values although -m is not set."""
-        key, _, value = line.partition("=")
-        kind, hints = self.keys[key].type if key in self.keys else None, []
-        if kind is str and self.keys[key].allowed is None:
-            hints.append(f"type `{_as_text(key, value)}` if this is one text")
+        name, _, value = line.partition("=")
+        key = name.lstrip("+")
+        known, hints = declared_with_hydra(self.verb).get(key), []
+        kind = known.type if known else None
+        if known and kind is str and known.allowed is None:
+            hints.append(f"type `{_as_text(name, value)}` if this is one text")
         is_list = typing.get_origin(kind) is list or key == "trainer.devices"
         if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
             hints.append(f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together")
-        if self.verb in SWEPT:
+        if self.verb in SWEPT and not override.is_hydra_override():
             hints.append("add -m to run one job per value")
         hint = ", or ".join(hints or [f"type one value for {override.key_or_group}"])
         problem = "-m is not set" if self.verb in SWEPT else f"{self.verb} takes one"

@@ -31,24 +31,27 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Section)
 
 
-def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], texts: Collection[str] = ()) -> str:
+def quote_text(
+    option: str, verb: str, parse: Callable[[str], Override | None], texts: Collection[str] = (), *, sweeps: bool = True
+) -> str:
     """Return the option with quotes around its value if that is text which Hydra would read as something else.
 
     A value that is the path of an existing file or folder is that path, whatever its characters mean to Hydra. Without
     such a path, commas, brackets and quotes mean what they mean to Hydra. null stays null where the key accepts it.
     parse: reads an option by Hydra's grammar, returns None if it is invalid. texts: further text keys, which the
-    command does not declare.
+    command does not declare. sweeps: whether an option may have several values; otherwise, such an option is returned
+    as typed, for the message that refuses it.
     """
     name, equals, value = option.partition("=")
     path = name.lstrip("+")
-    key = _declared(verb).get(path)
+    key = declared_with_hydra(verb).get(path)
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
     is_text = path in texts or (key is not None and key.type is str)
     if not equals or "${" in value or not (is_group or is_text):
         return option
     is_path = is_text and (key is None or key.allowed is None) and value != "null" and exists(value)
     words = [value] if is_path or "," not in value else [word.strip() for word in value.split(",")]  # of a sweep
-    if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or parse(option))):
+    if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or (sweeps and parse(option)))):
         return option
     is_nullable = is_group or (key is not None and key.nullable)
 
@@ -67,7 +70,7 @@ _WORD = re.compile(r"""'[^']*'|"[^"]*"|[^][(){}'"~][^][(){}'"]*""")
 
 
 @functools.cache
-def _declared(verb: str) -> Mapping[str, Key]:
+def declared_with_hydra(verb: str) -> Mapping[str, Key]:
     """Return the command's keys and Hydra's own."""
     return {**keys.declared(verb), **keys.of_class(HydraConf, "hydra.")}
 

@@ -90,7 +90,7 @@ def command_line(
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     require_current_folder()
     composer = Composer(verb, args.config_name or verb, args.config_dir)
-    argv, args.overrides = composer.quoted(argv), composer.quoted(args.overrides)
+    argv, args.overrides = (composer.quoted(words, sweeps=args.multirun) for words in (argv, args.overrides))
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
     multirun = args.multirun or any(o.input_line.upper() == "HYDRA.MODE=MULTIRUN" for o in overrides if o.input_line)
