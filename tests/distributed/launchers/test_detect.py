@@ -172,6 +172,9 @@ def test_alone(environ: dict[str, str], line: str):
         (STEP | {"MASTER_ADDR": "10.0.0.3", "MASTER_PORT": "1234"}, "",
          WorldInfo(5, 1, 1, 8, 4, 2, "10.0.0.3", 1234, False, "SLURM job 4711")),
         (STEP | {"WORLD_SIZE": "8"}, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
+        # srun --mpi=pmi2
+        (STEP | {"PMI_SIZE": "8", "PMI_RANK": "5"}, "",
+         WorldInfo(5, 1, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
         # srun --distribution=cyclic: SLURM's own rank 1 is on the second node
         (STEP | {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, "",
          WorldInfo(4, 0, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),

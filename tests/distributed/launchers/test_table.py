@@ -6,7 +6,7 @@ import pytest
 
 from imagenet_ddp.distributed.launchers import table
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.table import PLATFORMS, PROCESS_LAUNCHERS
+from imagenet_ddp.distributed.launchers.table import PLATFORMS, PROCESS_LAUNCHERS, Platform
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 
@@ -21,6 +21,7 @@ RANK_3 = {
     "PMIX_RANK=3",
     "Flux": "FLUX_JOB_SIZE=4 FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_NNODES=2 PMI_SIZE=4 PMI_RANK=3",
     "PALS": "PALS_RANKID=3 PALS_LOCAL_RANKID=1 PALS_NODEID=1 PMI_SIZE=4 PMI_RANK=3 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2",
+    "Horovod": "HOROVOD_SIZE=4 HOROVOD_RANK=3 HOROVOD_LOCAL_RANK=1 HOROVOD_LOCAL_SIZE=2",
     "Intel MPI or MPICH": "PMI_SIZE=4 PMI_RANK=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2",
 }
 # The variables of each platform for the second of two machines.
@@ -33,6 +34,12 @@ MACHINE_1 = {
     "SageMaker": {"SM_HOSTS": '["node-a","node-b"]', "SM_CURRENT_HOST": "node-b", "SM_NUM_GPUS": "8"},
     "SkyPilot": {"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "node-a\nnode-b"},
     "Azure ML": {"AZUREML_NODE_COUNT": "2", "NODE_RANK": "1", "AZ_BATCH_MASTER_NODE": "node-a:6000"},
+    "AWS Batch": {
+        "AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_NODE_INDEX": "1",
+        "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "node-a",
+    },
+    "dstack": {"DSTACK_NODES_NUM": "2", "DSTACK_NODE_RANK": "1", "DSTACK_MASTER_NODE_IP": "node-a"},
+    "Volcengine": {"MLP_WORKER_NUM": "2", "MLP_ROLE_INDEX": "1", "MLP_WORKER_0_HOST": "node-a"},
     "Vertex AI": {
         "CLUSTER_SPEC": SPEC.format("workerpool0", "workerpool1"), "RANK": "1", "WORLD_SIZE": "2",
         "MASTER_ADDR": "node-a",
@@ -103,8 +110,9 @@ def test_a_machine_starts_workers(environ: dict[str, str], line: str):
 def test_several_commands_are_never_taken_for_one(environ: dict[str, str], left_out: int):
     """Even if a wrapper or a container has dropped one of the variables, they meet, or an error names the number."""
     number = [
-        name for name in environ if name.endswith(("SIZE", "NNODES", "HOSTS", "COUNT", "SPEC", "CONFIG", "NODES"))
+        name for name in environ if name in {row.size for row in PROCESS_LAUNCHERS} | {row.num for row in PLATFORMS}
     ]
+    number += [name for name in environ if name == "WORLD_SIZE"]
     others = [name for name in environ if name not in number]
     environ = {key: value for key, value in environ.items() if key not in others[left_out : left_out + 1]}
     try:
@@ -157,11 +165,12 @@ def test_a_rank_above_0_without_their_number_is_refused(name: str, size: dict[st
     assert find({**size, name: "0"}).standalone
 
 
-def test_a_batch_script_of_pbs_is_refused_on_several_machines(tmp_path: Path):
+@pytest.mark.parametrize("row", [row for row in PLATFORMS if not row.is_started], ids=lambda row: row.name)
+def test_a_batch_script_is_refused_on_several_machines(row: Platform, tmp_path: Path):
     nodes = tmp_path / "nodes"
-    nodes.write_text("node-a\nnode-a\nnode-b\nnode-b\n")
-    environ = {"PBS_NODEFILE": str(nodes), "PBS_NODENUM": "0"}
-    with pytest.raises(ConfigError, match="PBS_NODEFILE lists 2 machines, but PBS starts a batch script only on the"):
+    nodes.write_text("node-a 2 all.q\nnode-a 2 all.q\nnode-b 2 all.q\n")  # all but Grid Engine list only names
+    environ = {row.num: str(nodes), row.node_rank: "0"}
+    with pytest.raises(ConfigError, match=f"{row.num} lists 2 machines, but {row.name} starts a batch script only on"):
         find(environ)
     assert find(environ, "num_nodes=1").standalone
     assert find(environ, "num_nodes=2 cluster.address=node-a").num_nodes == 2

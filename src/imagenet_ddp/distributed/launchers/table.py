@@ -58,6 +58,7 @@ PROCESS_LAUNCHERS = (
     # an MPI's launcher may start its own helpers through srun, so its variables come before those of the SLURM step
     ProcessLauncher("OpenMPI", *_named("OMPI_COMM_WORLD_"), source="Open MPI, mpirun(1), ENVIRONMENT VARIABLES"),
     ProcessLauncher("MVAPICH2", *_named("MV2_COMM_WORLD_"), source="MVAPICH2, src/pm/mpirun (mpirun_rsh, mpispawn)"),
+    ProcessLauncher("Horovod", *_named("HOROVOD_"), source="horovod, runner/gloo_run.py (horovodrun without MPI)"),
     ProcessLauncher("jsrun", *_named("JSM_NAMESPACE_"), source="IBM Job Step Manager, jsrun; OpenPOWER's ompi"),
     ProcessLauncher(
         "Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK", ("FLUX_TASK_LOCAL_ID",), (),
@@ -66,6 +67,7 @@ PROCESS_LAUNCHERS = (
     ProcessLauncher(
         "PALS", "PMI_SIZE", "PALS_RANKID", ("PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"),
         ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), source="HPE Cray PALS, palsd.h and mpiexec(1)",
+        unless="SLURM_STEP_ID",
     ),
     ProcessLauncher(
         "Intel MPI or MPICH", "PMI_SIZE", "PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
@@ -87,9 +89,27 @@ PLATFORMS = (
         "Azure ML", "AZUREML_NODE_COUNT", "NODE_RANK", "AZ_BATCH_MASTER_NODE",
         source="Azure Batch, compute node environment variables; Azure ML, how-to-train-distributed-gpu",
     ),
+    Platform(
+        "AWS Batch", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX",
+        "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",  # which the main node itself does not have
+        source="AWS Batch, userguide/mnp-env-vars",
+    ),
+    Platform(
+        "dstack", "DSTACK_NODES_NUM", "DSTACK_NODE_RANK", "DSTACK_MASTER_NODE_IP",
+        source="dstack, docs/concepts/tasks, system environment variables",
+    ),
+    Platform(
+        "Volcengine", "MLP_WORKER_NUM", "MLP_ROLE_INDEX", "MLP_WORKER_0_HOST", port="MLP_WORKER_0_PORT",
+        source="Volcengine's machine-learning platform, environment variables of PyTorch DDP jobs",
+    ),
     Platform("Vertex AI", *(3 * ["CLUSTER_SPEC"]), source="docs/training/distributed-training"),
     Platform("TF_CONFIG", *(3 * ["TF_CONFIG"]), source="TensorFlow, guide/distributed_training"),
     Platform("PBS", "PBS_NODEFILE", "PBS_NODENUM", "PBS_NODEFILE", source="qsub(1B), pbsdsh(1B)", is_started=False),
+    Platform(
+        "LSF", "LSB_DJOB_HOSTFILE", "NODE_RANK", "LSB_DJOB_HOSTFILE", source="LSF reference, environment variables",
+        is_started=False,
+    ),
+    Platform("Grid Engine", "PE_HOSTFILE", "NODE_RANK", "PE_HOSTFILE", source="sge_pe(5)", is_started=False),
 )  # fmt: skip
 # the variables that number processes and machines; PMIx, of several launchers, does not count the processes
 RANKS, NODE_RANKS = ("PMIX_RANK", *(row.rank for row in PROCESS_LAUNCHERS)), [row.node_rank for row in PLATFORMS]
@@ -160,9 +180,10 @@ def _hosts(name: str, environ: Mapping[str, str]) -> Sequence[str] | None:
     """Return the machines that a variable lists as JSON, as a cluster in JSON, or as lines, of a file too; None if it
     is not a list."""
     text = environ[name].strip()
-    if name == "PBS_NODEFILE":
+    if name.endswith("FILE"):
         try:
-            return list(dict.fromkeys(Path(text).read_text().split()))
+            lines = map(str.split, Path(text).read_text().splitlines())
+            return list(dict.fromkeys(line[0] for line in lines if line))
         except OSError:
             return []  # another machine's file
     if text.startswith(("[", "{")):
