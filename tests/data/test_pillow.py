@@ -50,7 +50,7 @@ def test_a_ramp_stays_a_ramp(data: bytes):
 @pytest.mark.parametrize("data", [
     saved(Image.fromarray((RAMP - 0.5).astype("f4"))), ramp(1.2, "f4"), ramp(70000, "f4"), ramp(1e6, "i4"),
     saved(Image.fromarray((RAMP * 100 - 50).astype("i4"))), saved(Image.fromarray(np.full((4, 4), np.nan, "f4"))),
-    saved(Image.fromarray(np.full((4, 4), np.inf, "f4"))), rgb_16_bit_png(4095),
+    saved(Image.fromarray(np.full((4, 4), np.inf, "f4"))), ramp(1e-3, "f4"), rgb_16_bit_png(4095),
 ])  # fmt: skip
 def test_values_without_a_known_white_are_unreadable(data: bytes):
     with pytest.raises(UnreadableImage, match=r"; store .*(0 to 255|8 bits)"):

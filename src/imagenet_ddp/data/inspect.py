@@ -113,9 +113,11 @@ def reading_s(
     num_images: int = 64,
 ) -> float:
     """Return the median time in seconds from reading a training image to the model's input in one thread, or 0 if the
-    images must first be made or cannot be opened. read: turns a picture into the model's input. Measuring stops after
-    budget_s seconds."""
-    if data["_target_"] or source_type(data["name"]).pending(data, seed, environ):
+    images must first be made, are refused or cannot be opened. read: turns a picture into the model's input. Measuring
+    stops after budget_s seconds."""
+    if data["_target_"] or source_type(data["name"]).check(data, environ, "train"):
+        return 0.0
+    if source_type(data["name"]).pending(data, seed, environ):
         return 0.0
     try:
         images = open_source(data, seed, environ).train

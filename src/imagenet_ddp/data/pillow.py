@@ -7,7 +7,8 @@ Each pixel type is converted to 8-bit RGB by one rule for every command:
 | 1 to 8 bits, palette, CMYK, YCbCr | Pillow's conversion |
 | grey, integers of more than 8 bits | scaled from the range of 8, 12 or 16 bits, the smallest that holds all values |
 | grey, floating point | values up to 1 are scaled from 0..1; a largest value from 16 on: as integers |
-| grey, negative, not finite, above 65535, or floating point with a largest value between 1 and 16 | refused |
+| grey, negative, not finite or above 65535 | refused |
+| grey, floating point with a largest value below 1/255, which would be black, or between 1 and 16 | refused |
 | colour, 16 bits per channel | the upper 8 bits; refused if the values have only 12 bits, which would be black |
 | with an alpha channel | the colours are kept, the alpha channel is ignored |
 | several frames or pages | the first one |
@@ -107,7 +108,12 @@ def _largest(values: np.ndarray) -> int:
     """Return the value that means white."""
     least, most = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
     is_float = values.dtype.kind == "f"
-    if not np.isfinite(least + most) or least < 0 or most > RANGES[-1] or (is_float and 1 < most < 16):
+    if (
+        not np.isfinite(least + most)
+        or least < 0
+        or most > RANGES[-1]
+        or (is_float and (0 < most < 1 / 255 or 1 < most < 16))
+    ):
         raise UnknownRange(
             f"its pixels are {'floating-point numbers' if is_float else 'integers'} from {least:g} to {most:g}, and "
             f"which of them is white is unknown; store {'0 to 1, ' if is_float else ''}0 to 255 or 0 to 65535"

@@ -90,6 +90,7 @@ def test_class_folders_are_scored_whole(tmp_path: Path):
         (["p/train/images", "p/val/images"], "p", {}),
         (["p/p/train", "p/p/val"], "p", {}),
         (["p/p/Train", "p/p/test"], "p", {}),
+        (["."], "", {"train_dir": ".", "val_fraction": 0.2}),
         (["p/train", "p/val"], "p", {"val_dir": "train"}),
         (["p/train", "p/val"], "p", {"val_dir": "../p/train"}),
         (["p/train", "p/link"], "p", {"val_dir": "link"}),

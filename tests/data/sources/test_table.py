@@ -34,7 +34,7 @@ def test_a_good_table(tmp_path: Path):
     assert table.note == f"{tmp_path}/t.csv: 3 rows. Columns read: path, label, split, weight."
 
 
-@pytest.mark.parametrize("word", ["nan", " None ", "N/A", "", "<NA>", "#REF!"])
+@pytest.mark.parametrize("word", ["nan", " None ", "N/A", "", "<NA>", "#REF!", "\\N", "(null)"])
 def test_a_cell_that_says_no_value_is_no_class(tmp_path: Path, word: str):
     (mistake,) = found(tmp_path, f"path,label\na.jpg,0.0\nb.jpg,{word}\nc.jpg,1.0\nd.jpg,{word}\n", val_fraction=0.5)
     assert f"in 2 rows: row 3 ({word.strip() or 'empty'}), row 5 (" in mistake and "Hint: correct those rows" in mistake

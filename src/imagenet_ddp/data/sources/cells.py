@@ -14,7 +14,7 @@ from imagenet_ddp.system.text import first_line, install
 PARQUET = (".parquet", ".pq")
 _DELIMITERS = ",;\t"
 # What spreadsheets, pandas and databases write into a cell that has no value
-_NO_LABEL = re.compile(r"|-?nan|none|null|nil|#?n/?a|<na>|nat|#[a-z/0]+[!?]")
+_NO_LABEL = re.compile(r"|-?nan|none|null|nil|undefined|\(null\)|\\n|#?n/?a|<na>|nat|#[a-z/0]+[!?]")
 _WHOLE = re.compile(r"(\d+)(\.0+)?", re.ASCII)
 
 

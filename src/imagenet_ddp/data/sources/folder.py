@@ -57,7 +57,13 @@ class ImageFolder(SourceType):
         """Return a message if data.root is not set or is not a folder, else an empty list."""
         layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
         if not data["root"]:
-            return [f"data.root must be the folder of the images, got null. Hint: set data.root=FOLDER, with {layout}."]
+            is_here = any(Path(data[key]).is_dir() for key in ("train_dir", "val_dir"))
+            hint = (
+                "`data.root=.`; data.train_dir and data.val_dir are relative to it"
+                if is_here
+                else f"data.root=FOLDER, with {layout}"
+            )
+            return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
         root = Path(data["root"])
         if root.is_dir():
             return []
