@@ -90,6 +90,7 @@ def test_a_jump_of_the_rate_is_reported():
     assert resumed((1 + math.cos(math.pi * 3.5 / 5)) / 2, accumulate=4, name="cosine") == []
     [line] = resumed(0.02, name="cosine")
     assert line.startswith("The learning rate jumps from 0.02 to 0.0955, because optim.*, the batch, ")
+    assert line.endswith("set schedule.name=constant optim.lr=0.02 optim.reference_batch=null.")
 
 
 def test_keys_in_steps_are_refused_beside_a_changing_accumulation():

@@ -61,7 +61,9 @@ class LearningRate(L.Callback):
             if done and abs(rate(-1) - before) > 0.05 * max(rate(-1), before):
                 self._say(
                     f"The learning rate jumps from {before:.3g} to {rate(0):.3g}, because optim.*, the batch, "
-                    "schedule.* or the end of the training is another one than before the resume."
+                    "schedule.* or the end of the training is another one than before the resume. Hint: to keep "
+                    "the rate small and constant, set "
+                    f"schedule.name=constant optim.lr={before:.3g} optim.reference_batch=null."
                 )
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
