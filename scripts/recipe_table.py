@@ -26,11 +26,10 @@ from imagenet_ddp.report.differences import (
     format_option,
     is_option,
     option,
-    printable,
 )
 from imagenet_ddp.report.leaderboard import collect_runs, number_cell, percent_cell
 from imagenet_ddp.report.run import Run, as_number
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_csv, as_text, text_cell
 
 OWN_COLUMNS = ("data.name", "data.root", "seed", "name")  # not in labels: they have a column, or identify one run

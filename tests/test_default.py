@@ -72,20 +72,3 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
         found = trained(name, "data.root=second", "trainer.max_epochs=2", *more)
         top1[name] = found["best/val/top1"]
     assert top1["fine_tuned"] > top1["scratch"] + 0.05, top1  # 0.48 and 0.34, 0.48 and 0.31 were seen
-
-
-@pytest.mark.slow
-def test_an_epoch_of_natural_photographs(run: Run, shared_data: Path, tmp_path: Path) -> None:
-    """The start of one: 224 pixels, 100 classes, files of natural size, class names by WordNet id."""
-    options = [
-        "data=imagenet",
-        f"data.root={shared_data / 'imagenet-real'}",
-        "trainer.max_epochs=1",
-        "trainer.limit_train_batches=3",
-        "data.batch_size=32",
-    ]
-    result = run("train", *options, "hydra.run.dir=r", timeout_s=600)
-    assert result.returncode == 0, result.stdout + result.stderr
-    summary = json.loads((tmp_path / "r/summary.json").read_text())
-    assert (summary["num_train_images"], summary["num_val_images"], summary["num_classes"]) == (461, 100, 100)
-    assert summary["epochs"] == 1

@@ -15,7 +15,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, *argv: str, program: str = "/bin/image
     entry.main()
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("argv", [[], ["--help"]])
 def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     _run(monkeypatch, *argv)
     lines = capsys.readouterr().out.splitlines()
@@ -24,7 +24,7 @@ def test_the_list_of_commands(argv: list[str], monkeypatch: pytest.MonkeyPatch, 
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "report"])
+@pytest.mark.parametrize("command", ["train", "report"])
 def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     with contextlib.suppress(SystemExit):
         _run(monkeypatch, command, "--help")

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -65,19 +64,6 @@ def test_the_wheel_holds_every_file(wheel: Path):
     contents = _contents(wheel)
     assert {name for name in contents if not name.startswith(info)} == expected
     assert f"{info}licenses/LICENSE" in contents
-
-
-def test_the_source_archive_builds_the_same_wheel(wheel: Path, tmp_path: Path):
-    archive = _build(ROOT, "sdist", tmp_path / "sdist")
-    with tarfile.open(archive) as packed:
-        for member in packed.getmembers():  # extractall's filter is younger than Python 3.11.2, and missed by 3.12
-            path = tmp_path / "source" / member.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(packed.extractfile(member).read())  # type: ignore[union-attr]  # plain files only
-    (source,) = (tmp_path / "source").iterdir()
-    assert (source / "scripts" / "check.sh").is_file()
-    assert (source / "tests" / "conftest.py").is_file()
-    assert _contents(_build(source, "wheel", tmp_path / "again")) == _contents(wheel)
 
 
 @pytest.mark.slow

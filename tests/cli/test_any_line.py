@@ -1,7 +1,6 @@
 """Whatever is typed: a command line is accepted, or refused with all its mistakes, each with a hint that leads on."""
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,25 +80,3 @@ def test_any_mistyped_key_is_named(verb: str, data: st.DataObject) -> None:
     assert [text for text in found if typed in text and "Hint: " in text], found
     meant = re.search(r"did you mean ([\w.]+)", " ".join(found))
     assert meant is None or meant[1] in declared(verb)
-
-
-# of values that a key does not take; whether another key's are wrong as well does not matter
-WRONG = st.tuples(
-    st.sampled_from([path for path, key in declared("train").items() if key.allowed is not None]),
-    st.sampled_from(["-7", "1e999", "nonsense", "[a]", "[]", "{a: 1}"]),
-)
-
-
-@given(st.lists(WRONG, min_size=2, max_size=4, unique_by=lambda pair: pair[0]))
-def test_all_wrong_values_are_told_at_once_and_each_hint_is_accepted(pairs: list[tuple[str, str]]) -> None:
-    lines = {key: f"{key}={value}" for key, value in pairs}
-    alone = {key: [text for text in mistakes("train", line) if text.startswith(f"{key} must be")]
-             for key, line in lines.items()}  # fmt: skip
-    together = mistakes("train", *lines.values())
-    for key, found in alone.items():
-        assert set(found) <= set(together)
-        for text in found:
-            hint = re.search(r"Hint: (?:set )?('[^']+'|\S+?)[.,]?(\s|$)", text)
-            assert hint is not None, text
-            left = mistakes("train", *shlex.split(hint[1]))
-            assert [each for each in left if each.startswith(f"{key} must be")] == []

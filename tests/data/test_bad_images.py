@@ -15,28 +15,6 @@ def bad(*numbers: int) -> list[Bad]:
     return [(f"{number}.jpg", "it is not an image in a known format") for number in numbers]
 
 
-def test_raise_names_the_file_the_reason_and_the_way_on():
-    on_bad_images = BadImages(keys("raise", 0.5), 100).on_bad_images
-    on_bad_images([])
-    with pytest.raises(
-        RunError,
-        match=r"^7\.jpg .* known format\. Hint: set data\.on_bad_image=skip .*=check data=imagefolder data.root=pets`",
-    ):
-        on_bad_images(bad(7, 8))
-
-
-def test_skip_lists_each_image_once_and_says_the_first_ones():
-    said: list[str] = []
-    images = BadImages(keys("skip", 50), 100, say=said.append)
-    for number in range(8):
-        images.on_bad_images(bad(number, 0))
-    assert images.board.all() == bad(*range(8))
-    assert [line for line in said if line.startswith("Skipped")] == [
-        f"Skipped {path}, because it cannot be read: {reason}." for path, reason in bad(*range(5))
-    ]
-    assert len(said) == 6
-
-
 @pytest.mark.parametrize(("limit", "most"), [(0.01, 3), (0.0001, 1), (0.0, 0), (3, 3), (1, 1)])
 def test_more_than_the_limit_end_the_run(limit: float, most: int):
     images = BadImages(keys("skip", limit), 250, say=lambda line: None)

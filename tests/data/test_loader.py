@@ -19,7 +19,7 @@ from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader, read_in_order
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.files import FileImages, list_images
-from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform
+from imagenet_ddp.data.transforms import Sizes, TrainTransform
 from imagenet_ddp.system.cpu_cores import num_cores
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -93,24 +93,6 @@ def test_a_batch_says_what_it_holds(images: FileImages):
         assert batch["target"].tolist() == images.targets[batch["index"].numpy()].tolist()
 
 
-def test_a_samples_crop_hangs_on_seed_epoch_and_image_alone(images: FileImages):
-    def crops(batches: list[Batch]) -> dict[int, bytes]:
-        return {
-            int(index): image.numpy().tobytes()
-            for batch in batches
-            for index, image in zip(batch["index"], batch["image"], strict=True)
-        }
-
-    whole = crops(epoch(make(images, 0), 2))
-    parts = [crops(epoch(make(images, 0, batch_size=3, world_size=2, rank=rank), 2)) for rank in range(2)]
-    assert parts[0].items() <= whole.items()
-    assert parts[1].items() <= whole.items()
-    other_epoch = crops(epoch(make(images, 0), 1))
-    assert sum(whole[index] == other_epoch[index] for index in whole) == 0
-    other_seed = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), seed=8, replace=True)
-    assert other_seed.__getitems__([Key(2, 5, True, 4, 4)])["image"][0].numpy().tobytes() != whole[5]
-
-
 def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: FileImages):
     """As Lightning does it: iter(), then set_epoch()."""
     for loader in (with_workers, make(images, num_workers=0)):
@@ -139,13 +121,12 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BAD = {2, 5, 9}
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path, num_workers: int):
+def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path):
     images = list_images(broken, ["cat", "dog"])
     told: list[Bad] = []
     ranks = []
     for rank in range(2):
-        loader = make(images, num_workers, batch_size=3, world_size=2, rank=rank, on_bad_images=told.extend)
+        loader = make(images, 1, batch_size=3, world_size=2, rank=rank, on_bad_images=told.extend)
         ranks.append(epoch(loader, 0))
         loader.close()
     for batches in ranks:
@@ -171,34 +152,6 @@ def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
     none = ImageDataset(list_images(broken, ["cat"]).subset(np.array([2])), samples.transform, 0, replace=True)
     with pytest.raises(LoadError, match="nor can 100 others"):
         none.__getitems__([Key(0, 0, True, 1, 1)])
-
-
-def test_in_validation_nothing_takes_its_place(broken: Path):
-    images = list_images(broken, ["cat", "dog"])
-    sampler = BatchSampler(12, 4, 1, 0, shuffle=False, seed=0, fill_to=1)
-    told: list[Bad] = []
-    transform = EvalTransform(16, 18, (0.5,) * 3, (0.5,) * 3)
-    loader = make_loader(
-        images, transform, sampler, seed=0, num_workers=0, pin_memory=False, replace=False,
-        on_bad_images=told.extend,
-    )  # fmt: skip
-    batches = list(loader)
-    counted = [index for batch in batches for index in batch["index"][: batch["num_counted"]].tolist()]
-    assert counted == [index for index in range(12) if index not in BAD]
-    assert [len(batch["index"]) for batch in batches] == [4, 4, 4]
-    assert len(told) == 3
-
-
-def test_a_closed_loader_has_no_processes_and_may_begin_again(images: FileImages):
-    loader = make(images, num_workers=1)
-    expected = epoch(loader, 0)
-    [worker] = loader._iterator._workers  # type: ignore[union-attr]
-    loader.close()
-    assert not worker.is_alive()
-    loader.close()
-    assert_same(epoch(loader, 0), expected)
-    loader.close()
-    make(images, num_workers=0).close()
 
 
 # All processes of a run get the same signal, as from a batch system or a terminal, and at the worst moment: while the

@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,29 +45,6 @@ def test_validation_is_in_order_and_counts_each_image_once_over_the_ranks(tree: 
     ranks = [list(make(tree, world_size=3, rank=rank).val_dataloader()) for rank in range(3)]
     assert [len(batches) for batches in ranks] == [1, 1, 1]
     assert [counted(batches) for batches in ranks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-
-
-def test_training_is_shuffled_by_the_seed_and_split_over_the_ranks(tree: Path):
-    ranks = [list(make(tree, world_size=2, rank=rank).train_dataloader()) for rank in range(2)]
-    assert Counter(counted(ranks[0]) + counted(ranks[1])) == Counter(range(29))
-    data = make(tree)
-    order = counted(list(data.train_dataloader()))
-    assert data.train_sampler is not None
-    assert order == data.train_sampler.order().tolist() != sorted(order)
-    assert data.train_sampler.seed == 5
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_batches_are_normalised_after_their_transfer(tree: Path, channels_last: bool):
-    data = make(tree, channels_last=channels_last, mean=[0.0, 0.5, 1.0], std=[1.0, 0.5, 0.25])
-    batch = next(iter(data.val_dataloader()))
-    pixels = batch["image"].double() / 255
-    assert batch["image"].dtype == torch.uint8
-    found = data.on_after_batch_transfer(batch, 0)["image"]
-    expected = torch.stack([pixels[:, 0], (pixels[:, 1] - 0.5) / 0.5, (pixels[:, 2] - 1) / 0.25], dim=1)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-6)
-    assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
 # ---- as a library --------------------------------------------------------------------------------------------------

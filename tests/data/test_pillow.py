@@ -62,11 +62,9 @@ def test_black_is_black_in_every_type():
         assert not decode(ramp(0, dtype), "black").any()
 
 
-@pytest.mark.parametrize("kind", ["TIFF", "GIF", "PNG", "WEBP"])
+@pytest.mark.parametrize("kind", ["TIFF", "GIF"])
 def test_the_first_frame_is_read(kind: str):
     file = io.BytesIO()
     frames = [Image.new("RGB", (16, 16), (10 * number, 200, 30)) for number in range(3)]
-    frames[0].save(
-        file, kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {})
-    )
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:])
     assert abs(decode(file.getvalue(), kind)[:, 0, 0].float().numpy() - [0, 200, 30]).max() <= 2

@@ -2,55 +2,10 @@
 
 import csv
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 from conftest import SMALL, Run, write_images
-
-from imagenet_ddp.data.bad_images import Bad
-from imagenet_ddp.data.loader import make_loader
-from imagenet_ddp.data.sampler import BatchSampler
-from imagenet_ddp.data.sources.files import is_image, list_images
-from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, Transform
-
-
-@pytest.fixture(scope="module")
-def odd(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of them as images of one class: those whose name is none of an image get one."""
-    folder = tmp_path_factory.mktemp("odd") / "cat"
-    folder.mkdir()
-    for path in (shared_data / "odd").iterdir():
-        if path.name != "MANIFEST.md":
-            name = path.name if is_image(path.name) else f"not-hidden-{path.name.strip('.')}.jpg"
-            shutil.copy(path, folder / name)
-    assert len(list(folder.iterdir())) == 101
-    return folder.parent
-
-
-@pytest.mark.parametrize("replace", [True, False])
-def test_each_odd_file_is_read_or_refused_and_none_ends_a_loader_process(odd: Path, replace: bool):
-    images = list_images(odd, ["cat"])
-    assert len(images) == 101
-    transform: Transform = TrainTransform(Sizes(64), (0.08, 1.0), 0.5)
-    if not replace:
-        transform = EvalTransform(64, 73, (0.5,) * 3, (0.5,) * 3)
-    told: list[Bad] = []
-    loader = make_loader(
-        images, transform, BatchSampler(101, 8, 1, 0, shuffle=False, seed=0, fill_to=1), seed=0, num_workers=1,
-        pin_memory=False, replace=replace, on_bad_images=told.extend,
-    )  # fmt: skip
-    num_counted = 0
-    workers = set()
-    for batch in loader:
-        num_counted += batch["num_counted"]
-        workers |= {worker.pid for worker in loader._iterator._workers}  # type: ignore[union-attr]
-    loader.close()
-    assert len(workers) == 1
-    names = {Path(path).name for path, _ in told}
-    assert len(names) == len(told) == 101 - 78  # Pillow reads 78 of them
-    assert num_counted == (101 if replace else 78)
-    assert {"broken_data_stream.png", "huge_20000x20000_bomb.png", "truncated_half.JPEG", "zero_bytes.JPEG"} <= names
 
 
 @pytest.fixture(scope="module")

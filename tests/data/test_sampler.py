@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagenet_ddp.data.sampler import BatchSampler, Key, balanced_order, count_earlier
+from imagenet_ddp.data.sampler import BatchSampler, Key, balanced_order
 from imagenet_ddp.system.seeding import hash_seed
 
 
@@ -141,13 +141,6 @@ def test_each_epoch_has_an_order_of_its_own_and_a_seed_repeats_it():
 
 # ---- balanced
 
-RARE = np.array([0] * 25 + [1] * 3 + [2])
-
-
-def test_in_order_is_not_balanced():
-    sampler = BatchSampler(29, 4, 1, 0, shuffle=False, seed=3, fill_to=2, balance=RARE)
-    assert sampler.order().tolist() == list(range(29))
-
 
 def test_without_repeats_an_image_has_the_seed_it_always_had():
     key = Key(3, 7, True, 4, 4)
@@ -187,8 +180,3 @@ def test_no_image_comes_again_before_each_other_of_its_class(sizes: tuple[int, .
             of_class = drawn[targets == targets[image]]
             assert drawn[image] == of_class.min()
             drawn[image] += 1
-
-
-def test_count_earlier():
-    assert count_earlier(np.array([3, 1, 3, 3, 0, 1])).tolist() == [0, 0, 1, 2, 0, 1]
-    assert count_earlier(np.array([5])).tolist() == [0]

@@ -102,23 +102,6 @@ def test_normalise_is_the_formula(channels_last: bool):
     assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
 
 
-def crop(transform: TrainTransform, image: torch.Tensor, seed: int) -> tuple[torch.Tensor, bool]:
-    size = transform.size(0)
-    out = empty(size, size, 3)
-    flipped = transform.into(out, Pixels(image.permute(1, 2, 0).numpy()), random.Random(seed))
-    return out, flipped
-
-
-def test_training_crops_are_a_function_of_their_generator():
-    transform, image = TrainTransform(Sizes(32), (0.08, 1.0), 0.5), photo(60, 80)
-    first = [crop(transform, image, seed) for seed in range(20)]
-    np.random.seed(1)
-    torch.manual_seed(1)
-    again = [crop(transform, image, seed) for seed in range(20)]
-    assert all(torch.equal(one[0], other[0]) and one[1] == other[1] for one, other in zip(first, again, strict=True))
-    assert len({out.numpy().tobytes() for out, _ in first}) == 20
-
-
 def test_crops_are_spread_as_torchvisions_are():
     """Means of place, area and shape of 4,000 draws, within four times their standard error."""
     transform, theirs = TrainTransform(Sizes(224), (0.08, 1.0), 0.5), v2.RandomResizedCrop(224)

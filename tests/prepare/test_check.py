@@ -140,21 +140,6 @@ def test_all_that_can_be_wrong(
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["imagefolder", "table"])
-def test_copies_on_one_side_of_an_automatic_split(kind: str, done: Callable[..., int], pets: Path, tmp_path: Path):
-    for path in list((pets / "train").rglob("*.jpg")):
-        shutil.copyfile(path, path.with_name(f"again{path.name}"))
-    options = [f"data.root={pets}", "data.val_dir=none"]
-    if kind == "table":
-        rows = [(str(path), path.parent.name) for path in (pets / "train").rglob("*.jpg")]
-        (tmp_path / "t.csv").write_text("path,label\n" + "".join(f"{path},{label}\n" for path, label in rows))
-        options = [f"data.root={tmp_path / 't.csv'}"]
-    assert done("prepare=check", f"data={kind}", *options, "data.val_fraction=0.3", "out=report") == 0
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert report["findings"] == [] and report["num_duplicates"] == 29
-    assert {name: split["num_images"] for name, split in report["splits"].items()} == {"train": 42, "val": 16}
-
-
 def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     table = write_table(tmp_path / "t.csv", pets)
     options = ["prepare=check", "data=table", "data.root=t.csv", "out=report"]

@@ -11,15 +11,6 @@ def said(stderr: str) -> str:
     return " ".join(stderr.split())
 
 
-def test_nothing_chosen(run: Run, tmp_path: Path):
-    done = run("prepare")
-    assert done.returncode == 2
-    assert "prepare.name is required, but not set. Hint: set prepare=imagenet, prepare=pack or prepare=check" in (
-        said(done.stderr)
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_every_mistake_at_once(run: Run, tmp_path: Path):
     (tmp_path / "a_file").touch()
     done = run("prepare", "prepare=imagenet", "archive_dir=gone", "out=a_file/x",
@@ -42,12 +33,7 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
     ("options", "sentence"),
     [
         (["prepare=imagnet"], "prepare must be one of check, imagenet, pack"),
-        (["-m", "prepare=imagenet,check"], "-m starts several jobs, but prepare runs a single job"),
         (["prepare=pack", "data=shapes"], "out must be the folder to write, but is not set"),
-        (
-            ["prepare=check", "archive_dir=."],
-            "archive_dir=. has no effect, because it is read only if prepare.name is imagenet",
-        ),
         (["prepare=pack", "out=a_file/x", "data=imagenet"], "a_file is a file. Hint: set out=FOLDER"),
     ],
 )

@@ -1,11 +1,9 @@
-"""Counts of confusions, groups of confused classes, likely wrong labels, and the bins of the reliability diagram.
+"""Counts of confusions, likely wrong labels, and the bins of the reliability diagram.
 
 The results of cleanlab are in a file, because it requires SciPy, which torchmetrics then imports in every process. To
 write that file again: PYTHONPATH=tests uv run --group dev --with cleanlab python tests/report/test_analysis.py
 """
 
-import csv
-import io
 import json
 import tempfile
 from pathlib import Path
@@ -17,9 +15,7 @@ from helpers.fake_predictions import random_probabilities, write_evaluation
 from imagenet_ddp.report.analysis import (
     calibration_bins,
     calibration_error,
-    calibration_figure,
     class_rows,
-    group_classes,
     likely_wrong,
     matrix,
     pairs,
@@ -59,17 +55,6 @@ def test_the_ranking_is_that_of_cleanlab(noisy: tuple[Predictions, np.ndarray]):
     np.testing.assert_allclose(ours.score, theirs["scores"], rtol=1e-4)
 
 
-def test_the_file(noisy: tuple[Predictions, np.ndarray]):
-    found, _ = noisy
-    ours = likely_wrong(found)
-    rows = list(csv.DictReader(io.StringIO(ours.as_csv(found).decode())))
-    assert len(rows) == len(ours.rows)
-    first = ours.rows[0]
-    assert rows[0]["path"] == found.paths[first]
-    assert (rows[0]["label"], rows[0]["suggested"]) == (CLASSES[found.target[first]], CLASSES[found.prediction[first]])
-    assert [float(row["score"]) for row in rows] == sorted(float(row["score"]) for row in rows)
-
-
 def test_a_class_without_images_is_never_suggested(tmp_path: Path):
     probabilities = np.array([[0.1, 0.1, 0.8], [0.9, 0.05, 0.05], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
     found = read(write_evaluation(tmp_path / "e", probabilities, np.array([0, 0, 1, 1]), ["a", "b", "c"]))
@@ -100,37 +85,6 @@ def test_the_matrix_of_few_classes():
     assert found.shares[3].sum() == 0
 
 
-def planted(num_groups: int, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(group of each class, target, prediction): a third of each class's images are taken for others of its group."""
-    generator = np.random.default_rng(seed)
-    of_class = generator.permutation(np.repeat(np.arange(num_groups), size))
-    target = np.repeat(np.arange(len(of_class)), 60)
-    prediction = target.copy()
-    for row in np.flatnonzero(generator.random(len(target)) < 0.33):
-        prediction[row] = generator.choice(np.flatnonzero(of_class == of_class[target[row]]))
-    return of_class, target, prediction
-
-
-def test_confused_classes_are_in_one_group():
-    of_class, target, prediction = planted(8, 8)
-    counts = np.zeros((64, 64), dtype=int)
-    np.add.at(counts, (target, prediction), 1)
-    groups = group_classes(counts, 8)
-    assert sorted(member for group in groups for member in group.tolist()) == list(range(64))
-    assert all(len(set(of_class[group].tolist())) == 1 for group in groups)
-
-
-def test_many_classes_are_grouped():
-    _, target, prediction = planted(20, 10)
-    labels = [f"class {number}, other name" for number in range(200)]
-    found = matrix(target, prediction, labels)
-    assert found is not None and len(found.names) == 20
-    assert found.counts.sum() == len(target)
-    assert np.trace(found.counts) / len(target) > 0.95 > (target == prediction).mean()
-    assert all(" + " in name and "other" not in name for name in found.names)
-    assert sum(title.count(",") + 1 for title in found.titles) == 200
-
-
 def test_bins_and_error():
     confidence = np.array([0.05, 0.95, 1.0, 0.94])
     is_right = np.array([False, True, True, False])
@@ -138,13 +92,6 @@ def test_bins_and_error():
     assert [(each.low, each.high, each.num_images) for each in found] == [(0, 1 / 15, 1), (14 / 15, 1, 3)]
     assert found[1].accuracy == pytest.approx(2 / 3)
     assert calibration_error(found) == pytest.approx((0.05 + abs(2.89 - 2)) / 4)
-
-
-def test_the_diagram_leaves_out_bins_of_few_images():
-    confidence = np.repeat([0.3, 0.5, 1.0], [4, 5, 5])
-    (axes,) = calibration_figure(calibration_bins(confidence, confidence == 0.5)).axes
-    points = np.asarray(axes.lines[1].get_xydata())
-    assert points.tolist() == [[0.5, 1.0], [1.0, 0.0]]
 
 
 if __name__ == "__main__":

@@ -59,15 +59,6 @@ def test_an_older_version_lacks_keys(tmp_path: Path):
     assert find_differences([*found[:1], *newer]).keys == ["data.repeats"]
 
 
-def test_devices_that_auto_chose(tmp_path: Path):
-    pair = [
-        read_run(make_run(tmp_path / str(n), {"trainer.devices": d}, num_devices=n)) for n, d in ((1, "auto"), (2, 2))
-    ]
-    assert find_differences(pair).keys == ["trainer.devices"]
-    same = read_run(make_run(tmp_path / "3", {"trainer.devices": 1}, num_devices=1))
-    assert find_differences([pair[0], same]).keys == []
-
-
 def test_names_and_labels(tmp_path: Path):
     found = runs(tmp_path, {"optim.lr": 0.1 + 0.2}, {"optim.lr": 1e-5, "model.name": "x"}, {"optim.lr": 1e-5})
     differ = find_differences(found)

@@ -27,12 +27,6 @@ def test_reading(form: str, tmp_path: Path):
     assert found.index.tolist() == list(range(12))
 
 
-def test_wordnet_ids_get_names(tmp_path: Path):
-    probabilities = np.array([[0.9, 0.1], [0.2, 0.8]])
-    found = read(write_evaluation(tmp_path / "e", probabilities, np.array([0, 1]), ["n01443537", "mine"]))
-    assert found.labels == ["goldfish", "mine"]
-
-
 def test_the_folder_of_the_run_was_moved(tmp_path: Path):
     found = read(write_evaluation(tmp_path / "x", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"]))
     assert found.checkpoint == tmp_path / "x/best.ckpt"

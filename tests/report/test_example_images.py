@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import yaml
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
-from imagenet_ddp.data.sources.streamed import ShardError
 from imagenet_ddp.report.evaluation import read
-from imagenet_ddp.report.example_images import EvaluatedImages
 from imagenet_ddp.report.page import read_pictures
 
 CLASSES = ["a", "b", "c"]
@@ -43,16 +40,6 @@ def test_no_image_under_the_name_of_another(tmp_path: Path):
         f"the data must be that of the evaluation in {folder}, but image 1 is no longer {paths[1]}. "
         f"Hint: run `rm -r {folder}`, then run report again to evaluate the run."
     )
-
-
-def test_a_store_that_is_gone_costs_the_pictures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def gone(*_: object) -> None:
-        raise ShardError("s3://bucket/val-00000 cannot be fetched")
-
-    monkeypatch.setattr(EvaluatedImages, "__init__", lambda *_: None)
-    monkeypatch.setattr(EvaluatedImages, "thumbnails", gone)
-    found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"]))
-    assert read_pictures(found, [0], []).reason == "s3://bucket/val-00000 cannot be fetched"
 
 
 def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):

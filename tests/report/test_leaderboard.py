@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.fake_runs import make_run, write_metrics
+from helpers.fake_runs import make_run
 from helpers.figure_asserts import assert_no_text_is_cut
 from matplotlib.figure import Figure
 
@@ -11,7 +11,7 @@ from imagenet_ddp.report.differences import Differences, find_differences, label
 from imagenet_ddp.report.leaderboard import GREY, collect_runs, draw_curves, leaderboard, notes_on, sort_runs
 from imagenet_ddp.report.run import Run, find_runs, read_run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.text_table import Table, as_markdown, as_text
+from imagenet_ddp.system.text_table import Table, as_markdown
 
 
 def best_first(folder: Path) -> list[Run]:
@@ -21,14 +21,6 @@ def best_first(folder: Path) -> list[Run]:
 def table_of(folder: Path) -> Table:
     runs = best_first(folder)
     return leaderboard(runs, find_differences(runs))
-
-
-def test_each_run_once(tmp_path: Path):
-    for name in ("a/0", "a/1", "b/0"):
-        make_run(tmp_path / name)
-    found = collect_runs([tmp_path / "a", tmp_path, tmp_path / "a/1"])
-    assert [str(run.folder.relative_to(tmp_path)) for run in found.runs] == ["a/0", "a/1", "b/0"]
-    assert (found.notes, found.mistakes) == ([], [])
 
 
 def test_folders_without_runs(tmp_path: Path):
@@ -105,18 +97,13 @@ def test_orders(sort: str, order: str, tmp_path: Path):
     assert "".join(run.folder.name for run in sort_runs(runs[::-1], sort)) == order
 
 
-def test_options_in_which_many_runs_differ_come_first_and_the_rest_is_in_the_csv(tmp_path: Path):
-    for number in range(6):
-        rare = {f"model.args.x{other}": number == other for other in range(6)} | {"optim.momentum": number == 3}
-        make_run(tmp_path / str(number), {"optim.lr": number + 0.1, "data.batch_size": number % 2, **rare})
+def test_options_beyond_the_sixth_are_in_the_csv(tmp_path: Path):
+    for number in range(2):
+        make_run(tmp_path / str(number), {f"model.args.x{other}": number for other in range(8)})
     table = table_of(tmp_path)
-    options = [column for column in table.columns if "." in column.key]
-    assert [column.key for column in options][:2] == ["optim.lr", "data.batch_size"]
-    assert [column.shown for column in options] == [True] * 6 + [False] * 3
-    assert "x4" not in as_markdown(table)[0]
-    assert table.notes == ["Further options that differ are in report.csv: x4, x5, momentum."]
-    lines, left_out = as_text(table, 80)
-    assert max(map(len, lines)) <= 80 and "images/s" in left_out and "batch_size" in lines[0]
+    assert [column.shown for column in table.columns if "." in column.key] == [True] * 6 + [False] * 2
+    assert "x6" not in as_markdown(table)[0]
+    assert table.notes == ["Further options that differ are in report.csv: x6, x7."]
 
 
 def drawn(runs: list[Run]) -> tuple[Figure, list[str]]:
@@ -138,9 +125,3 @@ def test_every_run_is_a_line_and_the_best_are_in_colour(num_runs: int, tmp_path:
         assert colors == [GREY] * (num_runs - num_colored) + [*plots.PALETTE[:num_colored]][::-1]
     assert len(legend) == num_colored
     assert legend[0] == ("90.00 %  0" if num_runs == 1 else "90.00 %  lr=0  (interrupted)")
-
-
-@pytest.mark.parametrize("rows", [[], [[1, "nan", "nan"], [2, "nan", "inf"]]])
-def test_curves_without_values(rows: list[list[object]], tmp_path: Path):
-    write_metrics(make_run(tmp_path / "0", finished=False), rows, ("epoch", "val/top1", "train/loss"))
-    drawn(best_first(tmp_path))

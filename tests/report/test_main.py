@@ -2,16 +2,11 @@
 
 import csv
 import io
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-from conftest import Run, clean_environ
-from helpers.fake_runs import make_run, write_metrics
+from conftest import Run
+from helpers.fake_runs import make_run
 from matplotlib.image import imread
-
-from imagenet_ddp.report.__main__ import read
 
 FILES = ["report.csv", "report.md", "report_curves.png"]
 HEAVY = {"torch", "torchvision", "lightning", "torchmetrics", "pytorch_lightning"}
@@ -84,27 +79,6 @@ def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
     assert refused.returncode == 2 and "other must be a run folder, but has files of another program" in refused.stderr
 
 
-def test_broken_files_are_named(run: Run, tmp_path: Path):
-    sweep(tmp_path / "s")
-    (tmp_path / "s/0/config.yaml").unlink()
-    (tmp_path / "s/1/summary.json").write_text('{"val/to')
-    (tmp_path / "s/2/metrics.csv").write_bytes(b"\xff\x00")
-    write_metrics(make_run(tmp_path / "s/3", {"optim.lr": 9}, finished=False), [[1, "nan"], [2]], ("epoch", "val/top1"))
-    (tmp_path / "s/4").mkdir()
-    (tmp_path / "s/4/config.yaml").write_text("of: another")
-    done = run("report", "s", COLUMNS="400")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "5 runs" not in done.stdout
-    assert "4 runs: 2 finished, 2 interrupted" in done.stdout
-    for note in (
-        "0 (config.yaml is missing)",
-        "1 (summary.json is not valid JSON)",
-        "2 (metrics.csv is not valid CSV)",
-    ):
-        assert note in done.stdout.replace("\n", " ")
-    assert "s/4 (files of another program)" in done.stdout.replace("\n", " ")
-
-
 def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     sweep(tmp_path / "s")
     (tmp_path / "empty").mkdir()
@@ -136,43 +110,3 @@ def test_a_folder_that_cannot_be_written_in(run: Run, tmp_path: Path):
     assert (folder / "report.md").read_text() == "my notes"
     done = run("report", "s", "out=s/report.md")
     assert done.returncode == 2 and "out must be a writable folder, but" in done.stderr
-
-
-def test_a_reader_that_closes_the_pipe(run: Run, tmp_path: Path):
-    sweep(tmp_path / "s", tuple(float(number) / 100 for number in range(30)))
-    command = f"{sys.executable} -m imagenet_ddp.report s format=csv | head -c 10"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, env=clean_environ(), capture_output=True, text=True)
-    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (0, "place,run,", False)
-
-
-def test_folders_and_options_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "optim.lr=0.1,seed=1"):
-        Path(name).mkdir()
-    options, mistakes = read(["format=csv", "a", "optim.lr=0.1,seed=1", "out=b/c", "sort=loss"])
-    assert mistakes == []
-    assert options.folders == [Path("a"), Path("optim.lr=0.1,seed=1")]
-    assert (options.format, options.out_folder, options.sort) == ("csv", Path("b/c"), "loss")
-    assert read(["a"])[0].out_folder == Path("a")
-    assert read(["a", "a"])[0].out_folder == Path("report")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "a folder must be given. Hint: run `python -m imagenet_ddp.report runs`."),
-        (["a", "format=pdf"], "format must be text, markdown or csv, got pdf. Hint: set format=markdown."),
-        (["a", "watch=true"], "watch was removed. Hint: run `tail -f RUN/logs/rank0.log`."),
-        (["a", "by=fold"], "by=fold was removed. Hint: run `python -m imagenet_ddp.report RUN` for the run of each"),
-        (["a", "formt=csv"], "formt=csv is neither an option nor a folder. Hint: did you mean format=csv?"),
-        (["a", "-v"], "-v is neither an option nor a folder. Hint: use an option such as format=markdown, out=FOLDER"),
-        (["a", "file"], "file must be a folder, but is a file. Hint: pass runs/<name>/<time>, or any folder above it."),
-        (["a", "out=file/b"], "out must be a writable folder, but "),
-    ],
-)
-def test_mistakes(words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a").mkdir()
-    Path("file").touch()
-    (mistake,) = read(words)[1]
-    assert mistake.startswith(message)

@@ -97,13 +97,6 @@ def test_no_room_for_the_files(tmp_path: Path, max_epochs: int | None, resumed: 
         store.require_room(2**60, max_epochs, resumed=resumed)
 
 
-def test_where_a_run_that_has_not_begun_will_write() -> None:
-    ours = {"_target_": "imagenet_ddp.callbacks.ResumeCheckpoint", "dirpath": None}
-    others = {"off": None, "stop": {"_target_": "lightning.pytorch.callbacks.EarlyStopping"}}
-    assert CheckpointStore.planned({**others, "own": ours}, Path("r")).folder == Path("r/checkpoints")
-    assert CheckpointStore.planned({"own": {**ours, "dirpath": "disk"}}, Path("r")).folder == Path("disk")
-
-
 @pytest.mark.parametrize(
     ("file", "run_dir"),
     [("r/checkpoints/last.ckpt", "r"), ("r/checkpoints/top3/epoch=3.ckpt", "r"), ("checkpoints/last.ckpt", "."),

@@ -48,30 +48,6 @@ def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == ["1"]
 
 
-def test_folders_of_the_person_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    remove_refused(make_given(Path("r")), ConfigError("x"))
-    remove_refused(make_given(tmp_path / "elsewhere/r"), ConfigError("x"))
-    assert list((tmp_path / "here").iterdir()) == []
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_the_drafts_of_a_killed_run_are_removed_by_the_next_alone(tmp_path: Path) -> None:
-    last = CheckpointStore.of_run(tmp_path).last
-    drafts = [last.with_name(name) for name in (".next.ckpt", "..next.ckpt.tmp", ".last.ckpt.tmp")]
-    last.parent.mkdir()
-    last.touch()
-    with lock(tmp_path):
-        for draft in drafts:
-            draft.touch()
-        with pytest.raises(ConfigError, match="another process trains in it"):
-            lock(tmp_path)
-        assert all(draft.exists() for draft in drafts)
-    with lock(tmp_path):
-        assert list(last.parent.iterdir()) == [last]
-
-
 @pytest.mark.parametrize(
     ("number", "saved", "said"),
     [

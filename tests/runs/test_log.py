@@ -12,14 +12,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_brackets_in_a_line_are_drawn_as_they_are():
-    stream = Terminal()
-    log = Log(None, 0, stream)
-    log.draw("data.root was [/old/folder], is now [new]")
-    assert "was [/old/folder], is now [new]" in stream.getvalue()
-    log.close()
-
-
 class ClosedTerminal(Terminal):
     """It is closed between a look at it and the next write."""
 

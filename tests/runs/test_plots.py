@@ -3,13 +3,11 @@
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pytest
 from helpers.figure_asserts import assert_no_text_is_cut
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 from matplotlib.text import Text
 
 from imagenet_ddp.runs.plots import curves, draw_curves, read_metrics
@@ -72,21 +70,3 @@ def test_at_most_five_classes_have_three_panels_in_a_row(tmp_path: Path) -> None
     boxes = [axes.get_position() for axes in figure.axes]
     assert len({round(box.y0, 3) for box in boxes}) == 1
     assert boxes[0].x0 < 0.1 and boxes[2].x1 > 0.9
-
-
-def test_the_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, out = write(tmp_path / "metrics.csv", run_of(8)), tmp_path / "curves.png"
-    out.write_bytes(b"old")
-    draw_curves(path, out, "costs $5 and a_b^c \\frac")  # no formula
-    assert imread(out).shape[:2] == (1140, 1650)
-    before = out.read_bytes()
-
-    def full(self: Figure, fname: BinaryIO, **_: object) -> None:
-        fname.write(b"half")
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(Figure, "savefig", full)
-    with pytest.raises(OSError, match="No space"):
-        draw_curves(path, out, "a run")
-    assert out.read_bytes() == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["curves.png", "metrics.csv"]

@@ -16,11 +16,3 @@ def test_a_row_stands_below_its_titles(values: dict):
     for title in ("val loss", "top-5"):
         end = head().index(title) + len(title)
         assert text[end - 1] == "-" and text[end : end + 1] in ("", " ")
-
-
-def test_top5_can_be_left_out():
-    values = {"epoch": 1.0, "val/top1": 0.5, "val/top5": 1.0, "images_per_s": 7.0}
-    title, text = head(has_top5=False), row(values, 5, has_top5=False)
-    assert "top-5" not in title and "100.00 %" not in text
-    assert len(title) == len(text) < len(head())
-    assert text[: title.index("images/s") + len("images/s")].endswith(" 7.0")

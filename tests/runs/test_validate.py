@@ -28,7 +28,6 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "x.ckpt").touch()
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "checkpoints" / "last.ckpt").touch()
-    (tmp_path / "empty").mkdir()
 
 
 @pytest.mark.parametrize(
@@ -52,18 +51,13 @@ def test_well(typed: dict[str, Any]):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ({"name": "a/b"}, "name must be a folder name without / or \\, got a/b."),
-        ({"seed": -1}, "seed must be an integer from 0 to 4294967295, got -1."),
         ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
         (
             {"callbacks": {"n": {"_target_": "imagenet_ddp.callbacks.NonFiniteLoss", "on_nan": "warn"}}},
             "callbacks.n.on_nan must be raise or skip, got warn.",
         ),
-        ({"callbacks": saving(mode="most")}, "callbacks.c.mode must be max or min, got most."),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
-        ({"callbacks": {"a": {"monitor": "x"}}}, "callbacks.a must name its class in _target_"),
         ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
-        ({"callbacks": monitoring("val/acc")}, "val/loss, got val/acc. Hint: set ++callbacks.m.monitor=val/top1."),
         ({"callbacks": monitoring("lr-SGD")}, "callbacks.m.monitor must be one of train/top1, "),
         (
             {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
@@ -71,11 +65,6 @@ def test_well(typed: dict[str, Any]):
         ),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
         ({"resume": "/dev/zero"}, "/dev/zero is not a regular file. Hint: set resume=runs/"),
-        ({"resume": "gone.ckpt"}, "gone.ckpt does not exist. Hint: set resume=runs/"),
-        (
-            {"resume": "empty"},
-            "without checkpoints/last.ckpt. Hint: set resume=runs/<name>/<time>, or resume=auto.",
-        ),
         ({"resume": "~/x.ckpt"}, "Hint: set resume=/home/ann/x.ckpt."),
         (
             {"callbacks": saving() | {"d": saving()["c"]}},
@@ -85,15 +74,8 @@ def test_well(typed: dict[str, Any]):
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
     (text,) = validate(NODES | typed, {"HOME": "/home/ann"})
-    assert said in text.replace(f" ({tmp_path}/run)", "").replace(f" ({tmp_path}/gone.ckpt)", "")
+    assert said in text
     assert "Hint: " in text
-
-
-def test_evaluate_looks_at_the_checkpoint():
-    assert validate(NODES | {"checkpoint": "x.ckpt"}, {}, verb="evaluate") == []
-    (text,) = validate(NODES | {"checkpoint": "gone"}, {}, verb="evaluate")
-    assert text.startswith("checkpoint must be a checkpoint file, but gone (")
-    assert text.endswith("does not exist. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt.")
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict"])
@@ -120,7 +102,7 @@ def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("name", "extra"),
-    [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow"), ("Wandb", "wandb"), ("Comet", "comet")],
+    [("TensorBoard", "tensorboard"), ("Comet", "comet")],
 )
 def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str):
     monkeypatch.setattr(run_check, "find_spec", lambda name: None)

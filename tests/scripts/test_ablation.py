@@ -1,11 +1,8 @@
 """A recipe and its variants in rounds, continued where they were stopped, and compared."""
 
 import csv
-import json
-import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import ROOT, SMALL_DRAWN, clean_environ
@@ -57,64 +54,6 @@ def test_two_variants_and_two_seeds(tree: Path, tmp_path: Path):
         "o/ablation.yaml lists other options or variants than this command. Hint: set out=FOLDER to another folder."
         in other.stderr
     )
-
-
-def test_the_others_are_trained_where_one_fails(tmp_path: Path, monkeypatch: Any, capsys: Any):
-    (tmp_path / "mine.yaml").write_text("odd: [optim.lr=1]\nquiet: [trainer.limit_val_batches=0]\n")
-    folder, reports = tmp_path / "o", []
-
-    def train(options: list[str], seed: int, run_dir: Path) -> None:
-        name = run_dir.parent.name
-        if (name, seed) != ("recipe", 1) and name != "odd":
-            run_dir.mkdir(parents=True)
-            best = None if name == "quiet" else 0.5
-            (run_dir / "summary.json").write_text(json.dumps({"best/val/top1": best, "train_cpu_s": 7}))
-
-    def report(command: list[str]) -> subprocess.CompletedProcess[str]:
-        reports.append(command)
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(ablation, "train", train)
-    monkeypatch.setattr(ablation.subprocess, "run", report)
-    with pytest.raises(SystemExit) as left:
-        ablation.main([f"variants={tmp_path / 'mine.yaml'}", f"out={folder}", "seeds=1,2"])
-    said = capsys.readouterr()
-    assert left.value.code == 1
-    assert said.out.splitlines() == [
-        "round 1 of 2, quiet: no validation, 7 CPU seconds",
-        "round 2 of 2, recipe: top-1 50.00 %, 7 CPU seconds",
-        "round 2 of 2, quiet: no validation, 7 CPU seconds",
-    ]
-    assert said.err.startswith(f"Failed: {folder}/recipe/seed1, {folder}/odd/seed1, {folder}/odd/seed2.")
-    assert [command[-1] for command in reports] == [f"against={folder}/recipe/seed2"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_after_the_last_step_ends_the_ablation(number: int, tmp_path: Path, monkeypatch: Any):
-    class Process:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-        def terminate(self) -> None: ...
-
-        def wait(self) -> int:
-            signal.raise_signal(number)
-            return 0
-
-    before = signal.getsignal(number)
-    monkeypatch.setattr(ablation.subprocess, "Popen", Process)
-    with pytest.raises(SystemExit) as left:
-        ablation.train([], 1, tmp_path / "seed1")
-    assert (left.value.code, signal.getsignal(number)) == (128 + number, before)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["experiment=nobodys"], "ablations/nobodys.yaml does not exist. Hint: set variants=FILE."),
-     (["seeds=1,1"], "different whole numbers, got 1,1. Hint: set seeds=1,2,3."), (["seeds=one"], "got one. Hint")],
-)  # fmt: skip
-def test_words_that_are_refused(words: list[str], said: str):
-    with pytest.raises(SystemExit, match=said):
-        ablation.read(words)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scripts/ablations").glob("*.yaml")), ids=lambda path: path.stem)

@@ -31,30 +31,3 @@ def test_a_callback_that_sleeps_is_seen_in_the_step(tree: Path, tmp_path: Path, 
     assert rows["this project"] > rows["bare loop"] + 1e3 * SLEEP_S / 2
     assert found["ratios"]["step"] > 1
     assert found["extra_collectives_per_step"] <= 0
-
-
-@pytest.mark.slow
-def test_the_start_is_measured_from_the_command_to_the_first_step(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    found = measured("start", tmp_path, f"data.root={tree}", monkeypatch=monkeypatch)
-    bare, ours = (row["median"] for row in found["rows"])
-    assert found["ratios"]["start"] == pytest.approx(ours / bare, rel=0.01)
-    assert min(bare, ours) > 1
-
-
-@pytest.mark.slow
-def test_training_is_measured_against_the_loop_of_pytorch_examples(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    found = measured("train", tmp_path, f"data.root={tree}", "steps=4", monkeypatch=monkeypatch)
-    theirs, ours = (row["median"] for row in found["rows"])
-    assert found["ratios"]["train"] == pytest.approx(ours / theirs, rel=0.01)
-
-
-@pytest.mark.slow
-def test_strategies_are_measured_on_one_device_to_all(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = measured("strategies", tmp_path, f"data.root={tree}", "steps=3", monkeypatch=monkeypatch)
-    titles = [row["title"].partition(",")[0] for row in found["rows"]]
-    assert titles[:3] == ["1 device", "ddp", "bare DistributedDataParallel"] and {"dp", "balanced_dp"} <= {*titles}
-    assert all(row.get("MiB", 1000) > 100 for row in found["rows"])

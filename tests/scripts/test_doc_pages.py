@@ -9,7 +9,7 @@ from imagenet_ddp.report.differences import find_differences
 from imagenet_ddp.report.run import find_runs, read_run
 from imagenet_ddp.system.text_table import as_csv
 from scripts import doc_pages
-from scripts.doc_pages import DOCS, PAGES, recipes, scaling_tables
+from scripts.doc_pages import DOCS, PAGES, recipes
 from scripts.recipe_table import group_recipes, recipe_table
 
 
@@ -54,20 +54,3 @@ def test_tables_of_benchmarks_are_those_of_the_stored_files(tmp_path: Path, monk
     assert text.startswith(f"Before.\n{begins[0]}\n| Start | seconds | range | ratio |\n")
     assert "| bare script | 5 | 4 to 6 | 1.00 |" in text and "old" not in text
     assert text.endswith(f"\n{end}\nBetween.\n{begins[1]}\n{end}\nAfter.\n")
-
-
-def test_the_tables_of_slow_links(tmp_path: Path):
-    rows = [
-        {"name": "1 node", "images_per_s": [40.0, 41.0, 36.0], "predicted": None},
-        {"name": "", "images_per_s": [20.0, 22.0, 19.0], "predicted": 18.96},
-        {"name": "strategy.comm_hook=bf16", "images_per_s": [30.0, 30.0, 31.0], "predicted": 33.0},
-    ]
-    link = {"mbit_per_s": 1000, "all_reduce_s": 0.4, "gradient_bytes": 46.8e6, "step_s": 0.7, "backward_s": 0.45}
-    found = {"command": "c", "date": "d", "machine": "m", "net": "n", "links": [link | {"rows": rows}]}
-    results = tmp_path / "scaling.json"
-    assert scaling_tables(results) == ""
-    results.write_text(json.dumps(found))
-    text = scaling_tables(results)
-    assert "1,000 Mbit/s: a step takes 0.70 s, the all-reduce of 46.8 MB 0.40 s." in text
-    assert "| 1 node | 40.0 (36.0 to 41.0) | 1.00 |  |\n| 2 nodes | 20.0 (19.0 to 22.0) | 0.50 | 19.0 |" in text
-    assert "| 2 nodes `strategy.comm_hook=bf16` | 30.0 (30.0 to 31.0) | 0.75 | 33.0 |" in text

@@ -10,7 +10,7 @@ from helpers.fake_runs import make_run
 from imagenet_ddp.report.differences import find_differences
 from imagenet_ddp.report.run import find_runs, read_run
 from imagenet_ddp.system.text_table import Table
-from scripts.recipe_table import group_recipes, recipe_table, welch_p
+from scripts.recipe_table import group_recipes, recipe_table, two_sided_p, welch_p
 
 REACHED = {0.1: [0.70, 0.72, 0.77], 0.2: [0.80]}
 CPU_S = {0.1: [100.0, 104.0, 109.0], 0.2: [51.0]}
@@ -56,12 +56,18 @@ def test_medians_ranges_and_comparison(tmp_path: Path):
     assert not {"data", "hardware"} & {*shown}, "the same in all rows"
 
 
-def test_p_is_of_the_seeds_of_both(tmp_path: Path):
-    reached = {0.1: [0.70, 0.72, 0.77], 0.2: [0.80, 0.81, 0.83]}
-    for lr, values in reached.items():
-        for seed, top1 in enumerate(values):
-            cpu_s = 100 * lr + seed + lr * seed
-            make_run(tmp_path / f"{lr}_{seed}", {"optim.lr": lr, "seed": seed}, top1=top1, train_cpu_s=cpu_s)
-    second = rows(table_of(tmp_path), "value")[1]
-    assert second["top1_p"] == pytest.approx(welch_p(*reached.values()))
-    assert second["train_cpu_s_p"] == pytest.approx(welch_p([10, 11.1, 12.2], [20, 21.2, 22.4]))
+@pytest.mark.parametrize(
+    ("t", "freedom", "p"),
+    [(12.7062, 1, 0.05), (63.6567, 1, 0.01), (31.5991, 2, 0.001), (2.77645, 4, 0.05), (2.22814, 10, 0.05),
+     (-3.64596, 30, 0.001), (1.98397, 100, 0.05), (0, 2.5, 1)],
+)  # fmt: skip
+def test_the_tables_of_students_distribution(t: float, freedom: float, p: float):
+    assert two_sided_p(t, freedom) == pytest.approx(p, rel=1e-4)
+
+
+def test_samples_of_unequal_size_and_variance():
+    """The second example of Wikipedia's article on this test, with the p-value given there."""
+    a = [17.2, 20.9, 22.6, 18.1, 21.7, 21.4, 23.5, 24.2, 14.7, 21.8]
+    b = [21.5, 22.8, 21.0, 23.0, 21.6, 23.6, 22.5, 20.7, 23.4, 21.8, 20.7, 21.7, 21.5, 22.5, 23.6, 21.5, 22.5, 23.5,
+         21.5, 21.8]  # fmt: skip
+    assert welch_p(a, b) == welch_p(b, a) == pytest.approx(0.149, abs=5e-4)

@@ -35,14 +35,6 @@ def test_the_seed_alone_makes_no_other_recipe(tmp_path: Path):
     assert slow.command == ""
 
 
-def test_a_repeated_seed_counts_once_by_its_newest_run(tmp_path: Path):
-    for number, day in enumerate((3, 9, 5)):
-        make_run(tmp_path / str(number), {"seed": 4}, top1=0.1 * day, finished_at=f"2026-01-0{day}T00:00:00+0000")
-    (recipe,) = recipes_of(tmp_path)
-    assert (recipe.values("best_top1"), len(recipe.repeated)) == (pytest.approx([0.9]), 2)
-    assert find_recipe([recipe], str(tmp_path / "0")) == 0, "also by a run that a newer one replaced"
-
-
 PETS, SIZE = {"name": "imagefolder", "folder": "pets"}, {"num_train_images": 90, "num_val_images": 10}
 
 

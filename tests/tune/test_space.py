@@ -83,12 +83,6 @@ def test_a_wrong_entry_is_refused(search: dict, message: str):
     assert message in found[0]
 
 
-def test_a_key_is_typed_or_searched():
-    search = {"optim": {"lr": {"low": 1, "high": 2}}}
-    assert "optim.lr must be either typed or searched" in mistakes(search, "optim.lr=0.1")
-    assert read({"optim": {"lr": None}, "data": {"batch_size": {"choices": [8, 16]}}}, ("optim.lr=0.1",))[1] == []
-
-
 @pytest.mark.parametrize(
     ("token", "expected"),
     [

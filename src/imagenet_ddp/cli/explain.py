@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import SOURCES, TABLE_SUFFIXES, name_of, options_for
+from imagenet_ddp.errors import causes
 from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import first_line
@@ -166,8 +167,8 @@ class Explainer:
     def in_file(self, error: Exception, name: str) -> str:
         """Explain a mistake in a file in the user's --config-dir. The files of conf/ have none, because tests compose
         them."""
-        text = next(filter(None, map(str, _causes(error))), type(error).__name__)
-        for cause in _causes(error):
+        text = next(filter(None, map(str, causes(error))), type(error).__name__)
+        for cause in causes(error):
             if isinstance(cause, yaml.MarkedYAMLError) and cause.problem and cause.problem_mark:
                 path, line = Path(cause.problem_mark.name), cause.problem_mark.line + 1
                 return f"{path.parent.name}/{path.name}, line {line}: {cause.problem}. Hint: correct that file."
@@ -181,13 +182,6 @@ class Explainer:
         full_key = re.search(r"full_key: (\S+)", text)
         reason = next((line for line in text.splitlines() if not line.endswith("raised while composing config:")), text)
         return f"{full_key[1] + ': ' if full_key else ''}{reason.rstrip('.')}{file}. Hint: correct that file."
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, its cause, the cause of that, and so on."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _as_text(key: str, value: str) -> str:

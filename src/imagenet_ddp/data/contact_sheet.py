@@ -13,6 +13,7 @@ from torch import Tensor
 
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.system.files import atomic_path
+from imagenet_ddp.system.text import printable
 
 FILE = "train_batch.png"
 COLUMNS, ROWS = 8, 8
@@ -55,24 +56,21 @@ def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -
     """Return one line per label: "cat", or "cat 0.7" and "+ dog 0.3" for a mixed image. target: int64, a scalar.
     soft_target: float (classes,)."""
     if soft_target is None:
-        return [Line(printable(labels[int(target)]))]
+        return [Line(drawable(labels[int(target)]))]
     shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}
     named = {index: share for index, share in shares.items() if share >= LEAST_SHARE}
     if len(named) < 2:
-        return [Line(printable(labels[index])) for index in named]
+        return [Line(drawable(labels[index])) for index in named]
     digits = 1 if min(named.values()) >= 0.05 else 2
     return [
-        Line(f"{'+ ' * bool(number)}{printable(labels[index])}", f" {share:.{digits}f}")
+        Line(f"{'+ ' * bool(number)}{drawable(labels[index])}", f" {share:.{digits}f}")
         for number, (index, share) in enumerate(named.items())
     ]
 
 
-def printable(name: str) -> str:
-    """Return the name with all characters escaped that are not printable. A folder name may contain any bytes."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in unicodedata.normalize("NFC", name)  # macOS may store ö as o and an accent
-    )
+def drawable(name: str) -> str:
+    """Return the name of a folder, which may contain any bytes, as printable text."""
+    return printable(unicodedata.normalize("NFC", name))  # macOS may store ö as o and an accent
 
 
 @cache

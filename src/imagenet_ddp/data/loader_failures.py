@@ -19,7 +19,7 @@ from imagenet_ddp.data.workers import (
     raise_open_file_limit,
     signal_name,
 )
-from imagenet_ddp.errors import RunError
+from imagenet_ddp.errors import RunError, causes
 from imagenet_ddp.system import console
 from imagenet_ddp.system.console import Say, print_message
 from imagenet_ddp.system.process import exit_at_once
@@ -140,7 +140,7 @@ def explain(error: BaseException, loader: Any) -> RunError | None:
     """Return a RunError with the reason for an error raised by a DataLoader, or None if no worker caused the error."""
     if isinstance(error, RunError) or not getattr(loader, "num_workers", 0):
         return None
-    text = "\n".join(f"{type(each).__name__}: {each}" for each in _causes(error))
+    text = "\n".join(f"{type(each).__name__}: {each}" for each in causes(error))
     of_worker = "DataLoader worker" in text or PIN_THREAD in text
     exits = _exits(loader, wait=of_worker or isinstance(error, OSError | EOFError))
     message = _from_exits(exits, loader) or _from_text(text, loader)
@@ -215,11 +215,3 @@ def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:
             if worker.sentinel in ready:  # its files are closed, but its exit code may not be available yet
                 worker.join(SETTLE_S)
     return [(worker.pid, worker.exitcode) for worker in workers if worker.exitcode is not None]
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F  # pyright: ignore[reportMissingTypeStubs]
 
-from imagenet_ddp.data.contact_sheet import COLUMNS, Line, draw_sheet, printable, save_sheet
+from imagenet_ddp.data.contact_sheet import COLUMNS, Line, draw_sheet, drawable, save_sheet
 from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.models.class_activation import overlay
@@ -30,20 +30,20 @@ class SheetWriter:
     def write(self, path: str, top: list[tuple[int, float]], error: str, image: Tensor | UnreadableImage) -> None:
         """Add one image. top: (class index, probability) pairs, most likely first; empty if the image could not be
         read. error: the reason in that case."""
-        name = Line(printable(Path(path).name))
+        name = Line(drawable(Path(path).name))
         if isinstance(image, UnreadableImage):
             grey = torch.full((3, SIDE, SIDE), GREY, dtype=torch.uint8)
-            self._add(grey, [name, Line(printable(error))])
+            self._add(grey, [name, Line(drawable(error))])
             if self._method is not None:  # else later images and their maps would be in different rows
                 self._add(grey, [Line("")])
             return
         labels = self._predictor.labels
-        self._add(image, [name, *(Line(printable(labels[index]), f" {share:.2f}") for index, share in top[:NAMED])])
+        self._add(image, [name, *(Line(drawable(labels[index]), f" {share:.2f}") for index, share in top[:NAMED])])
         if self._method is not None:
             assert self._predictor.explain is not None
             index = top[0][0]
             (activation,) = self._predictor.explain([image], [index], self._method)
-            self._add(overlay(image, activation), [Line(""), Line(printable(labels[index]))])
+            self._add(overlay(image, activation), [Line(""), Line(drawable(labels[index]))])
 
     def _add(self, image: Tensor, lines: list[Line]) -> None:
         side = min(image.shape[1:])

@@ -17,12 +17,12 @@ from imagenet_ddp.cli.known_terms import closest, removed
 from imagenet_ddp.config.validators import choice, expect, kind
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import leaderboard
-from imagenet_ddp.report.differences import Differences, find_differences, labels, printable
+from imagenet_ddp.report.differences import Differences, find_differences, labels
 from imagenet_ddp.report.page import is_run_or_evaluation, make_page
 from imagenet_ddp.report.run import MARKER
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.files import atomic_write, not_writable_reason, require_current_folder
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")

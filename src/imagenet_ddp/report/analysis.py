@@ -1,5 +1,5 @@
-"""Analyse predictions: the accuracy of each class, confusions between classes and groups of confused classes, labels
-that are likely wrong, and the calibration of the probabilities. matplotlib is imported only to draw."""
+"""Analyse predictions: the accuracy of each class, confusions between classes, labels that are likely wrong, and
+the calibration of the probabilities. matplotlib is imported only to draw."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +13,7 @@ from imagenet_ddp.system.files import csv_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_CLASSES = 50  # in a matrix; if there are more, they are grouped
-MOST_GROUPS = 20
-MOST_GROUPED = 3000  # the matrix of more classes would not fit into memory
+MOST_CLASSES = 50  # in a matrix that can still be read
 LABELS_FILE = "likely_wrong_labels.csv"
 LABELS_HEADER = ("path", "label", "suggested", "score", "confident")
 NUM_BINS = 15
@@ -26,11 +24,10 @@ MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostl
 
 @dataclass(frozen=True)
 class Matrix:
-    """A confusion matrix. names: short names of the rows (true classes) and columns (predicted classes). titles: their
-    long names. counts: int (len(names), len(names)), numbers of images."""
+    """A confusion matrix. names: of the rows (true classes) and columns (predicted classes). counts: int (len(names),
+    len(names)), numbers of images."""
 
     names: list[str]
-    titles: list[str]
     counts: np.ndarray
 
     @property
@@ -74,61 +71,13 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
 
 
 def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
-    """Return the confusion matrix of the classes, or of groups if there are more than MOST_CLASSES. Returns None if
-    there are more than MOST_GROUPED classes."""
+    """Return the confusion matrix, or None if it would have more than MOST_CLASSES classes."""
     size = len(labels)
-    if size > MOST_GROUPED:
+    if size > MOST_CLASSES:
         return None
     there = prediction >= 0
-    target, prediction = target[there], prediction[there]
-    counts = np.bincount(target * size + prediction, minlength=size * size).reshape(size, size)
-    if size <= MOST_CLASSES:
-        return Matrix(labels, labels, counts)
-    groups = group_classes(counts)
-    of_class = np.empty(size, dtype=np.int64)
-    for number, members in enumerate(groups):
-        of_class[members] = number
-    num = len(groups)
-    grouped = np.bincount(of_class[target] * num + of_class[prediction], minlength=num * num).reshape(num, num)
-    totals = counts.sum(axis=1)
-    names, titles = [], []
-    for members in groups:
-        largest = [labels[member] for member in members[np.argsort(-totals[members], kind="stable")]]
-        more = f" + {len(largest) - 2}" if len(largest) > 2 else ""
-        names.append(", ".join(name.split(",")[0] for name in largest[:2]) + more)
-        titles.append(", ".join(name.split(",")[0] for name in largest))
-    return Matrix(names, titles, grouped)
-
-
-def group_classes(counts: np.ndarray, at_most: int = MOST_GROUPS) -> list[np.ndarray]:
-    """Return the members of each group. Classes that are confused with each other are in the same group, and similar
-    groups are adjacent.
-
-    Repeatedly divides the largest group in two along the second eigenvector of its normalised confusion matrix (Shi and
-    Malik 2000), at the cut with the fewest confusions relative to the sizes of both parts.
-    """
-    affinity = (counts + counts.T).astype(np.float64)
-    np.fill_diagonal(affinity, 0)
-    affinity += 1e-3  # keeps classes that are never confused connected
-    groups = [np.arange(len(counts))]
-    while len(groups) < at_most:
-        largest = max(range(len(groups)), key=lambda number: len(groups[number]))
-        if len(groups[largest]) < 4:
-            break
-        groups[largest : largest + 1] = _divide(groups[largest], affinity)
-    return groups
-
-
-def _divide(members: np.ndarray, affinity: np.ndarray) -> list[np.ndarray]:
-    own = affinity[np.ix_(members, members)]
-    scale = 1 / np.sqrt(own.sum(axis=1))
-    _, vectors = np.linalg.eigh(own * scale[:, None] * scale)
-    order = np.argsort(vectors[:, -2] * scale, kind="stable")
-    sums = own[np.ix_(order, order)].cumsum(axis=0).cumsum(axis=1)
-    places = np.arange(len(members) // 4, 3 * len(members) // 4 + 1).clip(1, len(members) - 1)
-    cut = sums[places - 1, -1] - sums[places - 1, places - 1]
-    place = places[np.argmin(cut / (places * (len(members) - places)))]
-    return [members[order[:place]], members[order[place:]]]
+    counts = np.bincount(target[there] * size + prediction[there], minlength=size * size)
+    return Matrix(labels, counts.reshape(size, size))
 
 
 # ---- likely wrong labels, by confident learning (Northcutt et al. 2021, JAIR 70, 1373) -----------------------------

@@ -15,6 +15,7 @@ from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run import UNKNOWN, Run
+from imagenet_ddp.system.text import printable
 from imagenet_ddp.system.text_table import shorten_middle
 
 # Keys that only describe how a run was started, such as its rendezvous and what it resumed, or how it is logged.
@@ -95,11 +96,6 @@ def format_option(value: Any) -> str:
     if value is UNKNOWN:
         return "?"
     return f"{value:.6g}" if isinstance(value, float) else printable(shown(value))
-
-
-def printable(text: str) -> str:
-    """Escape control characters and bytes that are not UTF-8, so that the text is one plain line."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

@@ -1,9 +1,7 @@
 """Compare runs: collect them from folders, and make the leaderboard, a table with the options in which they differ, and
 a figure of their curves. matplotlib is imported only to draw."""
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +10,6 @@ from imagenet_ddp.report.differences import (
     canonical,
     format_option,
     option,
-    printable,
     short_names,
 )
 from imagenet_ddp.report.run import (
@@ -29,7 +26,7 @@ from imagenet_ddp.report.run import (
 )
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.plots import column
-from imagenet_ddp.system.text import count_noun, duration, percent, shorten_list
+from imagenet_ddp.system.text import count_noun, duration, percent, printable, shorten_list
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, text_cell
 
 if TYPE_CHECKING:
@@ -41,7 +38,6 @@ SORTS = {
     "images_per_s": ("images_per_s", True), "train_s": ("train_s", False), "epochs": ("epochs", True),
 }  # fmt: skip
 MOST_OPTIONS = 6  # columns of options; further ones are in the CSV only
-MOST_EQUAL = 0.75  # an option with the same value in a larger share of the runs comes after the others
 CSV_COLUMNS = ("global_batch_size", "precision", "num_parameters", "num_train_images", "num_val_images",
                "data_wait_frac", "git_commit", "finished_at")  # fmt: skip
 GREY = "#C4C8CE"  # of curves for which the palette has no colour
@@ -128,11 +124,6 @@ def sort_runs(runs: Sequence[Run], key: str) -> list[Run]:
 
 def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     """Return the table of runs. runs: the runs in the order of the rows."""
-
-    def is_rare(key: str) -> bool:
-        return max(Counter(canonical(option(run, key)) for run in runs).values()) > MOST_EQUAL * len(runs)
-
-    differences = replace(differences, keys=sorted(differences.keys, key=is_rare))
     options = []
     for index, key in enumerate(differences.keys):
         values = [option(run, key) for run in runs]

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
 
@@ -106,7 +106,8 @@ def disk_errors_as_run_error(path: Path, folder: Path | None = None) -> Iterator
     try:
         yield
     except Exception as error:
-        if (refusal := _refusal(error)) is None:
+        # torch.save hides the OSError behind an error of its own
+        if (refusal := next((each for each in causes(error) if isinstance(each, OSError)), None)) is None:
             raise
         folder = folder or CheckpointStore.run_dir_of(path) or path.parent
         is_saved = CheckpointStore.of_run(folder).last.is_file()
@@ -131,13 +132,6 @@ def folder_errors_as_run_error(folder: Path) -> Iterator[None]:
             raise
         with disk_errors_as_run_error(path, folder):
             raise
-
-
-def _refusal(error: BaseException | None) -> OSError | None:
-    """Return the OSError that caused `error`, or None. torch.save hides it behind an error of its own."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
 
 
 def lock(folder: Path) -> IO[str]:

@@ -64,7 +64,7 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
 @contextmanager
 def exit_on_closed_pipe() -> Iterator[None]:
     """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (as in
-    `| head`). Exit with a message and code 1 if standard output is a file on a full disk. Wraps a whole command."""
+    `| head`). Wraps a whole command."""
     try:
         try:
             yield
@@ -77,22 +77,6 @@ def exit_on_closed_pipe() -> Iterator[None]:
             raise
         discard_output(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
-    except OSError as error:
-        if _stdout_takes_a_line():  # standard output is intact; the error is about another file
-            raise
-        discard_output(sys.stdout)
-        reason = (error.strerror or str(error)).lower()
-        hint = "Hint: make room on that disk, then run the same command again."
-        print_message(f"standard output cannot be written: {reason}. {hint}")
-        sys.exit(1)
-
-
-def _stdout_takes_a_line() -> bool:
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        return False
-    return True
 
 
 def discard_closed_terminal() -> None:
@@ -115,7 +99,7 @@ def discard_output(stream: IO[str]) -> None:
 
 
 LINE_S = 5.0  # seconds between two lines
-REDRAW_S = 0.2  # seconds between two drawings of the bar
+REDRAW_S = 0.2  # the same on a terminal
 
 
 class Progress:
@@ -132,7 +116,6 @@ class Progress:
         self._rate = rate
         self._stream = sys.stderr
         self._is_terminal = self._stream.isatty()
-        self._num_drawn = 0  # columns of the bar on the screen
         self._begin_s = time.monotonic()
         self._next_s = self._begin_s + (0 if self._is_terminal else LINE_S)
 
@@ -142,8 +125,9 @@ class Progress:
         if now < self._next_s:
             return
         self._next_s = now + (REDRAW_S if self._is_terminal else LINE_S)
-        if self._is_terminal:
-            self._draw()
+        if self._is_terminal:  # the line is replaced by the next one
+            text = self.line()[: shutil.get_terminal_size().columns - 1]
+            print(f"\r{text}\x1b[K", end="", file=self._stream, flush=True)
         else:
             print(self.line(), file=self._stream, flush=True)
 
@@ -162,19 +146,10 @@ class Progress:
         return time.monotonic() - self._begin_s
 
     def close(self) -> None:
-        """Remove the bar from the screen."""
-        if self._num_drawn:
-            self._stream.write("\r" + " " * self._num_drawn + "\r")
-            self._stream.flush()
-            self._num_drawn = 0
+        """Remove the line from a terminal."""
+        if self._is_terminal:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
 
     @property
     def _fraction(self) -> float:
         return min(self.done / max(self.total, 1), 1.0)
-
-    def _draw(self) -> None:
-        full = round(20 * self._fraction)
-        text = f"[{'#' * full}{'-' * (20 - full)}] {self.line()}"[: shutil.get_terminal_size().columns - 1]
-        self._stream.write("\r" + text + " " * max(0, self._num_drawn - len(text)))
-        self._stream.flush()
-        self._num_drawn = len(text)

@@ -45,6 +45,11 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
     return ", ".join(names[:at_most]) + more
 
 
+def printable(text: str) -> str:
+    """Escape control characters and bytes that are not UTF-8, so that the text is one plain line."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

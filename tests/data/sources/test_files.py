@@ -17,7 +17,6 @@ from imagenet_ddp.data.sources.files import (
     describe_left_out,
     digest,
     find_images,
-    has_image,
     is_image,
     list_folder,
     list_images,
@@ -78,17 +77,6 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).touch()
     (tmp_path / "loose.jpg").touch()
     return tmp_path
-
-
-def test_classes_are_the_visible_folders_sorted(folder: Path):
-    assert class_folders(folder) == ["a", "b"]
-
-
-def test_images_are_found_to_any_depth_without_hidden_ones(folder: Path):
-    assert list_folder(folder / "b")[0] == ["1.jpg", "2.jpg", "deep/er/3.png"]
-    assert has_image(folder / "b")
-    assert list_folder(folder / "a")[0] == []
-    assert not has_image(folder / "a")
 
 
 def test_links_to_files_are_images_and_links_to_folders_below_a_class_are_left_out(folder: Path):

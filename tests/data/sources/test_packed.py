@@ -194,16 +194,12 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
         (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
         (_unfinished, "packing was interrupted. Hint: run the same command with prepare=pack again"),
         (_edit('"version": 1', '"version": 7'), "got version 7 and raw. Hint: remove the folder and pack"),
-        (_edit('"form": "raw"', '"form": "webp"'), "jpeg or raw, got version 1 and webp"),
         (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
-        (_edit('"classes"', '"klasses"'), "but was altered"),
         (_edit("{", "{{"), "but was altered"),
         (_edit('"val": {', '"test": {'), "must contain packed val images, but contains train, test"),
         (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy the folder"),
-        (lambda folder: (folder / "train-00000.bin").unlink(), "but train-00000.bin is missing"),
         (lambda folder: (folder / "train.records.npy").unlink(), "but train.records.npy is missing"),
         (_flip("val.targets.npy", -8), r"/val\.targets\.npy must be unchanged since .*SHA-256"),
-        (_flip("train.names.npy", 20), r"/train\.names\.npy must be unchanged since"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):

@@ -84,28 +84,18 @@ def test_the_digest_tells_tables_apart(tmp_path: Path):
     assert opened(tmp_path / "t.csv").digest == digests[-1]
 
 
-COMPARED = ("train/loss", "train/top1", "val/loss", "val/top1")
-
-
 def trained(run: Run, out: Path, *options: str) -> dict[str, str]:
     """The last row of metrics.csv of a training by two ranks, for two epochs."""
     done = run("train", *SMALL[1:], "trainer.devices=2", *options, f"hydra.run.dir={out}")
     assert done.returncode == 0, done.stdout + done.stderr
     with (out / "metrics.csv").open(newline="") as file:
-        last = list(csv.DictReader(file))[-1]
-    return {name: last[name] for name in COMPARED}
+        return list(csv.DictReader(file))[-1]
 
 
 @pytest.mark.slow
 def test_two_ranks_train_and_evaluate_by_a_table(tree: Path, run: Run, tmp_path: Path):
     even = write_table(tmp_path / "even.csv", tree, absolute=True, weight=lambda path: 1)
     by_table = trained(run, tmp_path / "table", "data=table", f"data.root={even}")
-    by_folders = trained(run, tmp_path / "folders", "data=imagefolder", f"data.root={tree}")
-    # without weights the mean is taken in one operation, which rounds differently
-    assert {name: float(value) for name, value in by_table.items()} == pytest.approx(
-        {name: float(value) for name, value in by_folders.items()}, rel=1e-6
-    )
-
     rare = write_table(tmp_path / "rare.csv", tree, absolute=True, weight=lambda path: 3 if "owl" in path.parts else 1)
     out = tmp_path / "weighted"
     weighted = trained(run, out, "data=table", f"data.root={rare}", "data.sampling=balanced")
@@ -114,13 +104,9 @@ def test_two_ranks_train_and_evaluate_by_a_table(tree: Path, run: Run, tmp_path:
     assert "Each class is equally frequent in training." in log
     assert "multiplied by its weight, 1 to 3, 1.621 on average." in log
 
-    found = []
-    for name, root in (("table", rare), ("imagefolder", tree)):
-        options = [f"data={name}", f"data.root={root}", f"hydra.run.dir={tmp_path / f'by_{name}'}"]
-        done = run("evaluate", f"checkpoint={out}/checkpoints/last.ckpt", *options)
-        assert done.returncode == 0, done.stdout + done.stderr
-        evaluation = json.loads((tmp_path / f"by_{name}" / "evaluation.json").read_text())
-        found.append({key: evaluation[key] for key in ("val/top1", "val/top5", "val/loss", "num_val_images")})
-    assert found[0] == found[1]
-    assert found[0]["num_val_images"] == 11
-    assert found[0]["val/loss"] == pytest.approx(float(weighted["val/loss"]), abs=1e-5)  # a validation has no weights
+    options = ["data=imagefolder", f"data.root={tree}", f"hydra.run.dir={tmp_path / 'folders'}"]
+    done = run("evaluate", f"checkpoint={out}/checkpoints/last.ckpt", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    evaluation = json.loads((tmp_path / "folders/evaluation.json").read_text())
+    assert evaluation["num_val_images"] == 11
+    assert evaluation["val/loss"] == pytest.approx(float(weighted["val/loss"]), abs=1e-5)  # a validation has no weights
