@@ -1,9 +1,7 @@
-"""Who may import whom, read from the source: imports run downward only, and nothing before training costs torch."""
+"""Who may import whom, read from the source: imports run downward only."""
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,26 +28,11 @@ BETWEEN_COMMANDS = {("benchmark", "prepare")}  # it packs images to measure how 
 # Parts of a command that rooms below it import; elsewhere, the first word of a module is its room.
 SHARED_PARTS = ("export.formats",)
 
-# Not imported before a command line is found good: each takes seconds.
-HEAVY = {"torch", "torchvision", "lightning", "pytorch_lightning", "torchmetrics"}
-# What runs before: the commands themselves, and with them all that they import.
-EARLY = [
-    *(name if (PACKAGE / f"{name}.py").is_file() else f"{name}.__main__" for name in COMMANDS),
-    *(f"{package}.validate" for package in ("data", "distributed", "models", "runs")),
-    *(f"data.sources.{name}" for name in ("folder", "imagenet", "table", "stl10", "packed", "streamed", "shapes")),
-    "engine.worker",
-    "report.leaderboard",
-    "report.page",
-    "runs.plots",
-]
-
 
 @dataclass(frozen=True)
 class Edge:
     importer: str  # module inside the project, "data.loader"; "" is the package
-    imported: str  # the same, or the name of another project's module
-    inside: bool  # imported is one of the project's modules
-    at_start: bool  # runs when the importer is imported: not in a function
+    imported: str
     line: int
 
 
@@ -62,37 +45,28 @@ def modules(package: Path) -> dict[str, Path]:
     return names
 
 
-@cache
 def edges(package: Path) -> list[Edge]:
+    """Return every import of one module of the project by another."""
     known = modules(package)
     found = []
     for importer, path in known.items():
         here = [PROJECT, *importer.split(".")] if importer else [PROJECT]
         package_parts = here if path.name == "__init__.py" else here[:-1]
-        for name, at_start, line in _imports(ast.parse(path.read_text()), package_parts, True):
-            project, _, inner = name.partition(".")
-            if project == PROJECT:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = package_parts[: len(package_parts) - node.level + 1] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                names = [f"{base}.{alias.name}" for alias in node.names]
+            for name in names:
+                project, _, inner = name.partition(".")
                 while inner and inner not in known:  # "data.loader.Batch" is a name in data.loader
                     inner = inner.rpartition(".")[0]
-                found.append(Edge(importer, inner, True, at_start, line))
-            else:
-                found.append(Edge(importer, name, False, at_start, line))
+                if project == PROJECT:
+                    found.append(Edge(importer, inner, node.lineno))
     return found
-
-
-def _imports(node: ast.AST, package_parts: list[str], at_start: bool) -> Iterator[tuple[str, bool, int]]:
-    """(full dotted name, not in a function, line); of `from a import b` the name is a.b."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from ((alias.name, at_start, child.lineno) for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            above = package_parts[: len(package_parts) - child.level + 1] if child.level else []
-            base = ".".join([*above, *([child.module] if child.module else [])])
-            yield from ((f"{base}.{alias.name}", at_start, child.lineno) for alias in child.names)
-        else:
-            deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            deferred |= isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)  # for pyright alone
-            yield from _imports(child, package_parts, at_start and not deferred)
 
 
 def room(module: str) -> str:
@@ -113,55 +87,12 @@ def allowed(importer: str, imported: str) -> bool:
     return importer == imported or below < above or (importer, imported) in BETWEEN_COMMANDS
 
 
-def mistakes(package: Path) -> list[str]:
-    """One sentence for every room without a place, forbidden edge, circle, and early import of a heavy library."""
-    found = []
-    all_edges = edges(package)
-    rooms = {room(name) for name in modules(package)}
-    unknown = {name for name in rooms if layer(name) is None}
-    found += [f"{name} has no place in tests/test_layers.py" for name in sorted(unknown)]
-    for edge in all_edges:
-        importer, imported = room(edge.importer), room(edge.imported)
-        if edge.inside and not {importer, imported} & unknown and not allowed(importer, imported):
-            found.append(f"{edge.importer} line {edge.line}: must not import {edge.imported}")
-    graph = {name: set[str]() for name in modules(package)}
-    heavy = {name: set[str]() for name in graph}
-    for edge in all_edges:
-        if edge.at_start and edge.inside:
-            graph[edge.importer].add(edge.imported)
-        elif edge.at_start and edge.imported.partition(".")[0] in HEAVY:
-            heavy[edge.importer].add(edge.imported)
-    for name in graph:
-        if path := _path(graph, name, {name}):  # an __init__.py that imports one of its own files is such a circle too
-            found.append(f"{name} imports itself: {' -> '.join(path)}")
-    loaded = {name for name in graph if heavy[name]}
-    for name in EARLY:
-        if path := [name] if name in loaded else _path(graph, name, loaded):
-            library = min(heavy[path[-1]])
-            found.append(f"{name} must start without {library}, but: {' -> '.join([*path, library])}")
-    return list(dict.fromkeys(found))
-
-
-def _path(graph: dict[str, set[str]], start: str, goals: set[str]) -> list[str]:
-    """Shortest way of one import or more from start to one of the goals; empty where there is none."""
-    ways, seen = [[start]], {start}
-    for way in ways:
-        wing = way[-1].rpartition(".")[0]  # whose __init__.py runs before the file itself
-        for step in sorted(graph[way[-1]] | ({wing} if wing else set())):
-            if step in goals:
-                return [*way, step]
-            if step not in seen:
-                seen.add(step)
-                ways.append([*way, step])
-    return []
-
-
 def test_every_import_is_allowed():
-    assert mistakes(PACKAGE) == []
+    rooms = {room(name) for name in modules(PACKAGE)}
+    assert {name for name in rooms if layer(name) is None} == set(), "each has a place in the layers"
+    assert [each for each in edges(PACKAGE) if not allowed(room(each.importer), room(each.imported))] == []
 
 
-def test_every_room_and_early_file_is_there():
+def test_every_room_is_there():
     there = modules(PACKAGE)
-    assert not [
-        name for name in [*(name for packages in LAYERS for name in packages), *COMMANDS, *EARLY] if name not in there
-    ]
+    assert [name for name in [*(name for names in LAYERS for name in names), *COMMANDS] if name not in there] == []

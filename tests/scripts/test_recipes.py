@@ -35,29 +35,6 @@ def test_the_seed_alone_makes_no_other_recipe(tmp_path: Path):
     assert slow.command == ""
 
 
-PETS, SIZE = {"name": "imagefolder", "folder": "pets"}, {"num_train_images": 90, "num_val_images": 10}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "num_recipes"),
-    [
-        (({}, {}), ({"data.repeats": 4}, {}), 2),  # one from before the key has its default
-        (({}, {}), ({"data.repeats": 1}, {}), 1),
-        (({"data.root": "/x/pets"}, {"data": PETS, **SIZE}), ({"data.root": "/y/pets"}, {"data": PETS, **SIZE}), 1),
-        (({"data.root": "/x/pets"}, {"data": PETS, **SIZE}), ({"data.root": "/x/pets"}, {"data": PETS}), 2),
-        (({"data.root": "/x/pets"}, {}), ({"data.root": "/x/cats"}, {}), 2),  # whose summary does not name the folder
-    ],
-)
-def test_which_runs_are_one_recipe(
-    one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]], num_recipes: int,
-    tmp_path: Path,
-):  # fmt: skip
-    for seed in range(6):
-        options, summary = (one, other)[seed // 3]
-        make_run(tmp_path / str(seed), {**options, "seed": seed}, **summary)
-    assert [len(recipe.runs) for recipe in recipes_of(tmp_path)] == [6 // num_recipes] * num_recipes
-
-
 def test_labels_are_the_experiment_and_what_was_typed_and_differs(tmp_path: Path):
     common = "data=imagefolder data.root=/home/me/pets optim.weight_decay=0.1"
     data = {"name": "imagefolder", "folder": "pets"}
