@@ -91,6 +91,8 @@ def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: p
     assert not check.ok and check.hint == "set data.num_workers=2"
     check = only(machine("cluster.num_threads=4", "trainer.devices=2"), "cores")
     assert not check.ok and check.hint == "set cluster.num_threads=2"
+    check = only(machine("trainer.devices=8"), "cores")
+    assert not check.ok and check.what.startswith("4 cores, for 8 processes") and "trainer.devices=4" in check.hint
 
 
 def test_a_container_with_fewer_cores_than_it_sees(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):

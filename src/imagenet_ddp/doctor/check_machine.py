@@ -77,7 +77,9 @@ def _unseen(present: list[tuple[str, str]]) -> str:
 
 def _cores(machine: Machine) -> list[Check]:
     local = machine.num_local
-    usable = max(num_cores(), cores_per_process(local) * local)  # a SLURM task sees only its own cores
+    usable = num_cores()
+    if "SLURM_STEP_TASKS_PER_NODE" in machine.environ:  # a SLURM task sees only its own cores
+        usable = max(usable, cores_per_process(local) * local)
     cores, quota = max(num_visible_cores(), usable), cpu_quota()
     workers, threads = machine.plan.num_workers.value, machine.plan.num_threads.value
     container = f", of which this container may use {quota:g}" if quota and quota < cores else ""
@@ -85,6 +87,8 @@ def _cores(machine: Machine) -> list[Check]:
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
     hints = []
+    if machine.kind == "cpu" and local > usable:
+        hints.append(f"trainer.devices={usable}")
     if local * workers > max(usable, local):
         hints.append(f"data.num_workers={max(usable // local - (machine.kind != 'cpu'), 0)}")
     if local * threads > max(usable, local):
