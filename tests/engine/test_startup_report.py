@@ -46,6 +46,23 @@ def test_few_photographs_without_weights_are_told_of_finetuning(
 
 
 @pytest.mark.parametrize(
+    ("classes", "typed", "is_said"),
+    [
+        (["Arrow-Left", "arrow-right", "stop"], (), True),
+        ([str(number) for number in range(10)], (), True),
+        (["left lung", "cat"], (), False),
+        (["left", "right"], ("data.flip=0",), False),
+        (["left", "right"], ("data.augment=none",), False),
+    ],
+)
+def test_classes_that_a_mirror_swaps_are_named(
+    classes: list[str], typed: tuple[str, ...], is_said: bool, folder: list[str]
+) -> None:
+    lines = startup_report.mirrored_class_lines(plan_of(*folder, *typed).config.data, classes)
+    assert [line.endswith("Hint: set data.flip=0.") for line in lines] == [True] * is_said
+
+
+@pytest.mark.parametrize(
     ("name", "steps", "how"),
     [
         ("ema", 1, "exponential, decay (1 + n) / (10 + n) in update n but at most 0.9, after every step"),

@@ -1,10 +1,12 @@
 """Describe the plan before training starts: the arithmetic, the recipe, and each automatic choice with its reason."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.learning import LossConfig, OptimConfig, ScheduleConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
@@ -37,6 +39,7 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *_class_weight_lines(config.loss.class_weights, data.source.classes),
         *learning_lines(config, plan.averaging_start_epoch),
         *from_scratch_lines(config, len(data.train_images)),
+        *mirrored_class_lines(options, data.source.classes),
         *batch_lines(plan),
         learning_rate_line(plan),
         *long_warmup_lines(plan),
@@ -115,7 +118,7 @@ def _speed_lines(plan: Plan) -> list[str]:
 def from_scratch_lines(config: Config, num_images: int) -> list[str]:
     """Return a line if photographs of the user's own are too few to train a net from random weights."""
     data, model = config.data, config.model
-    is_own = data["name"] in ("imagefolder", "table", "packed") and not data["_target_"]
+    is_own = data.name in ("imagefolder", "table", "packed") and not data.target
     # the library's weights fit its own nets, unchanged
     has_weights = not (model.target or model.args)
     if model.weights is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
@@ -126,6 +129,21 @@ def from_scratch_lines(config: Config, num_images: int) -> list[str]:
     ]
 
 
+def mirrored_class_lines(data: DataConfig, classes: Sequence[str]) -> list[str]:
+    """Return a line if the names of the classes suggest that a mirrored image belongs to another class."""
+    if data.augment == "none" or not data.flip:
+        return []
+    names = {name.lower(): name for name in classes}
+    mirrored = [each for lower in names if "left" in lower and (each := names.get(lower.replace("left", "right")))]
+    if mirrored:
+        what = f"an image of {mirrored[0]} look like its counterpart on the left"
+    elif set("0123456789") <= names.keys():
+        what = "a digit look like another"
+    else:
+        return []
+    return [f"data.flip={data.flip:g} mirrors images, which may make {what}. Hint: set data.flip=0."]
+
+
 def _data_line(data: ImageDataModule, config: Config) -> str:
     source = data.source
     few = ""
@@ -133,7 +151,7 @@ def _data_line(data: ImageDataModule, config: Config) -> str:
         few = f" Fewer than 5 classes: top-5 is top-{len(source.classes)}, always 100 %, and left out of this log."
     sampled = " Each class is equally frequent in training." if config.data.sampling == "balanced" else ""
     return (
-        f"Data: {config['data']['_target_'] or config['data']['name']}, {len(data.train_images)} training"
+        f"Data: {config.data.target or config.data.name}, {len(data.train_images)} training"
         f" and {len(data.val_images)} validation images of {len(source.classes)} classes.{sampled}{few}"
     )
 
