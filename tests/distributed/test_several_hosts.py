@@ -4,7 +4,6 @@ folder of the test. Node 0 is zeta, whose name and address sort last."""
 import json
 import os
 import signal
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SMALL, small_run, write_images
+from conftest import ROOT, SMALL, small_run
 from helpers.hosts import Host, Hosts, Process, requirement
 
 pytestmark = [
@@ -92,13 +91,6 @@ def refused(found: Sequence[End], *sentences: str) -> None:
         assert "Traceback" not in end.err, end.printed
         for sentence in sentences:
             assert sentence in end.said, end.printed
-
-
-def since(moment_s: float, found: Sequence[End]) -> float:
-    """Seconds until the last one ended; what all printed is shown where the test fails."""
-    for end in found:
-        print(f"after {end.at_s - moment_s:.1f} s: {end.printed}")
-    return max(end.at_s for end in found) - moment_s
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
@@ -235,11 +227,6 @@ def test_a_checkpoint_of_node_0_is_sent(trained: Trained) -> None:
     assert len(rows) == 1 + 3
     assert not any(path.endswith(".ckpt") for path in files(trained.alpha))
     assert list((trained.alpha.folder / "tmp").rglob("*.ckpt")) == [], "what was sent is taken away at the end"
-    nobody_is_left(hosts)
-
-    found = succeeded(ends(*start(hosts, *options, each=ranks)))
-    assert all("is finished: 3 epochs of 3." in end.out for end in found)
-    assert list(pointer.parent.iterdir()) == []
 
 
 def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree: Path) -> None:
@@ -258,14 +245,7 @@ def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree:
     assert sum("11 of 11 validation images, each once." in end.out for end in found) == 1
     (folder,) = (disk / "runs/both").iterdir()
     assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank0.log", "rank1.log"]
-
-    resume = command(f"resume={folder.relative_to(disk)}", "trainer.max_epochs=2", *TWO, "cluster.address=null")
-    succeeded(ends(*(host.popen(resume, AT_ZETA, folder=disk) for host in hosts)))
-    assert len((folder / "metrics.csv").read_text().splitlines()) == 1 + 2
-    assert sorted(path.name for path in disk.iterdir()) == ["runs"], (
-        "neither the file of the meeting nor a copy is left"
-    )
-    assert list((disk / "runs/both").iterdir()) == [folder]
+    assert [path.name for path in disk.iterdir()] == ["runs"], "the file of the meeting is not left"
 
 
 def test_evaluation_on_both_nodes(trained: Trained) -> None:
@@ -280,17 +260,6 @@ def test_evaluation_on_both_nodes(trained: Trained) -> None:
     for name in ("val/top1", "val/top5", "val/loss"):
         assert found[name] == pytest.approx(expected[name], abs=1e-6)
     assert not (trained.alpha.folder / "work/evaluated/evaluation.json").exists()
-
-
-@pytest.fixture(scope="module")
-def trained_before() -> dict[str, dict[str, torch.Tensor]]:
-    """Way to start -> weights, of the ways tried so far."""
-    return {}
-
-
-def torchrun(node: int, *options: str) -> list[str]:
-    static = [f"--node-rank={node}", f"--master-addr={ZETA}", "--master-port=29500"]
-    return ["torchrun", "--nnodes=2", "--nproc-per-node=1", *static, "-m", "imagenet_ddp.train", *options]
 
 
 def torchrun_c10d(node: int, *options: str) -> list[str]:
@@ -311,88 +280,54 @@ def one_per_terminal(node: int, *options: str) -> list[str]:
     return command(*options, *ranks, f"cluster.address=tcp://{ZETA}:23456")
 
 
-def two_terminals(node: int, *options: str) -> list[str]:
-    ranks = [f"cluster.rank={node}", f"cluster.local_rank={node}", "cluster.world_size=2"]
-    return command(*options, *ranks, "cluster.address=tcp://127.0.0.1:23456")
-
-
-@pytest.mark.parametrize("way", [torchrun, torchrun_c10d, launch, one_per_terminal, two_terminals])
-def test_ways_to_start(
-    two: tuple[Host, Host],
-    small: list[str],
-    tmp_path: Path,
-    trained_before: dict[str, dict[str, torch.Tensor]],
-    way: Callable[..., list[str]],
-) -> None:
+def test_ways_to_start(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
     """Without any trainer key: one world of 2, one run folder, the same weights to the bit."""
-    hosts = two if way is not two_terminals else (two[0], two[0])
-    options = [*small, *probe(tmp_path / "seen")]
-    succeeded(ends(*(host.popen(way(node, *options), PROBES) for node, host in enumerate(hosts))))
-    assert seen(tmp_path / "seen") == {0: ALL[0]}
-    assert len(steps(tmp_path / "seen")) == 2
-    # c10d orders nodes by name: its rank 0 is alpha, and there the run is
-    first, other = hosts[::-1] if way is torchrun_c10d else hosts
-    folder = run_folder(first)
-    summary = json.loads((folder / "summary.json").read_text())
-    assert [summary["world_size"], summary["num_nodes"]] == [2, 1 if way is two_terminals else 2]
-    logs = {str((folder / "logs/rank1.log").relative_to(first.folder / "work"))}
-    assert files(other) == logs or (first is other and logs < files(other))
-    if way is torchrun_c10d:
-        assert "job7" in folder.name
-    trained_before[way.__name__] = weights(folder)
-    one = next(iter(trained_before.values()))
-    for name, values in weights(folder).items():
-        assert torch.equal(values, one[name]), (name, list(trained_before))
-    nobody_is_left(two)
-
-
-def test_three_nodes_meet_in_a_stale_file(tree: Path, small: list[str], tmp_path: Path) -> None:
-    """Its owner was killed: the file is named, replaced, and taken away at the end."""
-    folder = tmp_path / "pointers"
-    folder.mkdir()
-    options = [*small, "trainer.num_nodes=3", "trainer.devices=1", f"cluster.address=file://{folder}/job"]
-    with Hosts(["c", "b", "a"], tmp_path) as hosts:
-        (killed,) = start(hosts[:1], *options)
-        wait_for((folder / "job").exists)
-        killed.kill()
-        killed.wait()
-        assert [path.name for path in folder.iterdir()] == ["job"]
-        found = succeeded(ends(*start(hosts, *options, *probe(tmp_path / "seen"))))
-        assert any(f"{folder}/job is stale: its owner, c (process " in end.err for end in found)
-        assert seen(tmp_path / "seen") == {0: ALL[0]}
-        assert len(steps(tmp_path / "seen")) == 3
-        assert list(folder.iterdir()) == []
-        assert sum(any(path.endswith("last.ckpt") for path in files(host)) for host in hosts) == 1
-        nobody_is_left(hosts)
+    found: list[dict[str, torch.Tensor]] = []
+    for way in (torchrun_c10d, launch, one_per_terminal):
+        images, folder = tmp_path / way.__name__, f"hydra.run.dir={way.__name__}"
+        own = [] if way is torchrun_c10d else [folder]
+        options = [*small, *own, *probe(images)]
+        succeeded(ends(*(host.popen(way(node, *options), PROBES) for node, host in enumerate(two))))
+        assert seen(images) == {0: ALL[0]}
+        assert len(steps(images)) == 2
+        # c10d orders nodes by name: its rank 0 is alpha, and there the run is
+        first = two[1] if way is torchrun_c10d else two[0]
+        run_dir = first.folder / "work" / way.__name__ if own else run_folder(first)
+        summary = json.loads((run_dir / "summary.json").read_text())
+        assert [summary["world_size"], summary["num_nodes"]] == [2, 2]
+        assert own or "job7" in run_dir.name
+        found.append(weights(run_dir))
+        for name, values in found[-1].items():
+            assert torch.equal(values, found[0][name]), (name, way)
+        nobody_is_left(two)
 
 
 # ---- the world is not what was asked --------------------------------------------------------------------------------
 
 
 def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """Five jobs at once, each at an address of its own, each with somebody missing."""
+    """Four jobs at once, each at an address of its own, each with somebody missing."""
     zeta, alpha = two
-    options = [*small, "cluster.timeout_s=12"]
+    options = [*small, "cluster.timeout_s=3"]
     by_rank = ["cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", "trainer.devices=1"]
-    began = time.time()
     found = ends(
         zeta.popen(command(*options, *TWO), {**AT_ZETA, "MASTER_PORT": "29501"}),
-        zeta.popen(command(*options, *TWO, "cluster.node_rank=0"), {**AT_ZETA, "MASTER_PORT": "29502"}),
         alpha.popen(command(*options, *TWO), {**AT_ZETA, "MASTER_PORT": "29503"}),
         zeta.popen(command(*options, *by_rank, f"cluster.address={ZETA}:29504")),
         alpha.popen(command(*options, *TWO, f"cluster.address=file://{tmp_path}/job", "cluster.node_rank=1")),
     )
-    assert since(began, found) < 12 + 60, "60: five commands import torch"
-    refused(found, "Hint: ", "Missing: ")
-    assert "1 of 2 nodes joined after 10 s, waiting. Joined: zeta. Missing: 1 more node." in found[0].said
-    assert "1 of 2 nodes joined after 12 s. Joined: zeta. Missing: 1 more node." in found[0].said
-    assert "1 of 2 nodes joined after 12 s. Missing: node 1." in found[1].said
-    assert (
-        f"waited 12 s for rank 0 at {ZETA}:29503, but nothing listens there yet. Missing: rank 0 (node 0)."
-        in found[2].said
-    )
-    assert "1 of 2 ranks joined after 12 s. Missing: rank 1 (node 1, local rank 0)." in found[3].said
-    assert f"waiting 12 s for rank 0 to create {tmp_path}/job. Missing: rank 0" in found[4].said
+    refused(found, "Hint: ")
+    for end, missing in zip(
+        found,
+        (
+            "Joined: zeta. Missing: 1 more node.",
+            f" for rank 0 at {ZETA}:29503, but nothing listens there yet. Missing: rank 0 (node 0).",
+            "Missing: rank 1 (node 1, local rank 0).",
+            f" for rank 0 to create {tmp_path}/job. Missing: rank 0",
+        ),
+        strict=True,
+    ):
+        assert missing in end.said
     assert files(zeta) == files(alpha) == set()
 
 
@@ -407,31 +342,11 @@ def test_differing_options(two: tuple[Host, Host], small: list[str]) -> None:
     assert [files(host) for host in two] == [set(), set()]
 
 
-def test_a_wrong_interface(two: tuple[Host, Host], small: list[str]) -> None:
-    found = ends(*start(two, *small, *TWO, "nccl.env.GLOO_SOCKET_IFNAME=eth9", env=AT_ZETA))
-    refused(found, "nccl.env.GLOO_SOCKET_IFNAME", "eth9", "nccl.env.GLOO_SOCKET_IFNAME=ens5")
-
-
-def test_a_blocked_rendezvous_port(two: tuple[Host, Host], small: list[str]) -> None:
-    two[0].block(ports=[29500])
-    zeta, alpha = ends(*start(two, *small, *TWO, "cluster.timeout_s=15", env=AT_ZETA))
-    refused([alpha], f"cannot reach {ZETA}:29500: no answer within 10 s", "firewall", "security group")
-    refused([zeta], "1 of 2 nodes joined after 15 s. Joined: zeta. Missing: 1 more node.", f"reaches {ZETA}:29500")
-
-
-@pytest.mark.parametrize(
-    ("blocked", "sentence"),
-    [
-        (0, f"node 1 (alpha) cannot reach node 0 (zeta) at {ZETA}:"),
-        (1, "node 0 (zeta) cannot reach node 1 (alpha) at 10.77.0.1:"),
-    ],
-    ids=["zeta", "alpha"],
-)
-def test_blocked_data_ports(two: tuple[Host, Host], small: list[str], blocked: int, sentence: str) -> None:
-    """Only the rendezvous port of one of the two lets strangers in."""
-    two[blocked].block(except_ports=[29500])
+def test_blocked_data_ports(two: tuple[Host, Host], small: list[str]) -> None:
+    """Only the rendezvous port of node 0 lets strangers in."""
+    two[0].block(except_port=29500)
     found = ends(*start(two, *small, *TWO, env=AT_ZETA))
-    refused(found, sentence, "the cloud's security group and in each machine's firewall")
+    refused(found, f"node 1 (alpha) cannot reach node 0 (zeta) at {ZETA}:", "the cloud's security group and in each")
     nobody_is_left(two)
     assert [files(host) for host in two] == [set(), set()]
 
@@ -439,7 +354,7 @@ def test_blocked_data_ports(two: tuple[Host, Host], small: list[str], blocked: i
 # ---- the end comes from outside -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("what", "rank"), [("kill", 0), ("kill", 1), ("crash", 1)])
+@pytest.mark.parametrize(("what", "rank"), [("kill", 0), ("crash", 1)])
 def test_a_rank_that_dies_ends_all(
     two: tuple[Host, Host], small: list[str], tmp_path: Path, what: str, rank: int
 ) -> None:
@@ -447,7 +362,7 @@ def test_a_rank_that_dies_ends_all(
     trouble = probe(tmp_path / "seen", what=what, rank=rank, step=6)
     found = ends(*start(two, *small, *TWO, "trainer.max_epochs=500", *trouble, env=AT_ZETA))
     died_at = (tmp_path / f"seen/seen{rank}.jsonl").stat().st_mtime
-    assert since(died_at, found) < 10
+    assert max(end.at_s for end in found) - died_at < 10, [end.printed for end in found]
     nobody_is_left(two)
     assert [end.code for end in found] == [1, 1]
     own, other = found[rank], found[1 - rank]
@@ -462,122 +377,53 @@ def test_a_rank_that_dies_ends_all(
     assert "Traceback" not in other.err
 
 
-@pytest.mark.parametrize(("node", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
-def test_a_signal_to_one_command_stops_all(
-    two: tuple[Host, Host], small: list[str], tmp_path: Path, node: int, number: int
-) -> None:
-    """At the same step, and saved. The file says meanwhile that nobody else is expected."""
-    options = [*small, *TWO, f"cluster.address=file://{tmp_path}/job"]
+def test_a_signal_to_one_command_stops_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+    """At the same step, and saved."""
     more = ["trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.1)]
-    processes = start(two, *options, *more, each=[["cluster.node_rank=0"], ["cluster.node_rank=1"]])
+    processes = start(two, *small, *TWO, *more, env=AT_ZETA)
     wait_for((tmp_path / "seen/seen0.jsonl").exists)
-    if node == 0:
-        (late,) = ends(*start(two[1:], *options, *more))
-        refused([late], "all 2 nodes of the job at this address have joined already: zeta (process ")
-    sent_at = time.time()
-    processes[node].send_signal(number)
-    found = ends(*processes)
-    assert since(sent_at, found) < 30
+    processes[1].send_signal(signal.SIGTERM)
+    found = ends(*processes, timeout_s=30)
     nobody_is_left(two)
-    assert [end.code for end in found] == [128 + number] * 2
+    assert [end.code for end in found] == [128 + signal.SIGTERM] * 2
     assert "Stopped and saved after step" in found[0].out
     assert len(set(steps(tmp_path / "seen"))) == 1
     checkpoint = torch.load(run_folder(two[0]) / "checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["global_step"] == steps(tmp_path / "seen")[0]
     assert not any("Traceback" in end.err for end in found)
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("job")] == []
 
 
-def test_a_pulled_cable_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """Nobody is told that a connection is gone: the kernel asks after some silence."""
+def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+    """kill -9 of what was typed on node 0, which serves the store: the workers are told to stop, and save; what watches
+    for failures may end them before they have saved."""
     processes = start(two, *small, *TWO, "trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.05), env=AT_ZETA)
     wait_for((tmp_path / "seen/seen0.jsonl").exists)
-    two[1].cut()
-    cut_at = time.time()
-    found = ends(*processes, timeout_s=90)
-    assert since(cut_at, found) < 30
+    processes[0].kill()
+    found = ends(*processes, timeout_s=30)
     nobody_is_left(two)
-    # a thread of Gloo's may abort the process, after it has said why and before its own exit
-    assert {end.code for end in found} <= {1, -signal.SIGABRT}
-    assert "ends because rank 1 (node 1, local rank 0) is gone" in found[0].err
-    assert "ends because rank 0 (node 0, local rank 0) is gone" in found[1].err
+    is_told = all("rank 0 (node 0, local rank 0) is gone" in each.err for each in found)
+    assert found[1].code == 128 + signal.SIGTERM or (found[1].code == 1 and is_told), [each.printed for each in found]
 
 
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_command_that_is_killed_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path, node: int) -> None:
-    """kill -9 of what was typed: its workers are told to stop, and save. With node 0's command goes the store, and what
-    watches for failures may end the workers before they have saved."""
-    processes = start(two, *small, *TWO, "trainer.max_epochs=500", *probe(tmp_path / "seen", slow_s=0.05), env=AT_ZETA)
-    wait_for((tmp_path / "seen/seen0.jsonl").exists)
-    killed_at = time.time()
-    processes[node].kill()
-    found = ends(*processes, timeout_s=90)
-    assert since(killed_at, found) < 30
-    nobody_is_left(two)
-    code = found[1 - node].code  # of the command that was not killed
-    is_saved = code == 128 + signal.SIGTERM and (node == 0 or "Stopped and saved after step" in found[0].out)
-    is_told = all("rank 0 (node 0, local rank 0) is gone" in each.err for each in found) and code == 1
-    assert is_saved or (node == 0 and is_told), [each.out + each.err for each in found]
+# ---- what doctor measures -------------------------------------------------------------------------------------------
 
 
-# ---- what doctor foretells ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.alone
-@pytest.mark.timeout(1200)
-def test_doctor_foretells_training_over_a_slow_link(two: tuple[Host, Host], tmp_path: Path) -> None:
-    """Efficiency over 100 Mbit/s: what training on two nodes reaches of twice what it reaches on one."""
-    images = tmp_path / "images"
-    write_images(images / "train", {"cat": 384, "dog": 384}, size=100)
-    write_images(images / "val", {"cat": 2, "dog": 2}, size=100)
-    options = [
-        *small_run("model.name=mobilenet_v3_small"),
-        f"data.root={images}",
-        "data.image_size=96",
-        "data.val_resize=96",
-        "data.batch_size=48",
-    ]
-    options += ["trainer.max_epochs=2"]
-    nodes = ["trainer.num_nodes=2", "trainer.devices=1"]
-    environ = {"MASTER_ADDR": two[0].address}
-
-    def on_both(verb: str, *more: str) -> list[Process]:
-        processes = [host.popen(command(*options, *more, verb=verb), environ) for host in two]
-        for process in processes:
-            process.wait(240)
-        return processes
-
-    def images_per_s(host: Host, folder: str) -> float:
-        return json.loads((host.folder / "work" / folder / "summary.json").read_text())["images_per_s"]
-
-    def compare(turn: int) -> tuple[float, float]:
-        """(efficiency that doctor foretells, that training reaches)"""
-        # alone, but both at the same time: they share the machine's cores in all three
-        for process in on_both("train", f"hydra.run.dir=alone{turn}"):
-            assert process.returncode == 0, process.err
-        alone = sum(images_per_s(host, f"alone{turn}") for host in two)
-        first, other = on_both("doctor", *nodes, "format=json")
-        assert first.returncode in (0, 1), first.err  # 1: two such nodes are slower than one
-        assert other.returncode == 0, other.err
-        prediction = json.loads(first.out)["prediction"]
-        for process in on_both("train", *nodes, f"hydra.run.dir=together{turn}"):
-            assert process.returncode == 0, process.err
-        reached = images_per_s(two[0], f"together{turn}") / alone
-        foretold = next(each["efficiency"] for each in prediction["nodes"] if each["num_nodes"] == 2)
-        measured = prediction["measured"]["efficiency"]
-        print(f"efficiency foretold {foretold:.3f}, measured by doctor {measured:.3f}, reached {reached:.3f}")
-        print(f"images/s alone {alone:.1f}, foretold {prediction['nodes'][0]['images_per_s'] * 2:.1f}")
-        return foretold, reached
-
+def test_doctor_measures_a_slow_link(two: tuple[Host, Host], small: list[str]) -> None:
+    """And reports what is wrong on the other node."""
     two[0].slow(mbit=100)
-    # other work on the machine between the three moves them by more than what is looked for: up to three turns
-    turns: list[tuple[float, float]] = []
-    while len(turns) < 3:
-        turns.append(compare(len(turns)))
-        foretold, reached = (statistics.median(values) for values in zip(*turns, strict=True))
-        if foretold == pytest.approx(reached, rel=0.2):
-            return
-    pytest.fail(f"(foretold, reached) must be within 20 %, but are {turns}")
+    options = [*small_run("model.name=mobilenet_v3_small", options=small), *TWO, "format=json"]
+    first, _ = ends(
+        two[0].popen(command(*options, verb="doctor"), AT_ZETA),
+        two[1].popen(command(*options, "data.root=gone", verb="doctor"), AT_ZETA),
+    )
+    assert first.code == 1, first.printed
+    report = json.loads(first.out)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert checks["nodes"]["what"].startswith("node 1 (alpha), data: data.root must be a folder")
+    assert checks["all-reduce"]["numbers"]["bus_bandwidth_bytes_per_s"] * 8 == pytest.approx(95e6, rel=0.1)
+    foretold = next(each["efficiency"] for each in report["prediction"]["nodes"] if each["num_nodes"] == 2)
+    assert foretold < 0.3
+    assert report["prediction"]["measured"]["efficiency"] == pytest.approx(foretold, rel=0.5)
 
 
 # ---- nodes that come and go -----------------------------------------------------------------------------------------
@@ -588,7 +434,7 @@ def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_pa
     """torchrun --nnodes=1:2. The node that has rank 0, not the one of the endpoint, is killed: the other goes on from
     the checkpoint, with the same images per step. The line typed again there, both go on together."""
     zeta, alpha = two
-    folder, epochs = tmp_path / "r", 30
+    folder, epochs = tmp_path / "r", 20
     options = [*SMALL, f"data.root={tree}", f"hydra.run.dir={folder}", "resume=auto", f"trainer.max_epochs={epochs}",
                "+callbacks.checkpoint.every_n_steps=2", *probe(tmp_path / "seen", slow_s=0.25)]  # fmt: skip
     line = ["torchrun", "--nnodes=1:2", "--nproc_per_node=1", "--max-restarts=10", "--rdzv_backend=c10d",

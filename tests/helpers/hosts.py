@@ -2,14 +2,12 @@
 /dev/shm.
 
     with Hosts(["zeta", "alpha"], folder=tmp_path) as (zeta, alpha):
-        done = zeta.run(["python", "-m", "imagenet_ddp.doctor"], timeout_s=60)
+        process = zeta.popen(["python", "-m", "imagenet_ddp.doctor"])
 
 Host i has the address 10.77.0.<i+1> on its card INTERFACE. A bridge in another namespace connects the cards, and no
 route leads to other networks. DISK is a different folder on each host, and commands start in DISK/work. Every other
 path is the same on all hosts, like a shared disk. As on Debian, a host's name resolves to 127.0.1.1 in its own
-/etc/hosts; a host cannot resolve the names of the others until add_name(). A test can add further features with a
-command, such as the docker0 that exists on many machines:
-host.run(["ip", "link", "add", "docker0", "type", "bridge"]).
+/etc/hosts; a host cannot resolve the names of the others.
 
 The namespaces have no names on the machine, so they exist only as long as their first processes. A first process ends
 when the pipe from the tests closes, even if the tests were killed, and all processes on its host end with it.
@@ -19,42 +17,21 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from conftest import clean_environ
 from helpers import forked_commands
-from helpers.namespaces import BOOT, DISK, FLAGS, children_in, first, in_network, requirement
+from helpers.namespaces import BOOT, DISK, FLAGS, first, in_network, requirement
 
 INTERFACE = "ens5"
-
-
-class Started(subprocess.Popen[str]):
-    """A command on a host, the leader of its own session. `pid` is its number as seen from outside the host."""
-
-    out_file: Path
-    err_file: Path
-
-    @property
-    def out(self) -> str:
-        return self.out_file.read_text()
-
-    @property
-    def err(self) -> str:
-        return self.err_file.read_text()
-
-
-Process = Started | forked_commands.Command
+Process = forked_commands.Command
 
 
 class Host:
     """A host of Hosts. `folder` is its DISK as seen from outside. The folder files/ next to it contains the host's
     /etc/hosts and the output of its commands."""
-
-    interface = INTERFACE
 
     def __init__(self, name: str, address: str, root: Path) -> None:
         self.name, self.address, self.folder, self._files = name, address, root / "disk", root / "files"
@@ -77,10 +54,10 @@ class Host:
         with first(["unshare", *FLAGS, "--pid", "--fork", "--kill-child", *boot]) as (starter, self.init):
             self.switch, self._port = switch, port
             try:
-                card = f"link add name {port} type veth peer name {self.interface} netns {self.init}\n"
+                card = f"link add name {port} type veth peer name {INTERFACE} netns {self.init}\n"
                 in_network(switch, ["ip", "-batch", "-"], f"{card}link set {port} master bridge up\n")
-                address = f"addr add {self.address}/24 brd + dev {self.interface}\n"
-                in_network(self.init, ["ip", "-batch", "-"], f"{address}link set {self.interface} up\n")
+                address = f"addr add {self.address}/24 brd + dev {INTERFACE}\n"
+                in_network(self.init, ["ip", "-batch", "-"], f"{address}link set {INTERFACE} up\n")
                 yield
             finally:
                 if starter.poll() is None:  # the first process of the host is running
@@ -90,57 +67,15 @@ class Host:
                 starter.wait()
 
     def popen(
-        self,
-        command: Sequence[str | Path],
-        env: dict[str, str] | None = None,
-        *,
-        folder: Path = DISK / "work",
+        self, command: Sequence[str], env: dict[str, str] | None = None, *, folder: Path = DISK / "work"
     ) -> Process:
-        """Start a command in `folder`, with the `python` and `torchrun` of the tests, and with TMPDIR on DISK.
-
-        The output goes to files, so that the command never waits for a reader. A command of the project, of
-        torch.distributed or of probes/run_code.py is forked from a process that has imported torch.
-        """
+        """Fork `python -m module ...` or `torchrun ...` from a process that has imported torch, with TMPDIR on DISK."""
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
-        environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environ.get("PATH", os.defpath)))
-        words = list(map(str, command))
-        if words[0] == "torchrun":
-            words[:1] = ["python", "-m", "torch.distributed.run"]
-        match words:
-            case ["python", "-m", module, *options] if module.startswith(
-                ("imagenet_ddp.", "torch.distributed.", "run_code")
-            ) and forked_commands.can_fork(environ):
-                start = forked_commands.fork_server().start
-                self._started.append(start(module, *options, folder=folder, environment=environ, host=self.init))
-                return self._started[-1]
-        prefix = ["nsenter", f"--target={self.init}", *FLAGS, "--", "env", f"--chdir={folder}"]
-        out_file, err_file = (self._files / f"{len(self._started)}.{stream}" for stream in ("out", "err"))
-        with out_file.open("wb") as out, err_file.open("wb") as err, children_in(self.init):
-            process = Started(
-                [*prefix, *words],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-            )
-        process.out_file, process.err_file = out_file, err_file
-        self._started.append(process)
-        return process
-
-    def run(
-        self, command: Sequence[str | Path], env: dict[str, str] | None = None, timeout_s: float = 240
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end. After `timeout_s`, kill its session and raise TimeoutExpired with its output."""
-        process = self.popen(command, env)
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            error.add_note(f"{self.name} printed:\n{process.out}{process.err}")
-            raise
-        return subprocess.CompletedProcess(list(command), code, process.out, process.err)
+        assert forked_commands.can_fork(environ)
+        words = ["torch.distributed.run", *command[1:]] if command[0] == "torchrun" else command[2:]
+        server = forked_commands.fork_server()
+        self._started.append(server.start(*words, folder=folder, environment=environ, host=self.init))
+        return self._started[-1]
 
     def processes(self) -> dict[int, str]:
         """Return {pid as seen from outside: command line} of all processes of the host except its first one."""
@@ -152,46 +87,19 @@ class Host:
                     found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ").strip()
         return {pid: command for pid, command in found.items() if command}  # a zombie has no command line
 
-    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Signal the process whose number is `pid` on the host itself; outside, another process may have that number.
-
-        Raises ProcessLookupError if the host has no such process.
-        """
-        for outside in self.processes():
-            with contextlib.suppress(FileNotFoundError):
-                if f"\nNSpid:\t{outside}\t{pid}\n" in Path(f"/proc/{outside}/status").read_text():
-                    return os.kill(outside, number)
-        raise ProcessLookupError(f"{self.name} has no process {pid}")
-
-    def add_name(self, name: str, address: str) -> None:
-        """Add a line to the host's /etc/hosts."""
-        with (self._files / "hosts").open("a") as file:
-            file.write(f"{address} {name}\n")
-
-    def block(self, ports: Iterable[int] = (), except_ports: Iterable[int] = (), how: str = "drop") -> None:
-        """Block new TCP connections from other hosts to `ports`, or, if there are none, to all but `except_ports`.
-
-        Existing connections, and connections within the host, are not blocked. how: "drop" sends no answer, like a
-        cloud's security group; "reject" refuses the connection.
-        """
+    def block(self, except_port: int) -> None:
+        """Drop new TCP connections from other hosts to all ports but one, as a cloud's security group does."""
         if shutil.which("nft") is None:
             pytest.skip("a host's ports are blocked by nft (package nftables)")
-        chosen, sign = (ports, "") if ports else (except_ports, "!=")
-        which = f"tcp dport {sign} {{ {', '.join(map(str, chosen)) or 0} }}"
-        verdict = {"drop": "drop", "reject": "reject with tcp reset"}[how]
-        rule = f'iifname != "lo" tcp flags & (syn | ack) == syn {which} {verdict}'
-        self.unblock()
+        rule = f'iifname != "lo" tcp flags & (syn | ack) == syn tcp dport != {except_port} drop'
         table = f"table inet hosts {{\nchain input {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}\n"
         in_network(self.init, ["nft", "-f", "-"], table)
-
-    def unblock(self) -> None:
-        in_network(self.init, ["nft", "-f", "-"], "add table inet hosts\ndelete table inet hosts\n")
 
     def slow(self, mbit: float) -> None:
         """Limit the host's cable in each direction to `mbit` Mbit/s, including the headers of Ethernet and TCP."""
         burst = max(64_000, int(mbit * 1e6 / 8 / 100))  # bytes; the kernel's clock ticks at least 100 times a second
         limit = f"tbf rate {int(mbit * 1e6)}bit burst {burst} latency 100ms"
-        for pid, card in ((self.init, self.interface), (self.switch, self._port)):
+        for pid, card in ((self.init, INTERFACE), (self.switch, self._port)):
             in_network(pid, ["tc", "-batch", "-"], f"qdisc replace dev {card} root {limit}\n")
 
     def cut(self) -> None:
@@ -201,7 +109,7 @@ class Host:
     def mend(self) -> None:
         in_network(self.switch, ["ip", "-batch", "-"], f"link set {self._port} up\n")
         # else a connection within the next 3 s fails with the unanswered ARP request that is still pending
-        in_network(self.init, ["ip", "-batch", "-"], f"neigh flush dev {self.interface}\n")
+        in_network(self.init, ["ip", "-batch", "-"], f"neigh flush dev {INTERFACE}\n")
 
 
 class Hosts(contextlib.ExitStack):

@@ -2,7 +2,6 @@
 process."""
 
 import contextlib
-import ctypes
 import functools
 import os
 import shutil
@@ -89,25 +88,6 @@ def first(command: Sequence[str | Path]) -> Iterator[tuple[subprocess.Popen[str]
             yield process, int(line)
         finally:
             process.kill()
-
-
-@contextlib.contextmanager
-def children_in(pid: int) -> Iterator[None]:
-    """Start this thread's children in the pid namespace of `pid` while the block runs.
-
-    A command on a host is then a child of the tests. nsenter would be a process between the two that does not pass
-    signals on. (Python 3.12 has os.setns.)
-    """
-    setns = ctypes.CDLL(None, use_errno=True).setns
-    before, there = (os.open(f"/proc/{name}/ns/pid", os.O_RDONLY | os.O_CLOEXEC) for name in ("self", pid))
-    try:
-        if setns(there, 0):
-            raise OSError(ctypes.get_errno(), "setns")
-        yield
-    finally:
-        setns(before, 0)
-        os.close(before)
-        os.close(there)
 
 
 def in_network(pid: int, tool: Sequence[str], lines: str) -> None:

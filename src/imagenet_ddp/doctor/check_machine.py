@@ -1,8 +1,7 @@
-"""Check this machine: software, devices, cores, shared memory and open files; how it finds the other machines; and the
+"""Check this machine: software, devices, cores and shared memory; how it finds the other machines; and the
 images and the run folder."""
 
 import platform
-import resource
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +23,6 @@ from imagenet_ddp.system.text import MIB, count_noun
 
 DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker
-FILES_PER_PROCESS, FILES_PER_WORKER = 250, 50  # generous estimates of the files open at once
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------------
@@ -141,23 +139,6 @@ def _shared_memory(machine: Machine) -> list[Check]:
     size_option = f"--shm-size={max(2 * needed // 2**30, 1)}g"
     hint = f"start the container by `docker run {size_option}` or `docker run --ipc=host`, or lower data.num_workers"
     return [Check("", False, f"{what}{docker}, so workers would end with a bus error", hint, numbers=numbers)]
-
-
-def _open_files(machine: Machine) -> list[Check]:
-    """Check the limit of open files. Each batch of a worker and each pipe to a worker is an open file.
-
-    Training and validation have separate workers.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = FILES_PER_PROCESS + 2 * machine.plan.num_workers.value * FILES_PER_WORKER
-    words = "any number of" if soft == resource.RLIM_INFINITY else f"{soft:,}"
-    what = f"a process may open {words} files; {machine.plan.num_workers.value} loader workers need about {needed:,}"
-    numbers = {"limit": soft, "needed": needed}
-    if soft in (resource.RLIM_INFINITY, -1) or soft >= needed:
-        return passed(what, **numbers)
-    most = hard if hard not in (resource.RLIM_INFINITY, -1) else 65_536
-    hint = f"type `ulimit -n {most}` before the command, or lower data.num_workers"
-    return [Check("", False, what, hint, numbers=numbers)]
 
 
 # ---- other machines: interfaces, variables, rendezvous ---------------------------------------------------------------
@@ -327,7 +308,6 @@ CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("plan", _plan),
     ("cores", _cores),
     ("shared memory", _shared_memory),
-    ("open files", _open_files),
     ("interfaces", _interfaces),
     ("variables", _variables),
     ("rendezvous", _rendezvous),
