@@ -14,14 +14,9 @@ from imagenet_ddp.errors import ConfigError
     ("text", "address"),
     [
         ("tcp://10.1.1.20:23456", Address("10.1.1.20", 23456)),
-        ("node-a", Address("node-a", 29500)),
-        ("tcp://node-a:1/", Address("node-a", 1)),
-        ("node_a.cluster.local:65535", Address("node_a.cluster.local", 65535)),
-        ("tcp://[fd00::20]:77", Address("fd00::20", 77)),
+        ("node_a.cluster.local", Address("node_a.cluster.local", 29500)),
         ("[fe80::1%eth0]", Address("fe80::1%eth0", 29500)),
-        ("file:///mnt/nfs/job42", Address(file="/mnt/nfs/job42")),
-        ("file:////mnt/nfs//job42", Address(file="/mnt/nfs/job42")),
-        ("file:///mnt/my jobs/ä=1", Address(file="/mnt/my jobs/ä=1")),
+        ("file:////mnt/my jobs//ä=1", Address(file="/mnt/my jobs/ä=1")),
     ],
 )
 def test_parse(text: str, address: Address):
@@ -31,21 +26,20 @@ def test_parse(text: str, address: Address):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("file://nfs/job42", "HOST (IPv6 in brackets) or file:///PATH, got file://nfs/job42. Hint: set k=file:///PATH."),
-        ("file:///", "got file:///. Hint: set k=file:///PATH."),
+        # torch would take /job42 instead
+        (
+            "file://nfs/job42",
+            "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH, got file://nfs",
+        ),
         ("file:///mnt/nfs/", "Hint: set k=file:///PATH."),
-        ("0.0.0.0:1", "got 0.0.0.0, which does not identify a machine"),
-        ("http://a:5", "must be tcp://HOST:PORT, HOST:PORT, HOST (IPv6 in brackets) or file:///PATH, got http://a:5. "
-         "Hint: set k=tcp://HOST:29500."),
+        ("http://a:5", "got http://a:5. Hint: set k=tcp://HOST:29500."),
         ("fd00::20", "Hint: set k=tcp://HOST:29500."),
-        (":29500", "Hint: set k=tcp://HOST:29500."),
+        ("0.0.0.0:1", "got 0.0.0.0, which does not identify a machine"),
         ("a:", "the port of k must be from 1 to 65535, got an empty value. Hint: set k=a:29500."),
-        ("a:0", "got 0. Hint: set k=a:29500."),
         ("a:65536", "got 65536."),
         ("a:٣", "got ٣."),
-        ("[::1]:x", "got x. Hint: set k=[::1]:29500."),
     ],
-)  # fmt: skip
+)
 def test_refused(text: str, said: str):
     with pytest.raises(ConfigError, match=r"Hint: ") as caught:
         parse(text, "k")
@@ -55,10 +49,7 @@ def test_refused(text: str, said: str):
 @pytest.mark.parametrize(
     ("environ", "address"),
     [
-        ({}, None),
         ({"MASTER_PORT": "77"}, None),
-        ({"MASTER_ADDR": "a"}, Address("a", 29500)),
-        ({"MASTER_ADDR": "a", "MASTER_PORT": "77"}, Address("a", 77)),
         ({"MASTER_ADDR": "::1", "MASTER_PORT": "77"}, Address("::1", 77)),
         ({"MASTER_ADDR": "fe80::1%eth0"}, Address("fe80::1%eth0", 29500)),
         ({"MASTER_ADDR": "a:5", "MASTER_PORT": "77"}, Address("a", 5)),
@@ -68,14 +59,11 @@ def test_from_environment(environ: dict[str, str], address: Address | None):
     assert from_environment(environ) == address
 
 
-@pytest.mark.parametrize("port", ["0", "x", "-1", "65536", "1.5"])
+@pytest.mark.parametrize("port", ["0", "x"])
 def test_a_wrong_master_port(port: str):
     for host in ("a", "10.0.0.1", "::1"):
         with pytest.raises(ConfigError, match=rf"MASTER_PORT must be .* got {port}\. Hint: set MASTER_PORT=29500"):
             from_environment({"MASTER_ADDR": host, "MASTER_PORT": port})
-    with pytest.raises(ConfigError, match="MASTER_PORT"):
-        parse("a", "cluster.address", port)
-    assert parse("a:5", "cluster.address", port).port == 5
 
 
 HOSTS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,30}", fullmatch=True).filter(lambda host: host != "0.0.0.0")
@@ -88,7 +76,6 @@ def test_what_is_written_is_read_again(host: str, port: int):
     for form in (text, f"tcp://{text}", f"tcp://{text}/"):
         assert parse(form, "k") == Address(host, port)
     assert from_environment({"MASTER_ADDR": host, "MASTER_PORT": str(port)}) == Address(host, port)
-    assert from_environment({"MASTER_ADDR": host}) == Address(host, 29500)
 
 
 @given(st.text() | st.from_regex(r"(tcp://|file://|http://)?(\[?[0-9a-f:.]*\]?|[a-z.]*)(:[0-9]*)?/?", fullmatch=True))
@@ -100,4 +87,3 @@ def test_any_text_is_an_address_or_refused_with_a_hint_that_is_one(text: str):
         address = parse(hint[1] if hint else "", "k")
     assert parse(str(address), "k") == address
     assert (address.host is None) == (address.file is not None)
-    assert 1 <= address.port <= 65535

@@ -96,7 +96,7 @@ def test_one_process_per_node_starts_workers(name: str):
 
 
 @pytest.mark.parametrize("environ", [*MACHINE_1.values(), PYTORCHJOB])
-@pytest.mark.parametrize("line", ["", "devices=8", "num_nodes=2 devices=8", "num_nodes=2 cluster.node_rank=1"])
+@pytest.mark.parametrize("line", ["", "num_nodes=2 devices=8 cluster.node_rank=1"])
 def test_a_machine_starts_workers(environ: dict[str, str], line: str):
     found = find(environ, line)
     assert (found.world_info, found.num_nodes, found.node_rank, found.host) == (None, 2, 1, "node-a")
@@ -123,46 +123,29 @@ def test_several_commands_are_never_taken_for_one(environ: dict[str, str], left_
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "line", "said"),
     [
-        (MACHINE_1["SkyPilot"], "trainer.num_nodes must equal SkyPilot's number of machines, 2 (SKYPILOT_NUM_NODES), "
-         "got 4"),
-        (PYTORCHJOB, "Kubeflow's number of machines, 2 (PET_NNODES), got 4. Hint: leave trainer.num_nodes out"),
-    ],
-)  # fmt: skip
-def test_another_number_of_machines_is_refused(environ: dict[str, str], said: str):
-    with pytest.raises(ConfigError, match="must equal") as caught:
-        find(environ, "num_nodes=4")
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("environ", "said"),
-    [
-        ({"PET_NNODES": "1:4"}, "PET_NNODES must be the number of machines, got 1:4 (Kubeflow). Hint: start the "
+        (PYTORCHJOB, "num_nodes=4", "Kubeflow's number of machines, 2 (PET_NNODES), got 4. Hint: leave trainer.num"),
+        ({"PET_NNODES": "1:4"}, "", "PET_NNODES must be the number of machines, got 1:4 (Kubeflow). Hint: start the "
          "command with torchrun"),
-        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 means that this is one of several commands, but no variable"),
-        ({"FLUX_JOB_SIZE": "2"}, "(FLUX_JOB_SIZE=2), but FLUX_TASK_RANK is not set. Hint: set FLUX_TASK_RANK, or"),
-        ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "Intel MPI or MPICH started 2 processes (PMI_SIZE=2), but "),
-        ({"SKYPILOT_NUM_NODES": "2"}, "(SKYPILOT_NUM_NODES=2), but none of SKYPILOT_NODE_IPS, MASTER_ADDR and c"),
-        (MACHINE_1["SageMaker"] | {"SM_CURRENT_HOST": "node-c"}, "SM_CURRENT_HOST must identify one of SageMaker's 2 "
-         "machines (SM_HOSTS), got node-c"),
-        (MACHINE_1["SkyPilot"] | {"SKYPILOT_NODE_RANK": "2"}, "SKYPILOT_NODE_RANK must identify one of SkyPilot's 2"),
+        ({"FLUX_JOB_SIZE": "2"}, "", "(FLUX_JOB_SIZE=2), but FLUX_TASK_RANK is not set. Hint: set FLUX_TASK_RANK, or"),
+        ({"SKYPILOT_NUM_NODES": "2"}, "", "(SKYPILOT_NUM_NODES=2), but none of SKYPILOT_NODE_IPS, MASTER_ADDR and c"),
+        (MACHINE_1["SageMaker"] | {"SM_CURRENT_HOST": "node-c"}, "", "SM_CURRENT_HOST must identify one of SageMaker's "
+         "2 machines (SM_HOSTS), got node-c"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_named(environ: dict[str, str], said: str):
+def test_what_is_missing_or_differs_is_named(environ: dict[str, str], line: str, said: str):
     with pytest.raises(ConfigError) as caught:
-        find(environ)
+        find(environ, line)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [*table.RANKS, *table.NODE_RANKS])
-@pytest.mark.parametrize("size", [{}, {"PMI_SIZE": "x", "SKYPILOT_NUM_NODES": ""}])
-def test_a_rank_above_0_without_their_number_is_refused(name: str, size: dict[str, str]):
+def test_a_rank_above_0_without_their_number_is_refused(name: str):
     with pytest.raises(ConfigError) as caught:
-        find({**size, name: "1"})
+        find({name: "1"})
     assert str(caught.value).startswith(f"{name}=1 means that ") and f"run `unset {name}` if" in str(caught.value)
-    assert find({**size, name: "0"}).standalone
+    assert find({name: "0"}).standalone
 
 
 @pytest.mark.parametrize("row", [row for row in PLATFORMS if not row.is_started], ids=lambda row: row.name)
@@ -191,7 +174,5 @@ ONE = {
 def test_one_command_on_one_machine_is_not_held_up():
     """As in a notebook's container, or a shell inside a job."""
     assert find(ONE).standalone
-    assert find(ONE, "devices=8").standalone
-    assert table.machines({"TF_CONFIG": "broken"} | {"CLUSTER_SPEC": ""}) is None
     for machine in MACHINE_1.values():
         assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone
