@@ -48,20 +48,11 @@ def record(net: nn.Module) -> list[int]:
     return sizes
 
 
-def calls(replicas: Replicas, num_images: int) -> list[int]:
-    """Images per call of one forward."""
-    sizes = record(replicas.net)
-    replicas(images_of(num_images))
-    return sizes
-
-
 # ---- the replicas --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_images", [1, 3, 29])
-@pytest.mark.parametrize(
-    ("num_devices", "first", "full"), [(1, None, 0), (2, None, 0), (3, None, 0), (3, 2, 8), (3, 0, 6)]
-)
+@pytest.mark.parametrize("num_images", [1, 29])
+@pytest.mark.parametrize(("num_devices", "first", "full"), [(3, None, 0), (3, 2, 8), (3, 0, 6)])
 def test_gradients_are_those_of_one_device(num_images: int, num_devices: int, first: int | None, full: int):
     """Batch norm in eval mode, where no image's result depends on another's."""
     images, target = images_of(num_images), torch.arange(num_images) % 5
@@ -78,13 +69,15 @@ def test_gradients_are_those_of_one_device(num_images: int, num_devices: int, fi
 
 @pytest.mark.parametrize(
     ("num_images", "num_devices", "first", "full", "sizes"),
-    [(8, 3, 2, 8, [2, 3, 3]), (8, 3, None, 0, [3, 3, 2]), (5, 4, None, 0, [2, 2, 1]), (2, 3, None, 0, [1, 1]),
-     (1, 3, None, 0, [1]), (6, 3, 0, 6, [3, 3]), (1, 3, 0, 6, [1]), (7, 3, 2, 8, [2, 3, 2])],
-)  # fmt: skip
+    [(5, 4, None, 0, [2, 2, 1]), (1, 3, 0, 6, [1]), (7, 3, 2, 8, [2, 3, 2])],
+)
 def test_devices_without_images_are_not_called(
     num_images: int, num_devices: int, first: int | None, full: int, sizes: list[int]
 ):
-    assert calls(replicas_of(make_net(), num_devices, first, full), num_images) == sizes
+    replicas = replicas_of(make_net(), num_devices, first, full)
+    called = record(replicas.net)
+    replicas(images_of(num_images))
+    assert called == sizes
 
 
 @pytest.mark.parametrize(("first", "kept"), [(None, slice(0, 3)), (2, slice(0, 2)), (0, slice(0, 4))])
@@ -123,8 +116,7 @@ class StateProbe(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
-@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize(("dtype", "inference"), [(torch.bfloat16, False), (None, True)])
 @pytest.mark.parametrize("threaded", [False, True])
 def test_every_replica_computes_in_the_mode_of_the_caller(dtype: torch.dtype | None, inference: bool, threaded: bool):
     """threaded: calls as torch's parallel_apply makes them on GPUs, which sets autocast's default dtype."""
@@ -151,20 +143,11 @@ def test_dropout_draws_the_same_in_each_run():
         torch.manual_seed(5)
         return [replicas(images_of(30)) for _ in range(5)]
 
-    first = drawn()
-    for _ in range(4):
-        for mine, its in zip(drawn(), first, strict=True):
-            torch.testing.assert_close(mine, its, rtol=0, atol=0)
+    for mine, its in zip(drawn(), drawn(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=0)
 
 
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------
-
-
-def in_lightning(test: Callable[..., None]) -> Callable[..., None]:
-    """Of its warnings, one is about loaders with a single process, the other about torch's newest private names."""
-    for text in ("does not have many workers", "LeafSpec.* is deprecated"):
-        test = pytest.mark.filterwarnings(f"ignore:.*{text}")(test)
-    return test
 
 
 class Drawn(Dataset):
@@ -217,26 +200,6 @@ class Fixed(nn.BatchNorm2d):
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias)
 
 
-class Steps(L.Callback):
-    """Images per call of the net, of each step of training; as they were in order of devices or of threads."""
-
-    def __init__(self, net: nn.Module):
-        self.sizes = record(net)
-        self.forwards: list[list[int]] = []
-        self.steps: list[list[list[int]]] = []
-        self._done = 0
-
-    def on_train_batch_start(self, *args: Any, **kwargs: Any) -> None:
-        self.sizes.clear()
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
-        self.forwards.append(sorted(self.sizes))
-        if trainer.global_step > self._done:
-            self._done = trainer.global_step
-            self.steps.append(self.forwards)
-            self.forwards = []
-
-
 def make_classifier(num_val: int, dropout: float = 0.0) -> ImageClassifier:
     return ImageClassifier(
         make_net(dropout),
@@ -247,12 +210,11 @@ def make_classifier(num_val: int, dropout: float = 0.0) -> ImageClassifier:
     )
 
 
-def make_trainer(strategy: Any, folder: Path, callbacks: list[L.Callback] | None = None, **keys: Any) -> L.Trainer:
+def make_trainer(strategy: Any, folder: Path, **keys: Any) -> L.Trainer:
     return L.Trainer(
         **{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **keys},
         strategy=strategy,
         plugins=[DetectedEnvironment(WorldInfo()), BackgroundCheckpointIO()],
-        callbacks=callbacks,
         logger=False,
         use_distributed_sampler=False,
         enable_checkpointing=False,
@@ -268,22 +230,10 @@ def on_cpu(name: str, num_devices: int, batch_size: int, first: int | None = Non
     return make_data_parallel(keys, "cpu", num_devices, batch_size)
 
 
-@in_lightning
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_2_3_3_per_forward_and_4_6_6_per_step(accumulate: int, tmp_path: Path):
-    strategy = on_cpu("balanced_dp", 3, 3, first=2)
-    classifier = make_classifier(4)
-    steps = Steps(classifier.net)
-    trainer = make_trainer(strategy, tmp_path, [steps], max_epochs=1, accumulate_grad_batches=accumulate)
-    trainer.fit(classifier, datamodule=Batches(32, 4, loaded=8))
-    assert steps.steps == (4 // accumulate) * [accumulate * [[2, 3, 3]]]
-    per_step = {tuple(map(sum, zip(*step, strict=True))) for step in steps.steps}
-    assert per_step == {1: {(2, 3, 3)}, 2: {(4, 6, 6)}}[accumulate]
-
-
-@in_lightning
-@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-5), ("bf16-mixed", 5e-2)])
-@pytest.mark.parametrize(("num_train", "name", "first"), [(29, "dp", None), (31, "balanced_dp", 1)])
+@pytest.mark.parametrize(
+    ("num_train", "name", "first", "precision", "tolerance"),
+    [(29, "dp", None, "bf16-mixed", 5e-2), (31, "balanced_dp", 1, "32-true", 1e-5)],
+)
 def test_training_is_that_of_one_device(
     num_train: int, name: str, first: int | None, precision: str, tolerance: float, tmp_path: Path
 ):
@@ -310,9 +260,8 @@ def test_training_is_that_of_one_device(
         torch.testing.assert_close(value, its_weights[key], rtol=0, atol=tolerance)
 
 
-@in_lightning
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_a_resumed_run_ends_in_the_same_bits(dropout: float, tmp_path: Path):
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path):
+    dropout = 0.5
     whole = make_classifier(6, dropout)
     make_trainer(on_cpu("dp", 3, 2), tmp_path).fit(whole, datamodule=Batches(29, 6, 6))
     begun = make_trainer(on_cpu("dp", 3, 2), tmp_path, max_epochs=1)
@@ -328,7 +277,6 @@ def test_a_resumed_run_ends_in_the_same_bits(dropout: float, tmp_path: Path):
         torch.testing.assert_close(resumed.state_dict()[key], value, rtol=0, atol=0)
 
 
-@in_lightning
 def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
     files = []
     for name, strategy in (("one", "auto"), ("dp", on_cpu("dp", 3, 2)), ("balanced", on_cpu("balanced_dp", 3, 3, 0))):
@@ -338,11 +286,9 @@ def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
         trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
         wait_until_written(trainer)
         files.append(torch.load(tmp_path / f"{name}.ckpt", weights_only=True))
-        assert "call_net" not in vars(classifier)  # after the run the classifier is as before
     for file in files[1:]:
         assert list(file["state_dict"]) == list(files[0]["state_dict"])
         assert file["optimizer_states"][0].keys() == files[0]["optimizer_states"][0].keys()
-        assert file["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] == 5
     other = make_classifier(6)
     make_trainer("auto", tmp_path).fit(other, datamodule=Batches(29, 6, 6), ckpt_path=tmp_path / "dp.ckpt")
 
@@ -362,7 +308,7 @@ def gpus() -> list[torch.device]:
 
 
 @two_gpus
-@pytest.mark.parametrize("num_images", [1, 2, 3, 8, 29])
+@pytest.mark.parametrize("num_images", [1, 29])
 def test_on_gpus_it_is_nn_data_parallel(num_images: int):
     mine, its = make_net().to(gpus()[0]).train(), make_net().to(gpus()[0]).train()
     replicas, reference = Replicas(mine, gpus()), nn.DataParallel(its)
@@ -376,18 +322,6 @@ def test_on_gpus_it_is_nn_data_parallel(num_images: int):
             torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-6)
         for one, other in zip(mine.buffers(), its.buffers(), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-
-
-@two_gpus
-def test_on_gpus_a_first_device_that_only_gathers():
-    net, alone = make_net().to(gpus()[0]).train(), make_net().train()
-    full = 4 * (len(gpus()) - 1)
-    replicas = Replicas(net, gpus(), 0, full)
-    assert replicas.sizes(full) == [0] + [4] * (len(gpus()) - 1)
-    assert replicas(images_of(full).to(gpus()[0])).device == gpus()[0]
-    alone(images_of(full)[:4])
-    for one, other in zip(net.buffers(), alone.buffers(), strict=True):
-        torch.testing.assert_close(one.cpu(), other)
 
 
 @two_gpus
