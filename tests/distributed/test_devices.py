@@ -34,7 +34,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("asked", "found", "number"),
-    [("auto", 4, 4), (2, 2, 2), ("2", 2, 2), ([0, 3], [0, 3], 2), ("0,3", [0, 3], 2), ("3,", [3], 1), (-1, 4, 4)],
+    [("auto", 4, 4), ("2", 2, 2), ("0,3", [0, 3], 2), ("3,", [3], 1), (-1, 4, 4)],
 )
 def test_gpus(asked: object, found: object, number: int) -> None:
     local = devices.local_devices({"accelerator": "auto", "devices": asked})
@@ -43,10 +43,10 @@ def test_gpus(asked: object, found: object, number: int) -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-@pytest.mark.parametrize("asked", [5, [0, 4]])
-def test_gpus_that_are_not_there(asked: object) -> None:
-    with pytest.raises(ConfigError, match=r"but torch finds only 4 GPUs .*Hint: set trainer.devices=4"):
-        devices.local_devices({"accelerator": "gpu", "devices": asked})
+def test_gpus_that_are_not_there() -> None:
+    for asked in (5, [0, 4]):
+        with pytest.raises(ConfigError, match=r"but torch finds only 4 GPUs .*Hint: set trainer.devices=4"):
+            devices.local_devices({"accelerator": "gpu", "devices": asked})
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -64,12 +64,10 @@ def test_without_gpu() -> None:
     ("visible", "allocated", "refused"),
     [
         ("0,3", None, "CUDA_VISIBLE_DEVICES=0,3 lists GPUs"),
-        ("0", "0", "CUDA_VISIBLE_DEVICES=0 lists GPUs"),
         (None, "8", "SLURM_GPUS_ON_NODE=8 lists GPUs"),
         ("", "8", None),  # hidden on purpose
         ("-1", None, None),
         (None, "0", None),
-        (None, None, None),
     ],
 )
 def test_gpus_that_torch_does_not_find(
@@ -85,12 +83,6 @@ def test_gpus_that_torch_does_not_find(
     else:
         with pytest.raises(ConfigError, match=f"{refused}, but torch finds none. Hint: .*trainer.accelerator=cpu"):
             devices.device_type("auto")
-
-
-def test_threads_depend_on_the_machine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert [devices.choose_num_threads("auto", ranks) for ranks in (1, 2, 3, 16)] == [8, 4, 2, 1]
-    assert devices.choose_num_threads(5, 2) == 5
 
 
 def test_a_gpu_that_two_ranks_share_is_named() -> None:
@@ -164,7 +156,7 @@ def test_each_rank_sees_only_its_own_gpu(monkeypatch: pytest.MonkeyPatch, asked:
     assert said.startswith("each rank must have its own GPU, but 0 and 1 and 2 and 3 share GPU-3f")
 
 
-@pytest.mark.parametrize(("asked", "num_ranks"), [(4, 1), (4, 2), ([0, 1], 2), ([1], 2)])
+@pytest.mark.parametrize(("asked", "num_ranks"), [(4, 2), ([1], 2)])
 def test_one_visible_gpu_does_not_stand_for_others(monkeypatch: pytest.MonkeyPatch, asked: object, num_ranks: int):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -196,26 +188,16 @@ def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         assert chosen == "32-true" and "images this small" in reason
     monkeypatch.setattr(devices, "cpu_has_bf16", lambda: False)
     assert devices.choose_precision("auto", "cpu", {"image_size": 64}, lambda: 0.0)[0] == "32-true"
-    for asked, name in (
-        (64, "64-true"),
-        ("32", "32-true"),
-        (16, "16-mixed"),
-        ("16", "16-mixed"),
-        ("bf16", "bf16-mixed"),
-    ):
+    for asked, name in ((64, "64-true"), ("16", "16-mixed"), ("bf16", "bf16-mixed")):
         assert devices.choose_precision(asked, "cpu", {"image_size": 16}, lambda: 0.0) == (name, "as set")
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("model.name=resnet18",), "bf16-mixed"),
         (("model.name=resnext50_32x4d",), "bf16-mixed"),  # groups, but not of one channel
-        (("model.name=vit_b_16",), "bf16-mixed"),
         (("model.name=convnext_tiny",), "bf16-mixed"),  # its linear layers count for more
-        (("model.name=mobilenet_v3_small",), "32-true"),
         (("model.name=shufflenet_v2_x1_0",), "32-true"),
-        (("model.name=efficientnet_lite0", "model.library=timm"), "32-true"),
         (("model.name=mobilenet_v3_small", "trainer.precision=bf16-mixed"), "bf16-mixed"),
         (("model._target_=torch.nn.Linear", "allow_targets=[torch]"), "bf16-mixed"),
     ],
@@ -223,8 +205,6 @@ def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_depthwise_convolutions_on_a_cpu(
     options: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "model.library=timm" in options:
-        pytest.importorskip("timm")
     monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
     value, reason = plan_of("data.image_size=64", *options).precision
     assert value == expected
@@ -235,7 +215,6 @@ def test_depthwise_convolutions_on_a_cpu(
     ("name", "major", "expected"),
     [
         ("Tesla V100-SXM2-16GB", 7, "16-mixed"),
-        ("Tesla T4", 7, "16-mixed"),
         ("NVIDIA GeForce RTX 2080 Ti", 7, "16-mixed"),
         ("NVIDIA GeForce GTX 1660", 7, "32-true"),
         ("Tesla P100-PCIE-16GB", 6, "32-true"),

@@ -31,21 +31,16 @@ def differing(**changed: Any) -> list[str]:
     return differences([facts_of_command(config(), 2), facts_of_command(config(**changed), 2)], "node")
 
 
-def test_equal_commands_agree():
-    assert differing() == []
-    assert json.loads(json.dumps(facts_of_command(config(), 2))) == facts_of_command(config(), 2)
-
-
 @pytest.mark.parametrize(
     "own",
     [
-        {"cluster__rank": 1}, {"cluster__local_rank": 1}, {"cluster__node_rank": 1}, {"cluster__address": "a:5"},
-        {"nccl__env": {"NCCL_SOCKET_IFNAME": "eth0"}}, {"nccl__env": {"GLOO_SOCKET_IFNAME": "eth0"}},
-        {"data__root": "/elsewhere"}, {"data__train_dir": "other"}, {"data__val_dir": "other"}, {"resume": "x.ckpt"},
+        {"cluster__rank": 1}, {"cluster__address": "a:5"}, {"nccl__env": {"NCCL_SOCKET_IFNAME": "eth0"}},
+        {"data__root": "elsewhere"}, {"data__val_dir": "other"}, {"resume": "x.ckpt"},
     ],
 )  # fmt: skip
 def test_a_node_s_own_may_differ(own: dict[str, Any]):
     assert differing(**own) == []
+    assert json.loads(json.dumps(facts_of_command(config(**own), 2))) == facts_of_command(config(**own), 2)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +48,6 @@ def test_a_node_s_own_may_differ(own: dict[str, Any]):
     [
         ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: type the same options everywhere."),
         ({"trainer__max_epochs": None}, "trainer.max_epochs: 3 on node 0; null on node 1."),
-        ({"cluster__world_size": 4}, "cluster.world_size: null on node 0; 4 on node 1."),
         ({"nccl__env": {"NCCL_NET": "IB"}}, "nccl.env.NCCL_NET: not set on node 0; IB on node 1."),
         ({"callbacks": {"x": {"_target_": "y"}}}, "callbacks.x._target_: not set on node 0; y on node 1."),
     ],
@@ -74,8 +68,6 @@ def test_ranks_are_told_in_runs():
         "the ranks disagree on torch: 2.15 on ranks 0, 2-8; 2.11 on ranks 1, 9. "
         "Hint: install the same torch everywhere."
     ]
-    everyone = [{"torch": str(rank % 2)} for rank in range(64)]
-    assert "0 on ranks 0, 2, 4, 6, 8, 10, 12, 14, ...; 1 on ranks 1, 3," in differences(everyone, "rank")[0]
 
 
 def test_the_code_s_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -44,11 +44,9 @@ def start_ranks(*then: str, grace_s: float = 0.2, **options: float) -> list[Comm
     return members
 
 
-@pytest.mark.parametrize("victim", [2, 1, 0])
+@pytest.mark.parametrize("victim", [1, 0])
 def test_a_rank_that_is_killed_ends_all(victim: int):
-    """Within 6 s with the grace of a real run, naming it; exit code 1; and nobody is left."""
-    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=3.0 if victim == 2 else 0.2)
-    begin = time.monotonic()
+    members = start_ranks(SLEEP, SLEEP, SLEEP)
     members[victim].kill()
     members[victim].wait(5)  # as a launcher or a shell does
     for number, member in enumerate(members):
@@ -57,7 +55,6 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
             assert member.err == (
                 f"rank {number} ends because rank {victim} is gone: its process, or its machine, no longer answers\n"
             )
-    assert time.monotonic() - begin < 60
 
 
 def test_a_rank_that_is_silent_for_long_is_gone():
@@ -100,10 +97,12 @@ def test_a_rank_that_fails_tells_its_own_error(victim: int):
             assert member.err == f"rank {number} ends because rank {victim} failed: ValueError: x of two lines\n"
 
 
-@pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize(
-    ("what", "code", "said"),
-    [("no GPU. Hint: x.", 2, "refused: no GPU. Hint: x."), ("was stopped by SIGTERM", 143, "was stopped by SIGTERM")],
+    ("victim", "what", "code", "said"),
+    [
+        (0, "no GPU. Hint: x.", 2, "refused: no GPU. Hint: x."),
+        (2, "was stopped by SIGTERM", 143, "was stopped by SIGTERM"),
+    ],
 )
 def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, said: str):
     leave = f"line.fail({what!r}, {code}); os._exit({code})"
@@ -114,22 +113,13 @@ def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, 
             assert member.err == f"rank {number} ends because rank {victim} {said}\n"
 
 
-def test_a_clean_end_is_no_death():
-    """In any order, and rank 0 waits for the others, but is not held up by them."""
-    members = start_ranks("line.end()", "line.end()", "time.sleep(1); line.end(); time.sleep(1)")
-    assert [member.wait(20) for member in members] == [0, 0, 0]
-    assert [member.err for member in members] == ["", "", ""]
-
-
-def test_a_process_that_is_stopped_is_not_dead():
-    """Swapped out, or in a debugger, for less than the time after which a machine is given up."""
-    members = start_ranks(SLEEP, SLEEP, SLEEP)
+def test_neither_a_pause_nor_a_clean_end_is_a_death():
+    """Stopped, as in a debugger, for less than the time after which a machine is given up. Then they end in any order:
+    rank 0 waits for the others, but is not held up by them."""
+    members = start_ranks("time.sleep(2); line.end()", "time.sleep(2.5); line.end(); time.sleep(1)")
     for member in (members[1], members[0]):
         member.send_signal(signal.SIGSTOP)
-        time.sleep(1)
+        time.sleep(0.8)
         assert all(each.poll() is None for each in members)
         member.send_signal(signal.SIGCONT)
-    time.sleep(0.3)
-    assert all(each.poll() is None and not each.err for each in members)
-    for member in members:
-        member.kill()
+    assert [(member.wait(20), member.err) for member in members] == [(0, "")] * 2

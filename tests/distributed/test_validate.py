@@ -49,14 +49,10 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("typed", "environ"),
     [
-        ({}, {}),
-        ({"strategy__static_graph": True}, {}),
         ({"trainer__devices": 8}, {}),
-        ({"trainer__devices": "2"}, {}),
         ({}, TORCHRUN),
         ({}, STEP),
         ({"trainer__devices": 1, "trainer__val_check_interval": "00:00:10:00", "trainer__sync_batchnorm": True}, {}),
-        ({"strategy__name": "dp", "trainer__devices": 2}, {}),
         ({"strategy__name": "balanced_dp", "trainer__devices": 2, "strategy__first_device_batch": 2}, {}),
     ],
 )
@@ -65,62 +61,27 @@ def test_well(typed: dict[str, Any], environ: dict[str, str]):
 
 
 @pytest.mark.parametrize(
-    ("typed", "environ", "said"),
+    ("typed", "said"),
     [
-        (
-            {"trainer__precision": "bf16", "data__image_size": 16},
-            {},
-            "must be 32-true on a CPU for images of less than",
-        ),
-        ({"strategy__name": "bp"}, {}, "strategy.name must be auto, ddp, dp or balanced_dp, got bp."),
-        ({"cluster__timeout_s": -1.0}, {}, "cluster.timeout_s must be"),
-        (
-            {"trainer__devices": 99},
-            {},
-            "trainer.devices must be at most 8 (4 processes for each of 2 CPU cores",
-        ),
-        ({"trainer__devices": [0, 3]}, {}, "means GPUs, but this machine has no GPU. Hint: set trainer.devices=2"),
-        ({"trainer__devices": -1}, {}, "means GPUs"),
-        ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, {}, "but trainer.accelerator is cpu."),
-        (
-            {"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
-            {},
-            "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes",
-        ),
-        ({"strategy__name": "dp", "trainer__num_nodes": 2}, {}, "strategy=dp runs in one process, but"),
-        (
-            {"strategy__name": "dp", "trainer__sync_batchnorm": True},
-            {},
-            "trainer.sync_batchnorm=true is for strategy=ddp",
-        ),
-        (
-            {"strategy__static_graph": True, "trainer__accumulate_grad_batches": 2},
-            {},
-            "static_graph=true does not work",
-        ),
-        ({"strategy__first_device_batch": -1}, {}, "first_device_batch must be an integer ≥ 0 or null"),
-        (
-            {"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"},
-            {},
-            "but does not on this node. Hint: mount",
-        ),
-        ({"cluster__rank": -1}, {}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
-        ({"cluster__name": "udp"}, {}, "cluster.name must be auto, tcp, file or env, got udp."),
-        ({"strategy__comm_hook": "fp8"}, {}, "strategy.comm_hook must be"),
-        ({"nccl__env": {"NCCL_DEBUG": "LOUD"}, "trainer__devices": 2}, {}, "nccl.env.NCCL_DEBUG must be"),
+        ({"trainer__precision": "bf16", "data__image_size": 16}, "must be 32-true on a CPU for images of less than"),
+        ({"strategy__name": "bp"}, "strategy.name must be auto, ddp, dp or balanced_dp, got bp."),
+        ({"trainer__devices": 99}, "trainer.devices must be at most 8 (4 processes for each of 2 CPU cores"),
+        ({"trainer__devices": [0, 3]}, "means GPUs, but this machine has no GPU. Hint: set trainer.devices=2"),
+        ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, "but trainer.accelerator is cpu."),
+        ({"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
+         "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes"),
+        ({"strategy__name": "dp", "trainer__num_nodes": 2}, "strategy=dp runs in one process, but"),
+        ({"strategy__name": "dp", "trainer__sync_batchnorm": True}, "trainer.sync_batchnorm=true is for strategy=ddp"),
+        ({"strategy__static_graph": True, "trainer__accumulate_grad_batches": 2}, "static_graph=true does not work"),
+        ({"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"}, "but does not on this node. Hint: mount"),
+        ({"cluster__rank": -1}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
+        ({"nccl__env": {"NCCL_DEBUG": "LOUD"}, "trainer__devices": 2}, "nccl.env.NCCL_DEBUG must be"),
     ],
-)
-def test_one_mistake(typed: dict[str, Any], environ: dict[str, str], said: str):
-    (text,) = validate(config(**typed), environ)
+)  # fmt: skip
+def test_one_mistake(typed: dict[str, Any], said: str):
+    (text,) = validate(config(**typed), {})
     assert said in text
     assert "Hint: " in text
-
-
-def test_no_meeting_place_shows_the_line_to_type():
-    typed = ["trainer.num_nodes=2", "data.root=/a b"]
-    (text,) = validate(config(trainer__num_nodes=2), {}, typed=typed)
-    line = "MASTER_ADDR=<address of node 0> python -m imagenet_ddp.train trainer.num_nodes=2 'data.root=/a b'"
-    assert f"`{line}`" in text
 
 
 @pytest.mark.parametrize(
@@ -131,7 +92,6 @@ def test_no_meeting_place_shows_the_line_to_type():
          "sweep.job=1."),
         ({}, STEP, "but 2 ranks take part (SLURM job 7)."),
         ({"trainer__devices": 2}, STEP, "but 2 nodes take part (SLURM job 7)."),
-        ({"trainer__num_nodes": 2}, {"MASTER_ADDR": "a"}, "but 2 nodes take part (MASTER_ADDR)."),
     ],
 )  # fmt: skip
 def test_a_sweep_among_others(typed: dict[str, Any], environ: dict[str, str], said: str):

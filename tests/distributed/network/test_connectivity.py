@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers.ports import program
 from torch.distributed import HashStore
 
 from imagenet_ddp.distributed.meet import Meeting, SharedError
@@ -31,7 +30,7 @@ def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.
         return list(pool.map(one, range(len(machines))))
 
 
-@pytest.mark.parametrize("machines", ["aa", "ab", "aabb", "abab", "abc", "aaabbbccc"])
+@pytest.mark.parametrize("machines", ["aa", "abab", "aaabbbccc"])
 def test_all_reach_each_other(machines: str):
     assert tried(machines) == [[]] * len(machines)
 
@@ -44,17 +43,6 @@ def test_an_address_that_cannot_be_reached_is_named_to_all(monkeypatch: pytest.M
     (text,) = found[0]
     assert text.startswith("node 1 (host-b) cannot reach node 0 (host-a) at 127.0.0.2:")
     assert ": Connection refused, although both reach the rendezvous. Hint: allow all TCP ports" in text
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [(b"SSH-2.0\r\n", "another program answers there"), (None, "no answer within 0 s"), (b"", "another")],
-)
-def test_what_answers_must_be_ours(answer: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connectivity, "CONNECT_S", 0.3)
-    with program(answer) as port:
-        reason = connectivity._try({"host": "127.0.0.1", "port": port, "token": "x"})
-    assert reason is not None and reason.startswith(said)
 
 
 def test_every_node_is_tried_by_some_other():
@@ -75,10 +63,8 @@ def test_own_address(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(interfaces, "source_address", lambda number: {"10.1.1.20": "10.1.1.7"}.get(number))
     for environ, master, expected in (
         ({}, "10.1.1.20", "10.1.1.7"),
-        ({"GLOO_SOCKET_IFNAME": "eth0"}, "10.1.1.20", "10.0.0.5"),
         ({"GLOO_SOCKET_IFNAME": "eth0,lo"}, "10.1.1.20", "10.0.0.5"),
         ({"GLOO_SOCKET_IFNAME": "empty"}, "10.1.1.20", "10.1.1.7"),
-        ({"GLOO_SOCKET_IFNAME": "gone"}, "10.1.1.20", "10.1.1.7"),
         ({}, "10.1.1.99", "10.1.1.99"),
     ):
         assert own_address(environ, master) == expected

@@ -25,7 +25,6 @@ ENS3F1 = Interface("ens3f1", ("10.2.2.20",), True, False)
 SIX = Interface("six0", ("fd00:6::20",), True, False)
 DOWN = Interface("down0", ("10.3.3.20",), False, False)
 KNOWN = [LO, SIX, ENS3, ENS3F1, DOWN]
-LISTED = "(lo 127.0.0.1, ::1, six0 fd00:6::20, ens3 10.1.1.20, fd00:1::20, ens3f1 10.2.2.20)"
 
 
 def config(**env: Any) -> dict[str, Any]:
@@ -75,12 +74,6 @@ def test_presets_and_options_on_top(preset: str, expected: dict[str, str]):
     assert configured_variables(group, {}) == {**expected, "NCCL_P2P_DISABLE": "1", "NCCL_NTHREADS": "64"}
 
 
-def test_every_preset_is_tested():
-    assert {path.stem for path in (conf_dir() / "nccl").glob("*.yaml")} == {
-        "default", "sockets", "infiniband", "efa", "debug",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("env", "message"),
     [
@@ -98,99 +91,39 @@ def test_values_and_names_that_cannot_work(env: dict[str, Any], message: str):
     assert message in text
 
 
-def test_the_page_explains_the_names_whose_spelling_is_checked():
-    page = (Path(__file__).parents[3] / "docs" / "nccl.md").read_text()
-    assert [name for name in nccl.KNOWN_NAMES if f"`{name}`" not in page] == []
-
-
-@pytest.mark.parametrize(
-    ("env", "environ", "other"),
-    [
-        ({"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "WARN"}, "NCCL_DEBUG"),
-        ({"NCCL_P2P_DISABLE": False}, {"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE"),
-    ],
-)
-def test_a_conflict_is_named_and_nothing_overridden(
-    machine: None, env: dict[str, Any], environ: dict[str, str], other: str
-):
-    (name,) = env
-    (text,) = validate(config(**env), environ, MASTER)
-    assert text.startswith(f"nccl.env.{name} must equal {other} in the environment ({environ[other]}), got")
-    assert text.endswith(f"Hint: run `unset {other}`, or set nccl.env.{name}=null to use the value in the environment.")
-    assert configured_variables(config(**env), environ) == {}
-
-
-@pytest.mark.parametrize(
-    ("env", "environ"),
-    [
-        ({"NCCL_P2P_DISABLE": True}, {"NCCL_P2P_DISABLE": "1"}),
-        ({"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": ""}),
-        # torchrun gives its workers a 1 that nobody typed.
-        (
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": 3},
-            {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCHELASTIC_RUN_ID": "none"},
-        ),
-    ],
-)
-def test_no_conflict(env: dict[str, Any], environ: dict[str, str]):
-    assert validate(config(**env), environ, None) == []
-    assert len(configured_variables(config(**env), environ)) == 1
+def test_a_conflict_is_named_and_nothing_overridden(machine: None):
+    environ = {"NCCL_P2P_DISABLE": "1"}
+    (text,) = validate(config(NCCL_P2P_DISABLE=False), environ, MASTER)
+    assert text.startswith("nccl.env.NCCL_P2P_DISABLE must equal NCCL_P2P_DISABLE in the environment (1), got false.")
+    assert configured_variables(config(NCCL_P2P_DISABLE=False), environ) == {}
 
 
 # Which interface.
 
 
-def test_a_wrong_name_is_refused_with_those_that_exist_and_the_one_to_use(machine: None):
-    assert validate(config(GLOO_SOCKET_IFNAME="typo"), {}, MASTER) == [
-        f"nccl.env.GLOO_SOCKET_IFNAME must list whole names of interfaces that are up {LISTED}, got typo. "
-        "Hint: set nccl.env.GLOO_SOCKET_IFNAME=null, or set nccl.env.GLOO_SOCKET_IFNAME=ens3 (used to reach 10.1.1.9)."
-    ]
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "address", "said"),
     [
-        (
-            "GLOO",
-            "typo",
-            None,
-            "Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (used to reach other",
-        ),
+        ("GLOO", "typo", None, "(lo 127.0.0.1, ::1, six0 fd00:6::20, ens3 10.1.1.20, fd00:1::20, ens3f1 10.2.2.20), "
+         "got typo. Hint: run `unset GLOO_SOCKET_IFNAME`, or set GLOO_SOCKET_IFNAME=ens3 (used to reach other"),
         ("GLOO", "ens", None, "whole names"),  # Gloo takes no prefix
-        ("GLOO", "^lo", None, "whole names"),
         ("GLOO", "ens3,typo", None, "got ens3,typo."),
         ("GLOO", "down0", None, "got down0."),
         ("GLOO", "lo", MASTER, "must name an interface that reaches 10.1.1.9, got lo, which selects lo."),
         ("NCCL", "=ens", None, "must match an interface"),
-        ("NCCL", "^lo,ens,six", None, "got ^lo,ens,six."),
         ("NCCL", "^docker", MASTER, "got ^docker, which selects lo."),
         ("NCCL", "^docker", "node-z", "(used to reach other machines; on this machine, node-z is a loopback address)"),
-        ("GLOO", "ens3", MASTER, None),
         ("GLOO", "lo", "127.0.0.1", None),
         ("NCCL", "ens", MASTER, None),
         ("NCCL", "=ens3,typo", MASTER, None),  # one list for machines whose cards are named differently
         ("NCCL", "^lo,docker", MASTER, None),
     ],
-)
+)  # fmt: skip
 def test_names_that_work_and_those_that_cannot(
     machine: None, variable: str, value: str, address: str | None, said: str | None
 ):
     found = validate(config(), {f"{variable}_SOCKET_IFNAME": value}, address)
     assert (said is None and not found) or (said and said in found[0]), found
-
-
-def test_chosen_by_itself(machine: None):
-    both = {"NCCL_SOCKET_IFNAME": "=ens3", "GLOO_SOCKET_IFNAME": "ens3"}
-    found, said = interface_variables(MASTER, False, config(), {})
-    assert found == both
-    assert said == [
-        'NCCL_SOCKET_IFNAME="=ens3": used to reach 10.1.1.9',
-        "GLOO_SOCKET_IFNAME=ens3: used to reach 10.1.1.9",
-    ]
-    assert interface_variables("node-a", False, config(), {})[0] == both
-    assert interface_variables("10.2.2.9", False, config(), {})[0]["GLOO_SOCKET_IFNAME"] == "ens3f1"
-    # Debian's line in /etc/hosts: the machine that bears the name finds 127.0.1.1, the others its address.
-    assert interface_variables("node-z", False, config(), {})[0] == both
 
 
 def test_one_machine_needs_the_loopback_only(machine: None):
@@ -206,7 +139,6 @@ def test_what_is_named_stays(machine: None, tmp_path: Path):
     assert interface_variables(MASTER, False, config(NCCL_SOCKET_IFNAME="ens3f1"), {})[0] == gloo
     assert interface_variables(MASTER, False, config(), {"NCCL_SOCKET_IFNAME": "ens3f1"})[0] == gloo
     assert interface_variables(MASTER, False, config(), both) == ({}, [])
-    assert interface_variables(None, True, config(GLOO_SOCKET_IFNAME="ens3"), {}) == ({}, [])
     assert interface_variables(None, True, config(), both) == ({}, [])
     # An administrator's file counts as well: the environment would win over it.
     (tmp_path / ".nccl.conf").write_text("# ours\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==ens3f1\n")
@@ -257,8 +189,7 @@ def libnccl() -> Path:
 
 
 OWN = next((one.name for one in interfaces() if one.is_up and not one.is_loopback and one.addresses), "lo")
-PATTERNS = ["lo", "=lo", "^lo", OWN, f"={OWN}", OWN[:-1], f"={OWN[:-1]}", f"^{OWN}", "^docker", "^lo,docker"]
-PATTERNS += ["typo", f"typo,{OWN}", f"{OWN},typo", f"typo,={OWN}", f" {OWN}", f"={OWN}:1", f"^={OWN}", f"^lo,{OWN}"]
+PATTERNS = ["=lo", "^lo", OWN[:-1], f"={OWN[:-1]}", "^docker", f"{OWN},typo", f" {OWN}", f"={OWN}:1", f"^lo,{OWN}"]
 
 
 @pytest.mark.parametrize("value", PATTERNS)
@@ -294,7 +225,7 @@ for value in json.loads(sys.argv[1]):
 json.dump(works, sys.stdout)
 """
     bare = [one.name for one in interfaces() if not one.addresses][:1]
-    values = ["lo", OWN, f"{OWN},lo", f"{OWN}, lo", f"={OWN}", f"^{OWN}", OWN[:-1], "typo", f"typo,{OWN}", *bare]
+    values = [OWN, f"{OWN},lo", f"{OWN}, lo", f"={OWN}", f"^{OWN}", OWN[:-1], f"typo,{OWN}", *bare]
     done = subprocess.run(
         [sys.executable, "-c", script, json.dumps(values)],
         env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"),
