@@ -1,16 +1,12 @@
-"""Renew docs/reliability.md:
+"""Renew the table of faults in docs/reliability.md: python scripts/reliability.py
 
-    python scripts/reliability.py                        the table of faults
-    python scripts/reliability.py soak=220 [seed=1]      the counts of a soak test
-
-Both commands train. Some faults need root, namespaces and SLURM. Run nothing else on the machine. On two cores, the
-table takes about ten minutes. A soak test of 220 runs takes about an hour, with 20 runs of each of the eleven faults.
+The command trains. Some faults need root, namespaces and SLURM. Run nothing else on the machine. On two cores, it takes
+about ten minutes.
 """
 
 import datetime
 import os
 import platform
-import random
 import subprocess
 import sys
 import tempfile
@@ -69,7 +65,7 @@ def table() -> int:
         rows = _rows(list(cases))
     head = ["| fault | what happens | exit code | seconds to the message |", "|---|---|---|---|"]
     lines = [f"{_where()}, by `python scripts/reliability.py`:", "", *head, *rows]
-    _replace("table", lines)
+    _replace(lines)
     return code
 
 
@@ -96,48 +92,19 @@ def _rows(cases: list[ElementTree.Element]) -> list[str]:
     return rows
 
 
-def soak(number: int, seed: int) -> int:
-    """Run the soak test, and write its counts to the page. Return 1 if a run was hanging, lost or wrong, else 0."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from faults.soak import soak as run_soak  # pyright: ignore[reportMissingImports]
-
-    began = datetime.datetime.now()
-    counts = run_soak(number, seed)
-    minutes = (datetime.datetime.now() - began).total_seconds() / 60
-    numbers = {name: counts.pop(name) for name in ("runs", "hanging", "lost", "wrong")}
-    faults = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(counts.items()) if count)
-    bad = sum(numbers.values()) - numbers["runs"]
-    lines = [
-        f"{_where()}, by `python scripts/reliability.py soak={number} seed={seed}`, in {minutes:.0f} minutes: "
-        f"**{numbers['runs']} runs, {numbers['hanging']} hanging, {numbers['lost']} lost, {numbers['wrong']} wrong**.",
-        "",
-        f"Faults: {faults}.",
-    ]
-    print("\n".join(lines))
-    _replace("soak", lines)
-    return int(bad > 0)
-
-
 def _where() -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     date = datetime.date.today().isoformat()
     return f"{date}, {os.cpu_count()} CPU cores, {memory_gib:.0f} GiB, Python {platform.python_version()}"
 
 
-def _replace(part: str, lines: list[str]) -> None:
-    """Replace the lines between the begin and end marks of a part of the page."""
-    text, begin, end = PAGE.read_text(encoding="utf-8"), f"<!-- begin: {part} -->", f"<!-- end: {part} -->"
+def _replace(lines: list[str]) -> None:
+    """Replace the table of the page."""
+    text, begin, end = PAGE.read_text(encoding="utf-8"), "<!-- begin: table -->", "<!-- end: table -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     PAGE.write_text("\n".join([before + begin, "", *lines, "", end + after]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    options = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
-    if unknown := options.keys() - {"soak", "seed"}:
-        sys.exit(
-            f"options must be soak=NUMBER and seed=NUMBER, got {', '.join(unknown)}. Hint: leave out all other options."
-        )
-    if "soak" in options:
-        sys.exit(soak(int(options["soak"]), int(options.get("seed") or random.randrange(10**6))))
     sys.exit(table())

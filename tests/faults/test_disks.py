@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from conftest import clean_environ
 from faults import breakages
-from faults.breakages import Scene
 from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short, wait_for
 from helpers.forked_commands import Command, start
 
@@ -31,7 +30,7 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, t
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
     wait_for((disk / "r/checkpoints/last.ckpt").exists, running)
-    make_room = breakages.fill_the_disk(Scene(running, disk / "r", tree))
+    make_room = breakages.fill_the_disk(disk)
     ended = end(running)
     assert ended.code == 1
     told(ended, "cannot be written: no space left on device. Files saved earlier are intact. Hint: make room there")
@@ -48,36 +47,24 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
     wait_for((disk / "r/checkpoints/last.ckpt").exists, running)
-    mend = breakages.make_read_only(Scene(running, disk / "r", tree))
+    mend = breakages.make_read_only(disk)
     try:
         ended = end(running)
         assert ended.code == 1
         told(ended, "cannot be written: read-only file system. Files saved earlier are intact. Hint: fix that problem")
         new = [option for option in options if option != "resume=auto"]
-        for where, sentence in (
-            (
-                "resume=d/r",
-                "d/r must be a writable folder, but is not: read-only file system. Hint: make it writable, then",
-            ),
-            ("hydra.run.dir=d/new", f"{disk} is not writable. Hint: set hydra.run.dir=FOLDER."),
-        ):
-            refused = command("train", *new, *QUIET, where, folder=tmp_path)
-            assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
-            assert sentence in " ".join(refused.stderr.split())
+        refused = command("train", *new, *QUIET, "resume=d/r", folder=tmp_path)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
+        assert "d/r must be a writable folder, but is not: read-only file system" in " ".join(refused.stderr.split())
     finally:
         mend()
     resume(tmp_path, *options, run_dir="d/r")
     assert_same(unharmed(), disk / "r")
 
 
-def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
+def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path) -> None:
     """The run folder is deleted during a run: the folder is created again with all epochs, and the run ends as if
-    nothing had happened; if a logger had a file there, the run ends with an error that names the file."""
-    running = begin(tmp_path, *short(tree), run_dir="logged")
-    shutil.rmtree(tmp_path / "logged")
-    ended = end(running)
-    assert ended.code == 1
-    told(ended, "csv/metrics.csv cannot be written: no such file or directory. Hint: fix that problem, then run the")
+    nothing had happened."""
     running = begin(tmp_path, *short(tree, "logger=none"))
     wait_for((tmp_path / "r/checkpoints/last.ckpt").exists, running)  # not while it is being written
     shutil.rmtree(tmp_path / "r")
@@ -93,14 +80,14 @@ def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told
     names the image, and continues bit-exactly once the image is back."""
     own = tmp_path / "tree"
     shutil.copytree(tree, own)
-    options = short(own, "data.loader_timeout_s=8")
+    options = short(own, "data.loader_timeout_s=5")
     for break_it, sentence in (
         (breakages.delete_images, "tree/train/dog/"),
         (breakages.truncate_images, "tree/train/dog/"),
-        (no_answer, "timed out after 8 s (data.loader_timeout_s): The training got no batch of images"),
+        (no_answer, "timed out after 5 s (data.loader_timeout_s): The training got no batch of images"),
     ):
         running = begin(tmp_path, *options, after=2)
-        mend = break_it(Scene(running, tmp_path / "r", own))
+        mend = break_it(own)
         ended = end(running)
         assert ended.code == 1, (break_it, ended.out, ended.err)
         told(ended, sentence)
@@ -109,10 +96,10 @@ def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told
     assert_same(unharmed(), tmp_path / "r")
 
 
-def no_answer(scene: Scene) -> breakages.Mend:
+def no_answer(tree: Path) -> breakages.Mend:
     """Reading an image never ends: the probe sees to it, because no disk here can be made to hang."""
-    (scene.tree.parent / "p/no_answer").touch()
-    return (scene.tree.parent / "p/no_answer").unlink
+    (tree.parent / "p/no_answer").touch()
+    return (tree.parent / "p/no_answer").unlink
 
 
 def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:

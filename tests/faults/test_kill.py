@@ -4,7 +4,6 @@ nothing has happened to."""
 import contextlib
 import os
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from helpers.forked_commands import Command, run, start
 
 pytestmark = pytest.mark.slow
 
-KILLS = 6  # of each case
+KILLS = 4
 VICTIMS = ("parent", "rank", "all", "any")  # any: maybe a helper that the run does without
 
 
@@ -30,7 +29,7 @@ def kill(processes: list[psutil.Process], who: str, draw: random.Random) -> None
     elif who == "all":
         victims = processes
     elif who == "rank":
-        victims = largest(processes)
+        victims = [largest(processes)]
     else:
         victims = [draw.choice(processes)]
     for process in victims:
@@ -52,7 +51,7 @@ def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> None:
-    """SIGKILL of the command, of a rank, of all or of any of its processes, six times in one run at random moments:
+    """SIGKILL of the command, of a rank, of all and of any of its processes in one run at random moments:
     all processes end, and the last command completes the run bit-exactly."""
     seed = random.randrange(10**6)
     draw, environment = random.Random(seed), clean_environ(PYTHONPATH=PROBES)
@@ -86,7 +85,7 @@ def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: P
     assert isinstance(command, Command)
     last = tmp_path / "r/checkpoints/last.ckpt"
     wait_for(lambda: last.exists() and len(family(command)) > 1, command)
-    max(family(command)[1:], key=lambda process: process.memory_info().rss).kill()
+    largest(family(command)).kill()
     output, errors = command.communicate(timeout=300)
     assert command.returncode == 0, output + errors
     assert "Restart 1 of 2" in errors and "Restart 2" not in errors, errors
@@ -94,14 +93,14 @@ def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: P
 
 
 def test_power_cuts(tree: Path, tmp_path: Path) -> None:
-    """The power is cut, four times in one run at random moments: data not yet synced to the disk are lost, and the
+    """The power is cut, three times in one run at random moments: data not yet synced to the disk are lost, and the
     last command completes the run bit-exactly. Rows of loggers may be missing, because loggers do not sync them."""
     options, environment = short(tree), clean_environ(PYTHONPATH=PROBES)
     done = run("imagenet_ddp.train", *options, "hydra.run.dir=whole", folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     seed = random.randrange(10**6)
     draw, told, first = random.Random(seed), [f"seed {seed}"], 0
-    for _ in range(4):
+    for _ in range(3):
         first, seconds = first + draw.randint(3, 5), draw.uniform(0, 0.4)
         probe = {"_target_": "power_cut.PowerCut", "folder": "r", "step": first, "seconds": seconds}
         cut = ["allow_targets=[power_cut,probe]", *(f"+callbacks.power_cut.{key}={probe[key]}" for key in probe)]
@@ -129,26 +128,3 @@ def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
     )
     done = run("imagenet_ddp.train", *options, "data.batch_size=0", folder=tmp_path, environment=environment)
     assert (done.returncode, "Restart" in done.stderr) == (2, False)
-    done = run("imagenet_ddp.train", *options, "trainer.num_nodes=2", "cluster.address=127.0.0.1", folder=tmp_path,
-               environment=environment)  # fmt: skip
-    assert done.returncode == 2
-    assert "cluster.max_restarts must be 0 with several nodes, got 1." in " ".join(done.stderr.split())
-
-
-@pytest.mark.parametrize("how", ["a wrong byte", "cut off"])
-def test_a_damaged_last_checkpoint(tree: Path, whole: Path, tmp_path: Path, how: str) -> None:
-    """last.ckpt has a wrong byte, or is cut off: the message names the file, the previous checkpoint is used, and the
-    run completes bit-exactly."""
-    options = [*options_of(tree, 0), "hydra.run.dir=r"]
-    shutil.copytree(whole, tmp_path / "r")
-    (tmp_path / "r/summary.json").unlink()  # as if it had been killed before its end
-    last = tmp_path / "r/checkpoints/last.ckpt"
-    content = bytearray(last.read_bytes())
-    if how == "a wrong byte":
-        content[len(content) // 2] ^= 1
-    last.write_bytes(content if how == "a wrong byte" else content[: len(content) // 2])
-    done = run("imagenet_ddp.train", *options, folder=tmp_path, environment=clean_environ())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "last.ckpt is damaged (" in done.stdout
-    assert "continuing from r/checkpoints/previous.ckpt" in done.stdout
-    assert_same(whole, tmp_path / "r")

@@ -12,7 +12,7 @@ from helpers.hosts import Host, Hosts, Process
 
 @pytest.mark.slow
 def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
-    """The cable between two nodes is pulled for 3 s, then for 30 s: the run survives the first cut; after the
+    """The cable between two nodes is pulled for 3 s, then for good: the run survives the first cut; after the
     second, both nodes name the lost rank, and the run continues bit-exactly."""
     options = [*short(tree, "trainer.num_nodes=2"), f"hydra.run.dir={tmp_path}/r"]
     seen = tmp_path / "p/seen0.jsonl"
@@ -37,15 +37,15 @@ def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, 
         steps(6)
         cut_at = time.monotonic()
         hosts[1].cut()
-        while not running[0].err:
-            assert time.monotonic() - cut_at < 60, running[0].out
+        while not all(each.err for each in running):
+            assert time.monotonic() - cut_at < 60, [each.out for each in running]
             time.sleep(0.02)
         said_s = time.monotonic() - cut_at
-        time.sleep(max(0.0, cut_at + 30 - time.monotonic()))
         hosts[1].mend()
         codes = [process.wait(60) for process in running]
         assert set(codes) <= {1, -6}, codes  # a thread of Gloo's may abort the process, after it has said why
-        told(End(1, running[0].out, running[0].err, said_s), "is gone: its process, or its machine, no longer answers")
+        for rank, each in enumerate(running):
+            told(End(1, each.out, each.err, said_s), f"rank {1 - rank} (node {1 - rank}, local rank 0) is gone: its")
         for process in (ended := train(hosts, *QUIET)):
             assert process.wait(240) == 0, [each.out + each.err for each in ended]
     assert_same(unharmed(2), tmp_path / "r")

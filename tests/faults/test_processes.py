@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import breakages
-from faults.breakages import Scene
+from faults.breakages import largest
 from faults.trainings import Told, assert_same, begin, end, family, resume, short, wait_for
 
 
@@ -15,7 +14,7 @@ def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
     """SIGKILL of one of two ranks in the middle of an epoch: the other rank and the command both report it within
     10 s."""
     running = begin(tmp_path, *short(tree, "trainer.devices=2"), after=2)
-    breakages.kill_a_rank(Scene(running, tmp_path / "r", tree))
+    largest(family(running)).kill()
     ended = end(running)
     assert (ended.code, ended.said_s < 10) == (1, True), ended.said_s
     told(ended, "was ended by signal 9 (SIGKILL)")
@@ -28,7 +27,7 @@ def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path,
     as soon as the stopped one can, and the run continues bit-exactly."""
     options = short(tree, "trainer.devices=2", "data.num_workers=1")
     running = begin(tmp_path, *options, "strategy.timeout_s=5", after=2)
-    stopped = breakages.largest(family(running))[0]
+    stopped = largest(family(running))
     stopped.send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     wait_for(lambda: "timed out after 5 s (strategy.timeout_s)" in running.err, running)

@@ -1,7 +1,5 @@
 """The page of faults: its rows and its tests."""
 
-import re
-
 import pytest
 from conftest import ROOT
 
@@ -14,7 +12,6 @@ def test_tests_of_other_modules_exist(test: str):
     assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
-def test_the_page_has_a_count_and_a_table():
+def test_no_fault_of_the_page_has_failed():
     text = reliability.PAGE.read_text(encoding="utf-8")
-    assert re.search(r"\*\*\d+ runs, 0 hanging, \d+ lost, 0 wrong\*\*", text)
     assert "| fault | what happens |" in text and "FAILED" not in text.partition("end: table")[0]

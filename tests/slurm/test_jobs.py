@@ -57,12 +57,9 @@ def test_a_task_per_node_starts_its_workers(cluster: Cluster, work: Path, tree: 
     ("srun", "words", "sentences"),
     [
         (["--nodes=2", "--ntasks=3"], [], ["different numbers per node", "#SBATCH --ntasks-per-node=2"]),
-        (["--nodes=2", "--ntasks-per-node=2"], ["trainer.devices=4"], ["#SBATCH --nodes=2 --ntasks-per-node=4"]),
-        (["--nodes=1", "--ntasks=2"], ["trainer.num_nodes=2"], ["started 2 processes", "#SBATCH --nodes=2"]),
         (["--ntasks=2"], ["-m", "optim.lr=0.1,0.2"], ["-m starts the workers of each job itself"]),
-        (["--job-name=bash", "--nodes=1", "--ntasks=2"], ["trainer.devices=3"], ["got 3 × 1 = 3"]),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_number_of_tasks_is_refused(
     cluster: Cluster, work: Path, tree: Path, srun: list[str], words: list[str], sentences: list[str]
 ) -> None:
@@ -90,6 +87,7 @@ def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[
     run_dir = folder(work, f"slurm_{job}_0")
     cluster.until(lambda: done(run_dir))
     cluster.time_out(job)
+    (work / "seen/fast").touch()
     fields = cluster.end(job)
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log(work, job)
     assert log(work, job).count("Stopped and saved after step") == 1
@@ -107,38 +105,9 @@ def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[
     assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == dict.fromkeys(range(12), ALL)
 
 
-def test_drained_requeued_cancelled(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
-    """A job on n1 is signalled while n1 is drained: it resumes on n2, in the same folder. There SLURM requeues it, as
-    after preemption. Then it is cancelled, and is not started again."""
-    words = options(tree, "trainer.max_epochs=100", *probe(work / "seen", slow_s=0.3))
-    job = submit("train.sbatch", *words, sbatch=("--nodes=1",))
-    run_dir = folder(work, f"slurm_{job}_0")
-    cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
-    first = cluster.job(job)["NodeList"]
-    try:
-        cluster.run(["scontrol", "update", f"NodeName={first}", "State=DRAIN", "Reason=test"])
-        cluster.run(["scancel", "--signal=USR2", job])
-        cluster.until(lambda: cluster.job(job)["JobState"] == "PENDING")
-        epochs = done(run_dir)
-        cluster.until(lambda: cluster.hasten() or done(run_dir) > epochs)
-        assert cluster.job(job)["NodeList"] != first
-        cluster.run(["scontrol", "requeue", job])  # SIGTERM, and another turn
-        epochs = done(run_dir)
-        cluster.until(lambda: cluster.hasten() or done(run_dir) > epochs)
-        cluster.run(["scancel", job])
-        fields = cluster.end(job)
-    finally:
-        cluster.run(["scontrol", "update", f"NodeName={first}", "State=RESUME"], check=False)
-    assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "2")
-    assert "Restarted: continuing from" in log(work, job)
-    assert log(work, job).count("Stopped and saved after step") == 3
-    assert log(work, job).count("Asking SLURM to requeue job") == 1
-    assert [path.name for path in run_dir.parent.iterdir()] == [run_dir.name]
-
-
 def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
     """The signal takes effect after the first step: a job requeued without one could repeat that for ever. Loader
-    processes are signalled too. A second signal, when SLURM may no longer requeue the job, ends it."""
+    processes are signalled too. A job that is cancelled is not started again."""
     words = options(tree, "data.num_workers=1", "trainer.max_epochs=100", *probe(work / "seen", slow_s=0.3))
     job = submit("train.sbatch", *words, sbatch=("--nodes=1",))
     cluster.until(lambda: cluster.job(job)["JobState"] == "RUNNING")
@@ -149,21 +118,20 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     cluster.until(lambda: cluster.hasten() or done(run_dir))
     assert "Stopped and saved after step 1, in epoch 1." in log(work, job)
     assert sorted(seen(work / "seen")[0]) == ALL
-    cluster.run(["scontrol", "update", f"JobId={job}", "Requeue=0"])
-    cluster.run(["scancel", "--signal=USR2", job])
+    cluster.run(["scancel", job])
     fields = cluster.end(job)
-    assert (fields["ExitCode"], fields["Restarts"]) == ("140:0", "1"), log(work, job)
-    assert f"SLURM does not requeue job {job}: the job was submitted with --no-requeue" in log(work, job)
+    assert (fields["JobState"], fields["Restarts"]) == ("CANCELLED", "1"), log(work, job)
     assert log(work, job).count("Stopped and saved after step") == 2
-    assert (run_dir / "checkpoints/last.ckpt").exists()
+    assert log(work, job).count("Asking SLURM to requeue job") == 1
 
 
 def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
     """One agent per node; the signal reaches its workers and does not end the agent."""
-    words = options(tree, "trainer.max_epochs=6", *probe(work / "seen", slow_s=0.3))
+    words = options(tree, "trainer.max_epochs=6", *probe(work / "seen", slow_s=1.0))
     job = submit("train_torchrun.sbatch", *words, sbatch=("--nodes=2",))
     cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
     cluster.run(["scancel", "--signal=USR2", job])
+    (work / "seen/fast").touch()
     fields = cluster.end(job)
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log(work, job)
     (run_dir,) = folder(work, "").iterdir()
