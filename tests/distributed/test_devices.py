@@ -4,7 +4,6 @@ import math
 import platform
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,6 @@ from helpers.plans import plan_of
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.validate import MIN_BF16_PIXELS
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import cpu_cores
 
 
 @pytest.fixture
@@ -125,19 +123,6 @@ def test_own_gpus(
 def test_the_device_of_a_command_that_needs_one(trainer: dict[str, object], device: str) -> None:
     """predict, whose trainer.devices=[3] must not be GPU 0."""
     assert devices.device_of(trainer) == torch.device(device)
-
-
-def test_a_cpu_has_model_cores_and_units(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    cpuinfo = tmp_path / "cpuinfo"
-    model = "processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\nflags\t\t: fpu"
-    cpuinfo.write_text(f"{model} avx512_bf16\n\nprocessor\t: 1\nmodel name\t: Other\nflags\t\t: fpu\n")
-    monkeypatch.setattr(cpu_cores, "CPUINFO", cpuinfo)
-    monkeypatch.setattr(devices, "num_cores", lambda: 2)
-    assert devices.describe_hardware("cpu", []) == "Some CPU @ 2.0GHz, 2 cores, with bf16 units"
-    assert devices.describe_hardware("mps", []) == "Some CPU @ 2.0GHz, GPU (mps)"
-    monkeypatch.setattr(devices, "num_cores", lambda: 1)
-    cpuinfo.write_text(model)
-    assert devices.describe_hardware("cpu", [], num_nodes=3) == "3 × Some CPU @ 2.0GHz, 1 core, without bf16 units"
 
 
 @pytest.mark.parametrize("asked", ["auto", -1, 4])

@@ -105,15 +105,6 @@ def test_who_serves_leaves_last(commands: Commands):
     leaving.result(1)
 
 
-def test_a_missing_node_is_named(commands: Commands):
-    commands.timeout_s = 0.5
-    address = tcp()
-    for future in [commands.start(node(address, rank, 4)) for rank in (0, 2)]:
-        (text,) = mistakes(future)
-        assert "2 of 4 nodes joined after" in text and "Missing: node 1, node 3. Hint: start the command on the" in text
-        assert "On every node, 127.0.0.1 is the node itself, so set the address" in text
-
-
 # ---- one command per process -----------------------------------------------------------------------------------------
 
 
@@ -162,18 +153,6 @@ def test_ranks_that_do_not_lie_as_they_say(
     for future in [commands.start(each, machine=name) for each, name in zip(found, machines, strict=True)]:
         (text,) = mistakes(future)
         assert said in text
-
-
-def test_a_launcher_s_store_is_used(commands: Commands):
-    """torchrun's agent serves it: rank 0 does not."""
-    served = store.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    address = Address("127.0.0.1", served.port)
-    found = []
-    for rank in range(2):
-        world_info = WorldInfo(rank, rank, 0, 2, 2, 1, "127.0.0.1", served.port, True, "torchrun", attempt=1)
-        found.append(commands.start(LaunchInfo("torchrun", address, world_info, 1, 0)))
-    assert [each.result(30).meeting.number for each in found] == [0, 1]
-    assert served.check(["imagenet_ddp/1/commands/verdict"])
 
 
 # ---- a file on its way from number 0 to the others ------------------------------------------------------------------

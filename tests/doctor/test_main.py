@@ -6,7 +6,6 @@ import shutil
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import Run, clean_environ, small_run, write_images
@@ -59,26 +58,6 @@ def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypa
     check = only(machine("trainer.accelerator=auto", "trainer.devices=auto"), "devices")
     assert not check.ok and "this machine has 1 GPU (NVIDIA A100), but" in check.what
     assert only(machine("trainer.accelerator=cpu"), "devices").ok
-
-
-def test_physical_numbers_behind_cuda_visible_devices(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
-    import torch
-
-    def properties(number: int) -> SimpleNamespace:
-        return SimpleNamespace(name="NVIDIA A100", uuid=f"{number:08x}-0000", pci_bus_id=0x1B + number, pci_device_id=0)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    check = only(machine("trainer.accelerator=cuda", "trainer.devices=2"), "devices")
-    assert check.what == (
-        "GPUs, NVIDIA A100, CUDA_VISIBLE_DEVICES=3,1: rank 0 cuda:0 = GPU 3 (GPU-00000000, bus 1B:00.0), "
-        "rank 1 cuda:1 = GPU 1 (GPU-00000001, bus 1C:00.0)"
-    )
-    assert [card["number"] for card in check.numbers["gpus"]] == [0, 1]
-    one_process = machine("trainer.accelerator=cuda", "trainer.devices=2", "strategy=dp")
-    assert "cuda:0 = GPU 3 (GPU-00000000, bus 1B:00.0) and cuda:1" in only(one_process, "devices").what
 
 
 def test_more_workers_than_cores(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):

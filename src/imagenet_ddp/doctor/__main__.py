@@ -22,7 +22,7 @@ from imagenet_ddp.config.schema.commands import DoctorConfig
 from imagenet_ddp.distributed.launchers.ranks import refuse_unreadable
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_machine
-from imagenet_ddp.doctor.checks import Check, Machine, diagnose, inspect_machine, run_checks
+from imagenet_ddp.doctor.checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
 from imagenet_ddp.engine.launch import Launch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
@@ -38,7 +38,18 @@ class Options:
 
 def main() -> None:
     with command.run_command("doctor"):
-        _doctor()
+        options = command.planned("doctor", sys.argv[1:], read)
+        machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
+        world_info = machine.launch_info.world_info if machine.launch_info else None
+        reports = world_info is None or world_info.rank == 0  # rank 0 reports for all ranks
+        results: list[Check] = []
+        for number, total, checks in _run_all(machine, options):
+            results += checks
+            for one in checks if reports and options.format == "text" else []:
+                console.print_message(line(number, total, one), sys.stdout)
+        if reports:
+            print(json.dumps(document(results), indent=2) if options.format == "json" else _summary(results, machine))
+            sys.exit(0 if all(one.ok for one in results) else 1)
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -57,21 +68,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     run_dir = Path(request.hydra.run.dir)
     request = dataclasses.replace(request, typed=typed, configs=[config])
     return Options(request, typed_config(config, DoctorConfig), run_dir, output_format)
-
-
-def _doctor() -> None:
-    options = command.planned("doctor", sys.argv[1:], read)
-    machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
-    world_info = machine.launch_info.world_info if machine.launch_info else None
-    reports = world_info is None or world_info.rank == 0  # rank 0 reports for all ranks
-    results: list[Check] = []
-    for number, total, checks in _run_all(machine, options):
-        results += checks
-        for one in checks if reports and options.format == "text" else []:
-            console.print_message(line(number, total, one), sys.stdout)
-    if reports:
-        print(json.dumps(document(results), indent=2) if options.format == "json" else _summary(results, machine))
-        sys.exit(0 if all(one.ok for one in results) else 1)
 
 
 def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
@@ -96,8 +92,6 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
 
 def _check_ranks_together(machine: Machine, options: Options, results: list[Check]) -> list[Check]:
     """Return the results of the checks of all ranks together, [] on every node but the first."""
-    from imagenet_ddp.doctor.check_ranks import not_joined  # torch
-
     assert machine.launch_info is not None
     config, launch_info = options.config, machine.launch_info
     with contextlib.redirect_stdout(sys.stderr):
@@ -105,10 +99,10 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
             launch = Launch.join(options.request, launch_info)
             return launch.run(diagnose, (config, results), config)
         except ConfigError as error:
-            return not_joined(error)
+            return failed(error.mistakes, "ranks")
         except WorkersFailedError as error:
             reason = f"the ranks ended with exit code {error.exit_code}"
-            return not_joined(ConfigError(f"{reason}. Hint: look for the reason on standard error."))
+            return failed([f"{reason}. Hint: look for the reason on standard error."], "ranks")
 
 
 def line(number: int, total: int, one: Check) -> str:

@@ -48,11 +48,6 @@ def names(machine: Machine) -> list[str]:
     return ["ranks", *["echo"] * several, "group", *["nodes"] * several, "all-reduce", "step", "scaling"]
 
 
-def not_joined(error: ConfigError) -> list[Check]:
-    """Return the failed check `ranks` for ranks that did not find each other. error: names the missing ranks."""
-    return failed(error.mistakes, "ranks")
-
-
 def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
     """Run the checks in every rank, once all ranks have joined. Return the results on rank 0, [] on the other ranks.
 

@@ -145,12 +145,12 @@ def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Any]]) -> list[A
     config, node_checks = payload
     exit_on_signal()
     with import_torch():
-        from imagenet_ddp.doctor.check_ranks import check_world, not_joined
+        from imagenet_ddp.doctor.check_ranks import check_world
         from imagenet_ddp.engine.world import World, join_world  # torch from here on
 
     try:
         world = join_world(info, config) if info.world_size > 1 else World(info)
     except ConfigError as error:
-        return not_joined(error) if info.rank == 0 else []
+        return failed(error.mistakes, "ranks") if info.rank == 0 else []
     with joined_ranks(info, config, world):
         return check_world(config, world, node_checks)
