@@ -53,13 +53,14 @@ def edges(package: Path) -> list[Edge]:
         here = [PROJECT, *importer.split(".")] if importer else [PROJECT]
         package_parts = here if path.name == "__init__.py" else here[:-1]
         for node in ast.walk(ast.parse(path.read_text())):
-            names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 above = package_parts[: len(package_parts) - node.level + 1] if node.level else []
                 base = ".".join([*above, *([node.module] if node.module else [])])
                 names = [f"{base}.{alias.name}" for alias in node.names]
+            else:
+                continue
             for name in names:
                 project, _, inner = name.partition(".")
                 while inner and inner not in known:  # "data.loader.Batch" is a name in data.loader
