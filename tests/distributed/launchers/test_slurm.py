@@ -1,6 +1,8 @@
 """SLURM's variables and shorthands."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,17 @@ def test_names_of_runs_and_sweeps():
     assert slurm.run_key(ARRAY | {"SLURM_STEP_ID": "0"}) == "slurm_7_3_0"
     # a sweep's is the same in every task and step
     assert slurm.sweep_key({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "2"}) == slurm.sweep_key(ARRAY) == "slurm_7"
+
+
+@pytest.mark.parametrize(("pty", "new_group"), [(True, True), (True, False), (False, True)])
+def test_a_command_in_the_shell_of_srun_pty(new_group: bool, pty: bool):
+    """An interactive shell gives its commands a process group; a wrapper script (bash -c) does not."""
+    environ = {"SLURM_TASK_PID": str(os.getpid())} | ({"SLURM_PTY_PORT": "41785"} if pty else {})
+    line = f"from {slurm.__name__} import _is_typed_in_shell; print(_is_typed_in_shell({environ}))"
+    done = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, check=True, process_group=0 if new_group else None
+    )
+    assert done.stdout.strip() == str(new_group and pty)
 
 
 # ---- requeue: scontrol faked; tests/slurm/ has that of a real SLURM -------------------------------------------------

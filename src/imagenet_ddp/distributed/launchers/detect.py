@@ -140,6 +140,7 @@ def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mappin
 
 def _step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
     """Read the variables of a SLURM step of several tasks."""
+    slurm.refuse_shell_of_pty(request, environ)
     number = slurm.step_numbers(environ)
     devices = request.devices or (None if request.cpu else slurm.gpus_per_node(environ))
     found = _launched(slurm.job_name(environ), "SLURM_STEP_NUM_TASKS", {**environ, **number}, request, devices)

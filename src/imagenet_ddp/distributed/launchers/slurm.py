@@ -4,6 +4,7 @@ would use only its own node. Requeue a job that has saved its checkpoint. Does n
 The variables are documented in the manual pages of srun and sbatch, section "OUTPUT ENVIRONMENT VARIABLES".
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from collections.abc import Mapping
 from omegaconf import DictConfig
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed.launchers.world_info import LaunchRequest
+from imagenet_ddp.distributed.launchers.world_info import (
+    LaunchRequest,
+)
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
 
@@ -74,6 +77,29 @@ def step_id(environ: Mapping[str, str]) -> str:
 
 def gpus_per_node(environ: Mapping[str, str]) -> int | None:
     return _number(environ, "SLURM_GPUS_ON_NODE", 0) or None
+
+
+def refuse_shell_of_pty(request: LaunchRequest, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if a person typed this command in the shell of `srun --pty bash`, so that no other task of the
+    step runs it."""
+    if _is_typed_in_shell(environ):
+        num_tasks, num_nodes = environ["SLURM_STEP_NUM_TASKS"], environ.get("SLURM_STEP_NUM_NODES", "1")
+        raise ConfigError(
+            f"{job_name(environ)} started {num_tasks} tasks (SLURM_STEP_NUM_TASKS), but the shell of srun --pty, in "
+            "which this command was typed, belongs to the first task only. Hint: type `srun --overlap --nodes="
+            f"{num_nodes} --ntasks={num_tasks} {request.line}`, or leave the shell and start it with --ntasks=1."
+        )
+
+
+def _is_typed_in_shell(environ: Mapping[str, str]) -> bool:
+    # an interactive shell gives each command a process group of its own; a command that srun started has its task's
+    task = environ.get("SLURM_TASK_PID", "")
+    if "SLURM_PTY_PORT" not in environ or not task.isdecimal():
+        return False
+    try:
+        return os.getpgid(int(task)) != os.getpgrp()
+    except OSError:  # the task has ended
+        return False
 
 
 def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> None:
