@@ -41,13 +41,6 @@ def images_of(num_images: int, seed: int = 0) -> Tensor:
     return torch.randn(num_images, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
 
 
-def record(net: nn.Module) -> list[int]:
-    """The list gets the number of images of each call, by whichever thread."""
-    sizes: list[int] = []
-    net.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
-    return sizes
-
-
 # ---- the replicas --------------------------------------------------------------------------------------------------
 
 
@@ -65,19 +58,6 @@ def test_gradients_are_those_of_one_device(num_images: int, num_devices: int, fi
     found = torch.autograd.grad(F.cross_entropy(logits, target), parameters)
     for mine, its in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("num_images", "num_devices", "first", "full", "sizes"),
-    [(5, 4, None, 0, [2, 2, 1]), (1, 3, 0, 6, [1]), (7, 3, 2, 8, [2, 3, 2])],
-)
-def test_devices_without_images_are_not_called(
-    num_images: int, num_devices: int, first: int | None, full: int, sizes: list[int]
-):
-    replicas = replicas_of(make_net(), num_devices, first, full)
-    called = record(replicas.net)
-    replicas(images_of(num_images))
-    assert called == sizes
 
 
 @pytest.mark.parametrize(("first", "kept"), [(None, slice(0, 3)), (2, slice(0, 2)), (0, slice(0, 4))])
