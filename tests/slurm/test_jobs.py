@@ -131,6 +131,7 @@ def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Calla
     job = submit("train_torchrun.sbatch", *words, sbatch=("--nodes=2",))
     cluster.until(lambda: (work / "seen/seen0.jsonl").exists())
     cluster.run(["scancel", "--signal=USR2", job])
+    cluster.until(lambda: cluster.job(job)["Restarts"] == "1")
     (work / "seen/fast").touch()
     fields = cluster.end(job)
     assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), log(work, job)

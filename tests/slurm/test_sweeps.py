@@ -40,7 +40,6 @@ def test_two_by_submitit_one_at_a_time(cluster: Cluster, work: Path, tree: Path,
             if not is_stopped and slow.exists():
                 (array,) = {path.name.partition("_")[0] for path in (work / "s/.submitit").glob("*_0")}
                 cluster.run(["scancel", "--signal=USR2", f"{array}_0"])
-                (work / "seen/fast").touch()
                 is_stopped = True
             assert time.monotonic() < limit, (work / "out").read_text()
             time.sleep(0.5)
@@ -70,6 +69,7 @@ def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:
     cluster.until(lambda: (sweep_dir / "0/summary.json").exists() and (sweep_dir / "1/metrics.csv").exists())
     finished = (sweep_dir / "0/summary.json").stat().st_mtime_ns
     cluster.run(["scancel", "--signal=USR2", "--batch", job])
+    cluster.until(lambda: cluster.job(job)["Restarts"] == "1")
     (work / "seen5/fast").touch()
     fields = cluster.end(job)
     log = (work / f"slurm-{job}.log").read_text()
