@@ -46,10 +46,3 @@ def test_the_default_comes_first():
         if named := re.search(rf"^  - {group}: (?!null)(\w+)$", base, re.MULTILINE):
             assert help.choices(group)[0] == named[1]
     assert "experiment             (none), " in help.text("train")
-
-
-def test_each_command_shows_its_own(capsys: pytest.CaptureFixture[str]):
-    from imagenet_ddp.cli import command
-
-    assert command.with_hydra("predict", ["images=x", "-h"], lambda config: None) is None
-    assert capsys.readouterr().out == help.text("predict") + "\n"

@@ -3,7 +3,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,10 @@ from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader, read_in_order
+from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.files import FileImages, list_images
 from imagenet_ddp.data.transforms import Sizes, TrainTransform
-from imagenet_ddp.system.cpu_cores import num_cores
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -234,20 +232,3 @@ def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: P
     batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
     assert batch["index"].tolist() == [0, 2, 0]
     assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 2.0, 0.5]  # of the image that replaces it
-
-
-def test_what_is_not_needed_any_more_is_not_read():
-    """After Ctrl-C, say."""
-    few, taken, lock = 4 * num_cores(), [], threading.Lock()
-
-    def read(path: str) -> torch.Tensor:
-        with lock:
-            taken.append(path)
-        time.sleep(0.5 if int(path) >= few else 0)
-        return torch.tensor(int(path))
-
-    reader: Any = read
-    batches = read_in_order(reader, [str(number) for number in range(3 * few)], few, num_cores())
-    assert [int(image) for image in next(batches)] == list(range(few))  # type: ignore[arg-type]
-    batches.close()
-    assert len(taken) < 3 * few

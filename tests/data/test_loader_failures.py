@@ -46,24 +46,6 @@ def processes(*pids: int, kill: Callable[[int], None] = lambda pid: None) -> Any
     return Loader(_iterator=SimpleNamespace(_workers=workers))
 
 
-def test_who_waits_for_which_processes_is_said(said: list[str]):
-    def batches() -> Iterator[int]:
-        yield 0
-        deadline_s = time.monotonic() + 60
-        while not said and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        yield 1
-
-    loader = processes(100, 101)  # the watchdog refers to it weakly
-    watch = StallWatchdog(loader, LOCATION, "Rank 1", said.append)
-    assert list(watch.watch(batches)) == [0, 1]
-    assert said[0].startswith("Rank 1 has waited 0")
-    assert said[0].partition(" s for ")[2] == (
-        "a batch of images from /data/train (processes 100, 101). "
-        "The run ends after 1800 s (data.loader_timeout_s), or at the third Ctrl-C at the latest."
-    )
-
-
 def test_after_the_bound_the_processes_end_and_at_last_this_one(
     said: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):

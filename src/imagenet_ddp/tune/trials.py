@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,22 +146,16 @@ def _gpus_per_node(environ: Mapping[str, str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class BeforeExec:
-    """Tie a new process to tune and to its cores before it executes the command of its trial."""
-
-    parent: int  # pid
-    stop_signal: int
-    cores: tuple[int, ...]  # empty means all
-
-    def __call__(self) -> None:
-        if sys.platform == "linux":
-            # PR_SET_PDEATHSIG: if tune is killed, the run gets the signal on which it saves and ends
-            ctypes.CDLL(None).prctl(1, self.stop_signal)
-            if self.cores:
-                os.sched_setaffinity(0, self.cores)
-            if os.getppid() != self.parent:
-                os._exit(1)
+def _before_exec(parent: int, slot: Slot) -> None:
+    """Tie a new process to tune, whose pid is `parent`, and to its cores before it executes the command of its
+    trial."""
+    if sys.platform == "linux":
+        # PR_SET_PDEATHSIG: if tune is killed, the run gets the signal on which it saves and ends
+        ctypes.CDLL(None).prctl(1, slot.stop_signal)
+        if slot.cores:
+            os.sched_setaffinity(0, slot.cores)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 @dataclass
@@ -194,7 +189,7 @@ class Trial:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 env={**os.environ, **slot.environ}, start_new_session=True,
-                preexec_fn=BeforeExec(os.getpid(), slot.stop_signal, slot.cores),
+                preexec_fn=partial(_before_exec, os.getpid(), slot),
             )  # fmt: skip
 
     def stop(self) -> None:
