@@ -46,7 +46,7 @@ def test_the_first_command_learns(tmp_path: Path) -> None:
 def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Path, tmp_path: Path) -> None:
     """Five classes of Tiny-ImageNet. Whole, the recipe reaches 0.65 to 0.71 of ten (docs/performance.md); a part of it
     is enough to see that it learns at the speed it should. The other five classes, with 60 images each, are learned
-    from those weights and from scratch at the same cost."""
+    from those weights."""
     classes = sorted(path.name for path in (shared_data / "tiny10/train").iterdir())
     for root, names, count in (("first", classes[:5], 200), ("second", classes[5:], 60)):
         for split, name in itertools.product(("train", "val"), names):
@@ -67,8 +67,6 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
     # far off: 15 was seen on a quiet machine
     assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 60
 
-    top1 = {}
-    for name, more in (("scratch", []), ("fine_tuned", ["model.weights=start/checkpoints/best.ckpt"])):
-        found = trained(name, "data.root=second", "trainer.max_epochs=2", *more)
-        top1[name] = found["best/val/top1"]
-    assert top1["fine_tuned"] > top1["scratch"] + 0.05, top1  # 0.48 and 0.34, 0.48 and 0.31 were seen
+    weights = "model.weights=start/checkpoints/best.ckpt"
+    fine_tuned = trained("fine_tuned", "data.root=second", "trainer.max_epochs=2", weights)
+    assert fine_tuned["best/val/top1"] > 0.4  # 0.48 was seen twice, and 0.31 and 0.34 from scratch
