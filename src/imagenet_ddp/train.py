@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.engine import restart_after_failure, sweep, worker
+from imagenet_ddp.engine import sweep, worker
 from imagenet_ddp.engine.job import decide
 from imagenet_ddp.engine.launch import Launch, find_launcher
 from imagenet_ddp.errors import ConfigError
@@ -39,7 +39,6 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     up in it, also runs the next job, so this one starts its own processes."""
     with raise_on_signal():
         info = find_launcher(request, os.environ)
-        restart_after_failure.validate(request.configs[0], info, in_sweep=in_sweep)
         started = Launch.join(request, info)
         typed = overrides.shell_line("train", sys.argv[1:])
         job = started.agree(lambda: decide(request, os.environ, info, typed, started.num_local), "train")
@@ -48,13 +47,10 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
             console.print_message(line, sys.stdout)
         started.leave()
         return folder.summary(job.run_dir).get("best/val/top1")
-    own_processes = in_sweep or job.config.cluster.max_restarts > 0  # this process must survive to restart them
     try:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
-            return started.run(worker.train, job, job.config, own_processes=own_processes)
+            return started.run(worker.train, job, job.config, own_processes=in_sweep)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
-        if isinstance(error, WorkersFailedError):
-            restart_after_failure.restart(job, error, overrides.in_folder(request.argv, "hydra.run.dir", job.run_dir))
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)
         raise

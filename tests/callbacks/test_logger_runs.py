@@ -2,13 +2,7 @@
 
 import csv
 import json
-import os
 import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,16 +17,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own use of SQLAlchemy
 ]
 needs_all = pytest.mark.skipif(
-    not all(map(find_spec, ("mlflow", "wandb", "comet_ml", "tensorboard"))), reason="needs the loggers' extras"
+    not all(map(find_spec, ("mlflow", "wandb", "tensorboard"))), reason="needs the loggers' extras"
 )
-OFFLINE = {"WANDB_MODE": "offline", "COMET_START_ONLINE": "0", "MLFLOW_TRACKING_URI": None, "PYTHONPATH": PROBES}
-
-
-def wait_for(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.1)
+OFFLINE = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": None, "PYTHONPATH": PROBES}
 
 
 def train(folder: Path, *options: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
@@ -66,9 +53,9 @@ def resumed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stopped by SIGTERM: a kill leaves no offline file of Comet, and an incomplete one of W&B."""
+    """Stopped by SIGTERM: a kill leaves an incomplete offline file of W&B."""
     folder = tmp_path_factory.mktemp("stopped")
-    first, _ = two_parts(folder, tree, "[wandb,comet]", "+callbacks.probe.what=signal")
+    first, _ = two_parts(folder, tree, "wandb", "+callbacks.probe.what=signal")
     assert first.returncode == 128 + 15
     return folder / "r"
 
@@ -130,85 +117,6 @@ def test_wandb_offline(stopped: Path) -> None:
     assert len(list(stopped.glob("wandb/offline-run-*"))) == 2
     pictures = stopped.glob("wandb/*/files/media/images/pictures/*.png")
     assert {path.name.split("_")[0] for path in pictures} == {"train", "curves"}
-
-
-@needs_all
-def test_comet_offline(stopped: Path) -> None:
-    assert_whole(logged.of_comet(stopped), stopped)
-    assert len(list(stopped.glob("comet/*.zip"))) == 2
-
-
-# ---- a server ------------------------------------------------------------------------------------------------------
-
-SERVER = """
-import os, sys
-folder, port = sys.argv[1:]
-os.environ |= {
-    "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/server.db", "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-    "_MLFLOW_SERVER_ARTIFACT_DESTINATION": f"{folder}/kept", "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
-}
-from mlflow.server import app
-app.run("127.0.0.1", int(port), threaded=True)
-"""
-
-
-@contextmanager
-def mlflow_server(folder: Path) -> Iterator[tuple[subprocess.Popen, str]]:
-    """MLflow's own server, as `mlflow server` runs it, without the workers that the small package lacks."""
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, folder, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=clean_environ(),
-    )  # fmt: skip
-    uri = f"http://127.0.0.1:{port}"
-
-    def is_up() -> bool:
-        try:
-            # its database, which it makes now, takes longer than a training waits
-            experiment = f"{uri}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default"
-            with urllib.request.urlopen(experiment, timeout=60) as stream:
-                return stream.status == 200
-        except OSError:
-            return False
-
-    try:
-        wait_for(is_up, 120)
-        yield server, uri
-    finally:
-        server.kill()
-        server.wait(30)
-
-
-@pytest.mark.skipif(not all(map(find_spec, ("mlflow", "flask"))), reason="needs the extra mlflow, and flask")
-def test_mlflow_server(tree: Path, tmp_path: Path) -> None:
-    """A run has its figures there; a server that dies in the middle of the next one does not end it."""
-    small = (*SMALL_DRAWN, f"data.root={tree}", "logger=mlflow", "trainer.log_every_n_steps=2")
-    with mlflow_server(tmp_path) as (server, uri):
-        result = train(tmp_path, *small, "hydra.run.dir=sweep_1/0", "logger.mlflow.log_model=true",
-                       MLFLOW_TRACKING_URI=uri)  # fmt: skip
-        assert result.returncode == 0, result.stdout + result.stderr
-        run, curves = logged.of_mlflow(tmp_path / "sweep_1/0", uri)
-        rows = epochs(tmp_path / "sweep_1/0")
-        assert [value for _, value in curves["val/loss"]] == pytest.approx([row["val/loss"] for row in rows])
-        assert run.info.status == "FINISHED"
-        assert {"best.ckpt", "curves.png"} <= {path.name for path in (tmp_path / "kept").rglob("*.*")}
-        assert not (tmp_path / "sweep_1/0/mlflow.db").exists()
-
-        running = forked_commands.start(
-            "imagenet_ddp.train", *small, "hydra.run.dir=b", "trainer.max_epochs=4", folder=tmp_path,
-            environment=clean_environ(MLFLOW_TRACKING_URI=uri, MLFLOW_HTTP_REQUEST_MAX_RETRIES="1"),
-        )  # fmt: skip
-        wait_for(lambda: _text(tmp_path / "b/metrics.csv").count("\n") > 1, 120)
-        os.kill(server.pid, 9)
-        output = "".join(running.communicate(timeout=300))
-    assert running.returncode == 0, output
-    assert output.count("logger.mlflow is switched off, and the training continues") == 1
-    assert "logger.mlflow lost " in output
-    assert len(epochs(tmp_path / "b")) == 4
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")

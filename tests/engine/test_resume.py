@@ -18,7 +18,6 @@ from test_train import probe, start, wait_for
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.distributed.launchers.detect import RESTART_COUNT
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.engine import resume
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -97,7 +96,6 @@ def test_a_finished_run_is_prolonged_by_what_ends_it(
 @pytest.mark.parametrize(
     ("num_nodes", "devices", "nodes_here", "num_local", "said"),
     [
-        ("auto", "auto", 1, None, None),
         ("auto", 2, 1, None, None),  # one node starts what the run had
         (2, 2, 2, 2, None),
         (2, 2, 1, None, "with trainer.num_nodes=2, but this command has 1 node. Hint: set trainer.num"),
@@ -150,7 +148,7 @@ def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, t
     assert torch.load(done / "last.ckpt", weights_only=True)["epoch"] == epoch + 1
 
     more[-1] = f"trainer.max_epochs={epoch + 3}"
-    again = run("train", *more, f"hydra.run.dir={folder}", **clean_environ(**{RESTART_COUNT: "1"}))
+    again = run("train", *more, f"hydra.run.dir={folder}", **clean_environ(SLURM_RESTART_COUNT="1"))
     assert again.returncode == 0 and "Restarted: continuing from" in again.stdout, again.stdout + again.stderr
     assert {path.name for path in done.iterdir()} == {"last.ckpt", "previous.ckpt", "best.ckpt"}
 

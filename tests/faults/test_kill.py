@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import PROBES, SMALL, clean_environ
+from conftest import PROBES, clean_environ
 from faults.breakages import largest
-from faults.trainings import SLOW, assert_same, family, options_of, short, wait_for
+from faults.trainings import SLOW, assert_same, family, options_of, short
 from helpers.forked_commands import Command, run, start
 
 pytestmark = pytest.mark.slow
@@ -78,20 +78,6 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> Non
     assert_same(whole, tmp_path / "r")
 
 
-def test_the_command_starts_again_by_itself(tree: Path, whole: Path, tmp_path: Path) -> None:
-    """SIGKILL of a rank, with cluster.max_restarts=2: the command continues by itself, in one folder, bit-exactly."""
-    options = [*options_of(tree, 0)[:-1], "cluster.max_restarts=2"]
-    command = start("imagenet_ddp.train", *options, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ())
-    assert isinstance(command, Command)
-    last = tmp_path / "r/checkpoints/last.ckpt"
-    wait_for(lambda: last.exists() and len(family(command)) > 1, command)
-    largest(family(command)).kill()
-    output, errors = command.communicate(timeout=300)
-    assert command.returncode == 0, output + errors
-    assert "Restart 1 of 2" in errors and "Restart 2" not in errors, errors
-    assert_same(whole, tmp_path / "r")
-
-
 def test_power_cuts(tree: Path, tmp_path: Path) -> None:
     """The power is cut, three times in one run at random moments: data not yet synced to the disk are lost, and the
     last command completes the run bit-exactly. Rows of loggers may be missing, because loggers do not sync them."""
@@ -114,17 +100,3 @@ def test_power_cuts(tree: Path, tmp_path: Path) -> None:
     done = run("imagenet_ddp.train", *options, *quiet, "hydra.run.dir=r", folder=tmp_path, environment=environment)
     assert done.returncode == 0, "\n".join([*told, done.stdout, done.stderr])
     assert_same(tmp_path / "whole", tmp_path / "r", logged_steps=False)
-
-
-def test_no_more_restarts_than_allowed(tree: Path, tmp_path: Path) -> None:
-    """A callback that always fails, with cluster.max_restarts=1: the run is restarted once, and a refused run is not
-    restarted."""
-    options = [*SMALL, f"data.root={tree}", "cluster.max_restarts=1", "allow_targets=[always_fails]", "hydra.run.dir=r"]
-    broken = "+callbacks.broken._target_=always_fails.AlwaysFails"
-    environment = clean_environ(PYTHONPATH=PROBES)
-    done = run("imagenet_ddp.train", *options, broken, folder=tmp_path, environment=environment)
-    assert (done.returncode, done.stderr.count("Restart 1 of 1"), done.stderr.count("Restart")) == (1, 1, 1), (
-        done.stderr
-    )
-    done = run("imagenet_ddp.train", *options, "data.batch_size=0", folder=tmp_path, environment=environment)
-    assert (done.returncode, "Restart" in done.stderr) == (2, False)

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 Curves = dict[str, list[tuple[int, float]]]
 
@@ -29,11 +28,11 @@ def of_tensorboard(run_dir: Path) -> Curves:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
-def of_mlflow(run_dir: Path, uri: str | None = None) -> tuple[Any, Curves]:
+def of_mlflow(run_dir: Path) -> tuple[Any, Curves]:
     """Return (run, curves)."""
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(uri or f"sqlite:///{run_dir / 'mlflow.db'}")
+    client = MlflowClient(f"sqlite:///{run_dir / 'mlflow.db'}")
     run = client.get_run(json.loads((run_dir / "logger_mlflow.json").read_text())["id"])
     curves = {}
     for name in run.data.metrics:
@@ -68,16 +67,4 @@ def of_wandb(run_dir: Path) -> Curves:
             for name in row.keys() - {"trainer/global_step"}:
                 if not name.startswith(("_", "pictures/")):
                     curves.setdefault(name, []).append((int(row["trainer/global_step"]), float(row[name])))
-    return curves
-
-
-def of_comet(run_dir: Path) -> Curves:
-    curves: Curves = {}
-    for path in sorted((run_dir / "comet").glob("*.zip"), key=lambda path: path.stat().st_mtime_ns):
-        with ZipFile(path) as archive:
-            messages = [json.loads(line) for line in archive.read("messages.json").decode().splitlines()]
-        for message in messages:
-            metric = message["payload"].get("metric")
-            if metric and metric["step"] is not None and not metric["metricName"].startswith("sys."):
-                curves.setdefault(metric["metricName"], []).append((metric["step"], float(metric["metricValue"])))
     return curves

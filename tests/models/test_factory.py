@@ -6,23 +6,16 @@ from torch import nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.net_checks import require_batch, require_image_size
+from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
-# One of each family (but regnet, which needs real tensors to be made), with the side of its images in pixels.
-FAMILIES = {
-    "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64,
-    "googlenet": 64, "inception_v3": 299, "maxvit_t": 224, "mnasnet0_5": 64, "mobilenet_v2": 64,
-    "mobilenet_v3_small": 64, "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64,
-    "swin_v2_t": 64, "vgg11": 64, "vit_b_16": 224, "wide_resnet50_2": 64,
-}  # fmt: skip
-
+# Nets that are made in different ways, with the side of their images in pixels.
+FAMILIES = {"googlenet": 64, "inception_v3": 299, "mnasnet0_5": 64, "resnet18": 64, "swin_t": 64, "vit_b_16": 224}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", [*FAMILIES])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_gives_logits_of_the_right_width(name: str):
     with torch.device("meta"):  # shapes only
         net = create_model(ModelConfig(name=name), 7, 0).train()
@@ -79,51 +72,9 @@ def test_a_net_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     assert torch.equal(net.head.weight, create_model(keys, 4, 3).get_parameter("head.weight"))
 
 
-class Remembers(nn.Module):
-    """As timm's levit, which caches values of its weights in evaluation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.Size] = []
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        assert not self.training
-        self.seen.append(images.shape)
-        return torch.rand_like(images)
-
-
-def test_trying_an_image_size_changes_nothing():
-    net, generator = Remembers(), torch.get_rng_state()
-    require_image_size(net, "mine", "data.train_size", 48)
-    assert net.training and not net.seen
-    assert torch.equal(torch.get_rng_state(), generator)
-
-
 def test_a_net_of_one_size_refuses_smaller_images_in_training():
     vit = create_model(ModelConfig(name="vit_b_16"), 3, 0, 64)
     require_image_size(vit, "vit_b_16", "data.train_size", 64)
     with pytest.raises(ConfigError, match=r"data.train_size=32 pixels, but does not .*Hint: set data.train_size=null"):
         require_image_size(vit, "vit_b_16", "data.train_size", 32)
     require_image_size(create_model(ModelConfig(), 3, 0, 64), "resnet18", "data.progressive_start", 32)
-
-
-def net(stride: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3, stride, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
-@pytest.mark.parametrize(("stride", "images", "size"), [(8, 1, 8), (8, 2, 8), (8, 1, 16), (4, 1, 8)])
-def test_a_batch_is_refused_exactly_if_torch_would_fail(stride: int, images: int, size: int):
-    tried = net(stride)
-    before = {name: value.clone() for name, value in tried.state_dict().items()}
-    try:
-        net(stride)(torch.zeros(images, 3, size, size))
-        fails = False
-    except ValueError:
-        fails = True
-    if fails:
-        with pytest.raises(ConfigError, match=r"at least 2 images of 8 pixels .* Hint: set data\.batch_size=2\."):
-            require_batch(ModelConfig(), tried, images, size)
-    else:
-        require_batch(ModelConfig(), tried, images, size)
-    require_batch(ModelConfig(batch_norm="frozen"), tried, images, size)
-    assert tried.training and all(torch.equal(value, before[name]) for name, value in tried.state_dict().items())

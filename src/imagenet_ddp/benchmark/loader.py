@@ -31,7 +31,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan as ProcessPlan
 from imagenet_ddp.engine.plan import make_plan
 from imagenet_ddp.performance import step_timer
-from imagenet_ddp.performance.train_step import make_training
+from imagenet_ddp.performance.step_timer import make_training
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
 from imagenet_ddp.system.console import Progress

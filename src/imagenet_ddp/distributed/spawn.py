@@ -29,13 +29,13 @@ class WorkersFailedError(Exception):
     """Raised when a worker has failed and has printed the reason.
 
     exit_code: 2 if the worker was refused, 128 + n if signal n stopped it, otherwise 1. is_requeued: whether SLURM will
-    requeue the job. is_stopped: whether a signal had requested the end before the failure.
+    requeue the job.
     """
 
     def __init__(self, exit_code: int, reason: str = "", *, engine_runs: bool = False):
         super().__init__(f"a worker ended with exit code {exit_code}")
         self.exit_code, self.reason = exit_code, reason
-        self.is_requeued = self.is_stopped = False
+        self.is_requeued = False
         self._engine_runs = engine_runs
 
     def exit(self) -> NoReturn:
@@ -112,8 +112,6 @@ class Workers:
             for logger, level in zip(quiet, levels, strict=True):
                 logger.setLevel(level)
         if "error" in result:
-            if isinstance(result["error"], WorkersFailedError):
-                result["error"].is_stopped = result.get("stopped", signal.SIGUSR1) != signal.SIGUSR1
             raise result["error"]
         return result["value"]
 

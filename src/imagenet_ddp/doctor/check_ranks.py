@@ -26,8 +26,7 @@ from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import scaling, step_timer
 from imagenet_ddp.performance.scaling import Step
-from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training
-from imagenet_ddp.performance.train_step import make_training
+from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training, make_training
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0

@@ -15,7 +15,7 @@ from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance.train_step import make_training
+from imagenet_ddp.performance.step_timer import make_training
 from imagenet_ddp.system.text import count_noun
 
 MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
@@ -71,13 +71,13 @@ def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
     return min(sizes), sizes.index(min(sizes))
 
 
-def largest_batch(step: Callable[[int], None], most: int = MOST) -> int:
-    """Return the largest multiple of 8 up to `most` for which step(images) raises no out-of-memory error; 0 if even 8
+def largest_batch(step: Callable[[int], None]) -> int:
+    """Return the largest multiple of 8 up to MOST for which step(images) raises no out-of-memory error; 0 if even 8
     images raise one. Double the size until a step fails, then bisect."""
     fitting, failing = 0, MULTIPLE
-    while failing <= most and _fits(step, failing):
+    while failing <= MOST and _fits(step, failing):
         fitting, failing = failing, 2 * failing
-    failing = min(failing, most // MULTIPLE * MULTIPLE + MULTIPLE)
+    failing = min(failing, MOST + MULTIPLE)
     while failing - fitting > MULTIPLE:
         middle = (fitting + failing) // 2 // MULTIPLE * MULTIPLE
         fitting, failing = (middle, failing) if _fits(step, middle) else (fitting, middle)

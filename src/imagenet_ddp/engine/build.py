@@ -36,12 +36,11 @@ from imagenet_ddp.engine.prepare_training import prepare_training
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_calls
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.factory import create_model, require_image_size
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
 from imagenet_ddp.models.lr_schedules import schedule_spanning
-from imagenet_ddp.models.net_checks import require_image_size
 from imagenet_ddp.models.optimizers import make_optimizer, num_states
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
 from imagenet_ddp.runs.checkpoints import CheckpointStore

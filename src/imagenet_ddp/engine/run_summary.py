@@ -1,7 +1,6 @@
 """Collect the results of a finished run for summary.json and for the last lines of the log."""
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from imagenet_ddp.distributed.devices import describe_hardware
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.engine.startup_report import from_scratch_lines
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import compile_lines, compile_statistics
 from imagenet_ddp.runs import summary
@@ -24,8 +22,6 @@ NEXT_STEPS = (  # options of train, comment
     ("data=imagenet data.root=FOLDER", "ImageNet"),
 )
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
-# Keys of trainer that may be 0 -> the value that the hint suggests
-SUGGESTED = {"max_epochs": 5, "max_steps": -1, "limit_train_batches": 1.0}
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
@@ -80,8 +76,6 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
     lines += _chance_lines(job, parts)
-    if parts.trainer.global_step:
-        lines += from_scratch_lines(job.config, len(parts.data.train_images))
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines += compile_lines(parts.module)
@@ -93,7 +87,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     if not parts.trainer.global_step and best is None:
-        lines.append(_untrained_sentence(job.config.trainer))
+        lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:
         lines += _next_steps(job.program)
     return lines
@@ -117,14 +111,6 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
         f"{percent(means.top1)}. Check the labels in train_batch.png and in the validation images, and set data.flip=0 "
         "if mirrored images belong to other classes."
     ]
-
-
-def _untrained_sentence(trainer: Mapping[str, Any]) -> str:
-    """Return why no step was taken. trainer: the resolved trainer.* keys."""
-    for key, value in SUGGESTED.items():
-        if trainer[key] == 0:
-            return f"Nothing was trained, because trainer.{key} is 0. Hint: set trainer.{key}={value}."
-    return "Nothing was trained: the run ended before its first step."
 
 
 def _next_steps(program: str) -> list[str]:

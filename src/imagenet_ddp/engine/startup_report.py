@@ -1,6 +1,5 @@
 """Describe the plan before training starts: the arithmetic, the recipe, and each automatic choice with its reason."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.losses import weights_by_class
-from imagenet_ddp.models.lr_schedules import make_schedule, scaled_lr, scaling_rule
+from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.models.parameter_groups import no_decay_kinds
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
@@ -42,7 +41,6 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         *mirrored_class_lines(options, data.source.classes),
         *batch_lines(plan),
         learning_rate_line(plan),
-        *long_warmup_lines(plan),
         *([warmup] if config.schedule.warmup_epochs == "auto" and config.schedule.warmup_steps is None else []),
         f"Device: {_device_words(plan)}, {count_noun(torch.get_num_threads(), 'thread')} per process"
         f" ({plan.num_threads.reason}). Precision: {plan.precision.value}, {plan.precision.reason}.",
@@ -82,19 +80,6 @@ def learning_rate_line(plan: Plan) -> str:
     if scaling_rule(plan.config.optim) != "none":
         return f"Learning rate: {reason} = {value:g}."
     return f"Learning rate: {value:g}, {reason}."
-
-
-def long_warmup_lines(plan: Plan) -> list[str]:
-    """Return a line if training ends before the warm-up does, so that the learning rate is never reached."""
-    max_epochs, warmup_epochs = plan.config.trainer.max_epochs, plan.warmup_epochs.value
-    if max_epochs is None or not 0 < max_epochs < warmup_epochs:
-        return []
-    factor = make_schedule(plan.config.schedule, max_epochs, warmup_epochs)(math.nextafter(max_epochs, 0))
-    return [
-        f"The warm-up ({_epochs(warmup_epochs)}) is longer than the run ({_epochs(max_epochs)}), so the learning rate"
-        f" reaches only {percent(factor, 0)} of {plan.learning_rate.value:g}."
-        " Hint: set schedule.warmup_epochs=auto."
-    ]
 
 
 def _speed_lines(plan: Plan) -> list[str]:

@@ -15,7 +15,6 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.net_checks import require_image_size
 from imagenet_ddp.models.pretrained import find_weights, load_weights_into
 
 
@@ -83,9 +82,6 @@ def make_teacher(
             f"Hint: set 'data.mean={shown(own[0])}' and 'data.std={shown(own[1])}'."
         )
     net = create_model(model, num_classes, 0, data.image_size)
-    for key, size in (("train_size", data.train_size), ("progressive_start", data.progressive_start)):
-        if size:  # it also sees these sizes
-            require_image_size(net, model.name, f"data.{key}", size, whose="teacher")
     sentence, head_fits = load_weights_into(net, weights, head_names(net, num_classes), classes)
     if not head_fits:
         raise ConfigError(

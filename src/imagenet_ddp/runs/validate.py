@@ -26,7 +26,6 @@ LOGGER_PACKAGES = {
     "TensorBoardLogger": ("tensorboard", ("tensorboard", "tensorboardX")),
     "MLFlowLogger": ("mlflow", ("mlflow",)),
     "WandbLogger": ("wandb", ("wandb",)),
-    "CometLogger": ("comet", ("comet_ml",)),
 }
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 # Arguments of the built-in callbacks, with their allowed values and an example.
@@ -37,7 +36,6 @@ ARGUMENTS = {
         "every_s": (NULL | number(above=0), "null"),
         "mode": (choice("max", "min"), "max"),
     },
-    "NonFiniteLoss": {"on_nan": (choice("raise", "skip"), "raise")},
 }
 
 

@@ -68,9 +68,6 @@ class ClusterConfig(Section):
         120.0
     )
     requeue: Annotated[bool, "On SIGUSR2, save and let SLURM requeue the job, if requeueing is allowed."] = True
-    max_restarts: Annotated[
-        int, integer(0), Example("3"), "Largest number of restarts from the last checkpoint after a process failed."
-    ] = 0
     num_threads: Annotated[
         Any, AUTO | integer(1), "CPU threads per process; auto: the node's cores divided by its processes."
     ] = "auto"

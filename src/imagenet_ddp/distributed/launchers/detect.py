@@ -17,8 +17,6 @@ from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
-RESTART_COUNT = "IMAGENET_DDP_RESTART_COUNT"  # variable that counts this command's restarts by cluster.max_restarts
-
 
 def detect(
     config: Mapping[str, Any],
@@ -307,6 +305,6 @@ def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo
 
 
 def restarted(environ: Mapping[str, str]) -> bool:
-    """Return whether torchrun --max-restarts, a SLURM requeue or cluster.max_restarts has restarted this job."""
-    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", RESTART_COUNT)
+    """Return whether torchrun --max-restarts or a SLURM requeue has restarted this job."""
+    names = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
     return any(environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) > 0 for name in names)
