@@ -17,15 +17,13 @@ from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.sources.files import find_images
 from imagenet_ddp.engine.predictor import Predictor
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import SignalExit
 
 
-@pytest.mark.parametrize("end", [SignalExit(2), None])
 def test_images_in_their_own_size_are_few_at_a_time(
-    end: SignalExit | None, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A net with the preprocessing inside. A sheet of what Ctrl-C has broken off is not drawn."""
+    """A net with the preprocessing inside."""
     sizes, taken = [], []
 
     def prepare(image: torch.Tensor) -> torch.Tensor:
@@ -33,8 +31,6 @@ def test_images_in_their_own_size_are_few_at_a_time(
         return image
 
     def probabilities(images: list[torch.Tensor]) -> torch.Tensor:
-        if not sizes and end is not None:
-            raise end
         assert len(taken) - sum(sizes) <= 12
         sizes.append(len(images))
         return torch.ones(len(images), 2) / 2
@@ -44,11 +40,6 @@ def test_images_in_their_own_size_are_few_at_a_time(
     monkeypatch.setattr(predict, "open_predictor", lambda config: predictor)
     paths = find_images(str(tree / "train"))
     config = PredictConfig(data=DataConfig(batch_size=32), out=str(tmp_path / "s.png"), top_k=1)
-    if end is not None:
-        with pytest.raises(SignalExit):
-            predict._predict(config, paths)
-        assert not list(tmp_path.iterdir())
-        return
     assert predict._predict(config, paths) == (29, 0)
     assert sizes == [4] * 7 + [1]
     assert (tmp_path / "s.png").stat().st_size
@@ -80,27 +71,15 @@ def test_a_stop_leaves_the_table_before(is_device: bool, tree: Path, tmp_path: P
     assert (tmp_path / "link").is_symlink()
 
 
-def test_out_is_none_of_the_images(tmp_path: Path):
-    write_images(tmp_path, {"cat": 2})
-    sheet = tmp_path / "cat/sheet.png"
-    assert len(predict._list_images(str(tmp_path), str(sheet))) == 2
-    (tmp_path / "cat/gone.jpg").symlink_to("nowhere")
-    shutil.copy(tmp_path / "cat/000.jpg", sheet)
-    with pytest.raises(ConfigError, match=r"out must be none of the images, but .*sheet\.png is one of them\. Hint:"):
-        predict._list_images(str(tmp_path), str(sheet))
-
-
 def test_images_are_listed_before_the_checkpoint_is_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "no.ckpt").touch()
     (tmp_path / "empty").mkdir()
     result = run("predict", "checkpoint=no.ckpt", "images=empty")
     assert result.returncode == 2
     assert f"but the folder empty ({tmp_path}/empty) contains none." in " ".join(result.stderr.split())
-    for verb in ("predict", "export"):
-        result = run(verb, "checkpoint=gone.ckpt", "images=nosuch", "out=nosuch/file")
-        said = " ".join(result.stderr.split())
-        assert (result.returncode, "3 mistakes" in said) == (2, True), said
-        assert f"images=nosuch must match image files, but nosuch ({tmp_path}/nosuch) does not exist." in said
+    write_images(tmp_path, {"cat": 2})
+    result = run("predict", "checkpoint=no.ckpt", "images=cat", "out=cat/001.jpg", code=2)
+    assert "got cat/001.jpg, the name of an image" in " ".join(result.stderr.split())
 
 
 @pytest.mark.slow
@@ -182,13 +161,6 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     assert set(errors.values()) == {""}
     assert "7 images, 3 unreadable" in result.stderr
     assert "In some, 1 file was left out: 1 without an image extension (.txt)." in result.stderr
-
-    one = run("predict", f"checkpoint={trained}", "images='some/00[01].jpg'")
-    assert len(one.stdout.splitlines()) == 3
     result = run("predict", f"checkpoint={trained}", "images=some", "out=/dev/full")
     assert (result.returncode, "Traceback" in result.stderr) == (1, False)
     assert "/dev/full cannot be written: no space left on device. Hint: make room there" in result.stderr
-    result = run("predict", "checkpoint=some/empty.jpg", "images=some")
-    assert result.returncode == 2
-    assert "checkpoint" in result.stderr
-    assert "Traceback" not in result.stderr

@@ -79,16 +79,13 @@ def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, tmp_path: Path, ranks: int) -> None:
-    """29 and 11 images: no number of ranks here divides them, nor does the batch."""
+def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, tmp_path: Path) -> None:
+    """29 and 11 images: neither the ranks nor the batch divide them."""
+    ranks = 3
     options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "hydra.run.dir=r", *probe(tmp_path / "seen")]
     options += ["optim.reference_batch=4", "optim.scaling=linear", "schedule.warmup_epochs=auto"]
     result = succeeded(run("train", *options, PYTHONPATH=PROBES))
-    assert {
-        1: "Warm-up: none, because the learning rate is not scaled up (schedule.warmup_epochs=auto).\n",
-        3: "Warm-up: 0.2 epochs, because the learning rate is scaled up by a factor of 3; a tenth of",
-    }[ranks] in result.stdout
+    assert "Warm-up: 0.2 epochs, because the learning rate is scaled up by a factor of 3; a tenth of" in result.stdout
     epochs = seen(tmp_path / "seen")
     assert {epoch: sorted(images) for epoch, images in epochs.items()} == {0: list(range(29)), 1: list(range(29))}
     assert epochs[0] != epochs[1], "each epoch has an order of its own"
@@ -106,7 +103,7 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
     calls = [called for epoch, _, called in map(json.loads, lines) if epoch == 1]
     assert len(calls) > 1
     assert calls[0] == calls[-1], "Lightning alone broadcasts a flag in every step"
-    assert ranks == 1 or calls[0], "between the epochs there are some: the count works"
+    assert calls[0], "between the epochs there are some: the count works"
 
     evaluated = {}
     checkpoint = f"checkpoint={tmp_path / 'r/checkpoints/last.ckpt'}"
@@ -133,33 +130,15 @@ def test_fewer_images_than_ranks(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_limited_validation_says_so(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [
-        *SMALL,
-        f"data.root={tree}",
-        "trainer.limit_val_batches=2",
-        "trainer.limit_train_batches=2",
-        "hydra.run.dir=r",
-    ]
-    result = succeeded(run("train", *options))
-    assert result.stdout.rstrip().endswith("8 of 11 validation images, each once.")
-    assert summary(tmp_path / "r")["num_val_images"] == 8
-
-
-@pytest.mark.slow
 def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1"]
-    for name in ("a", "b"):
-        succeeded(run("train", *options, f"hydra.run.dir={name}"))
-    assert_equal_weights(tmp_path / "a", tmp_path / "b")
-
     threads = ["cluster.num_threads=2", *probe(tmp_path / "seen")]
     plain = run("train", *options, *threads, "trainer.devices=2", "hydra.run.dir=plain", PYTHONPATH=PROBES)
     assert "2 threads per process" in succeeded(plain).stdout
     assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
-    with pytest.raises(AssertionError, match="differ"):  # larger steps: the comparison can fail
-        assert_equal_weights(tmp_path / "a", tmp_path / "plain")
-    result = torchrun(tmp_path, 2, *options, "cluster.num_threads=2")
+    words = ["--nproc_per_node=2", "--standalone", "-m", "imagenet_ddp.train", *options, "cluster.num_threads=2"]
+    result = forked_commands.run("torch.distributed.run", *words, folder=tmp_path, environment=clean_environ())
+    succeeded(result)
     (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v2").iterdir()  # one, for both ranks
     assert str(folder) in result.stdout
     assert summary(folder)["world_size"] == 2
@@ -177,16 +156,11 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     assert_equal_weights(tmp_path / "plain", tmp_path / "env")
 
 
-def torchrun(cwd: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
-    words = [f"--nproc_per_node={ranks}", "--standalone", "-m", "imagenet_ddp.train", *options]
-    return succeeded(forked_commands.run("torch.distributed.run", *words, folder=cwd, environment=clean_environ()))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 2)])
-def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, ranks: int, workers: int) -> None:
+def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) -> None:
     """Stopped twice, in the middle of the second epoch and in the validation after it, with all that draws random
     numbers and an average of the weights."""
+    ranks, parts = 2, tmp_path / "the parts"
     options = [
         *SMALL_DRAWN, f"data.root={tree}", f"trainer.devices={ranks}", "trainer.max_epochs=3",
         "data.augment=pad_crop", "data.policy=randaugment", "data.erasing=0.5", "data.blur=0.2",
@@ -196,24 +170,23 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, 
     whole = tmp_path / "whole"
     succeeded(run("train", *options, "hydra.run.dir=whole", *probe(tmp_path / "all"), PYTHONPATH=PROBES))
     images = seen(tmp_path / "all")[1]
-    options.append(f"data.num_workers={workers}")
+    options.append("data.num_workers=2")
     steps = -(-29 // (4 * ranks))
 
     trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.5)
-    result = run("train", *options, "hydra.run.dir=parts", *trouble, PYTHONPATH=PROBES)
+    result = run("train", *options, "hydra.run.dir=the parts", *trouble, PYTHONPATH=PROBES)
     assert result.returncode == 143, result.stdout + result.stderr
-    assert "Continue with: python -m imagenet_ddp.train resume=parts\n" in result.stdout
+    (typed,) = re.findall(r"Continue with: python -m imagenet_ddp\.train (.*)", result.stdout)
     assert "Traceback" not in result.stderr
     before = seen(tmp_path / "seen")
     assert 0 < len(before[1]) < len(images), "in the middle of an epoch"
     by_rank = [path.read_text().count("\n") for path in (tmp_path / "seen").glob("seen*.jsonl")]
     assert len(set(by_rank)) == 1, "all ranks stopped at the same step"
 
-    resume = ["resume=parts/checkpoints/last.ckpt"]
-    if (ranks, workers) == (1, 0):
-        result = run("train", *resume, "callbacks=default", "trainer.max_epochs=1")
-        assert result.returncode == 2, result.stdout + result.stderr
-        assert "must be more than the 1 epoch that" in " ".join(result.stderr.split())
+    resume = shlex.split(typed)
+    result = run("train", *resume, "callbacks=default", "trainer.max_epochs=1")
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "must be more than the 1 epoch that" in " ".join(result.stderr.split())
     left = 2 * steps - by_rank[0]
     trouble = probe(tmp_path / "more", what="signal", step=left, in_validation=True, slow_s=0.3)
     result = run("train", *resume, *trouble, PYTHONPATH=PROBES)
@@ -222,53 +195,25 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path, 
 
     result = succeeded(run("train", *resume, "callbacks=default", PYTHONPATH=PROBES))
     for state in ("state_dict", "current_model_state"):  # the average, and the weights that were trained
-        assert_equal_weights(whole, tmp_path / "parts", state)
-    assert_same_metrics(whole, tmp_path / "parts")
-    assert summary(tmp_path / "parts")["best/val/top1"] == summary(whole)["best/val/top1"]
+        assert_equal_weights(whole, parts, state)
+    assert_same_metrics(whole, parts)
+    assert summary(parts)["best/val/top1"] == summary(whole)["best/val/top1"]
     assert (whole / "train_batch.png").is_file()
 
-    if (ranks, workers) == (1, 0):
-        result = succeeded(run("train", *resume, "callbacks=default"))
-        assert "is finished: 3 epochs of 3" in result.stdout
-        told = summary(tmp_path / "parts")
-        (tmp_path / "parts/summary.json").unlink()  # as if it had been killed before its end
-        succeeded(run("train", *resume, "callbacks=default"))
-        names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")
-        assert {name: summary(tmp_path / "parts")[name] for name in names} == {name: told[name] for name in names}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("more", "in_validation"),
-    [
-        (["trainer.accumulate_grad_batches=3"], False),
-        (["trainer.val_check_interval=4", "trainer.accumulate_grad_batches=3"], True),
-    ],
-)
-def test_a_stop_loses_no_gradient_and_no_image(
-    run: Run, tree: Path, tmp_path: Path, more: list[str], in_validation: bool
-) -> None:
-    """In the middle of an accumulation, and in a validation in the middle of both an epoch and an accumulation; all
-    cases, without a command around, are in run/test_continued.py."""
-    options = [*SMALL, f"data.root={tree}", *more]
-    succeeded(run("train", *options, "hydra.run.dir=whole"))
-    trouble = probe(tmp_path / "seen", what="signal", step=4, in_validation=in_validation)
-    result = run("train", *options, "hydra.run.dir=the parts", *trouble, PYTHONPATH=PROBES)
-    assert result.returncode == 143, result.stdout + result.stderr
-    (typed,) = re.findall(r"Continue with: python -m imagenet_ddp\.train (.*)", result.stdout)
-    before = seen(tmp_path / "seen")[0]
-    quiet = probe(tmp_path / "more", what="nothing")
-    succeeded(run("train", *shlex.split(typed), *quiet, PYTHONPATH=PROBES))
-    assert sorted(before + seen(tmp_path / "more")[0]) == list(range(29))
-    assert_equal_weights(tmp_path / "whole", tmp_path / "the parts")
-    assert_same_metrics(tmp_path / "whole", tmp_path / "the parts")
+    result = succeeded(run("train", *resume, "callbacks=default"))
+    assert "is finished: 3 epochs of 3" in result.stdout
+    told = summary(parts)
+    (parts / "summary.json").unlink()  # as if it had been killed before its end
+    succeeded(run("train", *resume, "callbacks=default"))
+    names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")
+    assert {name: summary(parts)[name] for name in names} == {name: told[name] for name in names}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("delay_s", [0, 1.5, 3.5])
+@pytest.mark.parametrize("delay_s", [0, 1.5])
 def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_s: float) -> None:
-    """Before the workers exist, while they import, or when they have begun."""
+    """Before the workers exist, or while they import."""
     process = start(
         tmp_path, *SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r",
         forked=False,
@@ -295,13 +240,13 @@ def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whom", "ranks"),
-    [(signal.SIGINT, "parent", 1), (signal.SIGTERM, "parent", 2), (signal.SIGTERM, "rank", 2)],
+    [(signal.SIGINT, "parent", 1), (signal.SIGTERM, "rank", 2)],
 )
 def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom: str, ranks: int) -> None:
     """One that hangs while its images are listed: there is nothing to save."""
     process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 600), f"trainer.devices={ranks}", "hydra.run.dir=r")
     wait_for(lambda: len(list(tmp_path.glob("mark.*"))) == ranks or process.poll() is not None)
-    time.sleep(1.0)
+    time.sleep(0.3)
     pids = [int(path.suffix[1:]) for path in tmp_path.glob("mark.*")]
     began = time.monotonic()
     os.kill(process.pid if whom == "parent" else pids[0], number)
@@ -328,23 +273,6 @@ def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGUSR2, out + err
     assert "Stopped and saved after step 1, in epoch 1." in out
-
-
-@pytest.mark.slow
-def test_resume_with_another_number_of_ranks(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}"]
-    trouble = probe(tmp_path / "seen", what="signal", step=3, slow_s=0.2)
-    assert run("train", *options, "hydra.run.dir=r", *trouble, PYTHONPATH=PROBES).returncode == 143
-    before = seen(tmp_path / "seen")[0]
-    more = probe(tmp_path / "more", what="nothing")
-    result = succeeded(
-        run("train", *options, "hydra.run.dir=r", "resume=auto", "trainer.devices=2", *more, PYTHONPATH=PROBES)
-    )
-    assert "trainer.devices was auto and is now 2" in result.stdout
-    after = seen(tmp_path / "more")
-    assert sorted(before + after[0]) == list(range(29))
-    assert sorted(after[1]) == list(range(29))
-    assert [row["epoch"] for row in rows(tmp_path / "r")] == ["1", "2"]
 
 
 @pytest.mark.slow
@@ -392,12 +320,6 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     result = run("train", f"resume={folder}", "trainer.max_epochs=4")
     assert result.returncode == 2
     assert "or other names, labels or weights" in " ".join(result.stderr.split())
-    shutil.copy(tree / "val/cat/000.jpg", tmp_path / "no.ckpt")
-    for bad in ("no.ckpt", "nothing.ckpt"):
-        result = run("train", *options, f"resume={bad}")
-        assert result.returncode == 2, result.stderr
-        assert bad in result.stderr
-        assert "Traceback" not in result.stderr
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -433,7 +355,7 @@ def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-unty
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "whom"),
-    [(signal.SIGINT, "group"), (signal.SIGTERM, "parent"), (signal.SIGTERM, "everyone"), (signal.SIGHUP, "group")],
+    [(signal.SIGINT, "group"), (signal.SIGTERM, "parent"), (signal.SIGTERM, "everyone")],
 )
 def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str) -> None:
     """Ctrl-C reaches the whole foreground group; service managers signal the parent, or every process there is."""
@@ -458,11 +380,10 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a new session takes its first terminal")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path, ranks: int) -> None:
+def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path) -> None:
     """The command receives SIGHUP, and can no longer write to the terminal."""
     ours, theirs = pty.openpty()
-    options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "trainer.max_epochs=50", "hydra.run.dir=r"]
+    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
     options += probe(tmp_path / "seen", slow_s=0.05)
     process = subprocess.Popen(
         [sys.executable, "-m", "imagenet_ddp.train", *options], stdin=theirs, stdout=theirs, stderr=theirs,
@@ -488,18 +409,15 @@ def drain(terminal: int, is_closed: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["crash", "kill"])
-def test_a_rank_that_dies_ends_all(run: Run, tree: Path, tmp_path: Path, what: str) -> None:
+def test_a_rank_that_fails_ends_all(run: Run, tree: Path, tmp_path: Path) -> None:
+    """tests/faults/test_processes.py has one that is killed."""
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
     began = time.monotonic()
-    result = run("train", *options, *probe(tmp_path / "seen", what=what, rank=1, step=3), PYTHONPATH=PROBES)
+    result = run("train", *options, *probe(tmp_path / "seen", what="crash", rank=1, step=3), PYTHONPATH=PROBES)
     assert result.returncode == 1, result.stdout + result.stderr
     assert time.monotonic() - began < 60
-    if what == "crash":
-        assert result.stderr.count("the probe crashes on purpose") <= 3  # its line, its message, rank 0 on it
-        assert "the probe crashes on purpose" in result.stderr
-    else:
-        assert "rank 1 was ended by signal 9 (SIGKILL)" in result.stderr
+    # its line, its message, rank 0 on it
+    assert 1 <= result.stderr.count("the probe crashes on purpose") <= 3
     wait_for(lambda: not alive([json.loads(path.read_text())["pid"] for path in (tmp_path / "seen").glob("pid*")]), 15)
 
 
@@ -519,18 +437,6 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_two_runs_of_the_same_second_have_two_folders(tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "trainer.limit_train_batches=1", "name=same"]
-    processes = [start(tmp_path, *options) for _ in range(2)]  # forked, so that their hash seeds are the same too
-    for process in processes:
-        out, err = process.communicate(timeout=240)
-        assert process.returncode == 0, out + err
-    folders = list((tmp_path / "runs/same").iterdir())
-    assert len(folders) == 2
-    assert all((folder / "summary.json").is_file() for folder in folders)
-
-
-@pytest.mark.slow
 def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -544,50 +450,32 @@ def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL_DRAWN, f"data.root={tree}", "data.policy=randaugment", "data.cutmix_alpha=1"]
-    for ranks in (1, 2):
-        result = succeeded(run("train", *options, f"trainer.devices={ranks}", "show=augmented", "hydra.run.dir=shown"))
-        assert result.stdout.splitlines()[-1].endswith(": shown/train_batch.png")
-        assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["logs", "train_batch.png"]
-    succeeded(run("train", *options, "trainer.max_epochs=1", "hydra.run.dir=shown"))  # the folder is still a new one
-    result = succeeded(run("train", *options, "show=augmented", "hydra.run.dir=again"))
-    drawn = [(tmp_path / folder / "train_batch.png").read_bytes() for folder in ("shown", "again")]
-    assert drawn[0] == drawn[1], "what is shown is what is trained on"
-
-
-@pytest.mark.slow
-def test_a_picture_that_cannot_be_written(run: Run, tree: Path, tmp_path: Path) -> None:
-    (tmp_path / "shown/train_batch.png").mkdir(parents=True)
-    result = run("train", *SMALL_DRAWN, f"data.root={tree}", "show=augmented", "hydra.run.dir=shown")
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert "train_batch.png cannot be written: is a directory. Hint: " in result.stderr
+    result = succeeded(run("train", *options, "trainer.devices=2", "show=augmented", "hydra.run.dir=shown"))
+    assert result.stdout.splitlines()[-1].endswith(": shown/train_batch.png")
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["logs", "train_batch.png"]
+    shown = (tmp_path / "shown/train_batch.png").read_bytes()
+    more = ["trainer.devices=2", "trainer.max_epochs=1", "hydra.run.dir=shown"]  # the folder is still a new one
+    succeeded(run("train", *options, *more))
+    assert (tmp_path / "shown/train_batch.png").read_bytes() == shown, "what is shown is what is trained on"
 
 
 @pytest.mark.slow
 def test_class_folders_alone_are_split_and_evaluated_on_the_same_share(run: Run, tree: Path, tmp_path: Path) -> None:
-    """Two jobs, because Hydra composes those of a sweep on its own."""
-    options = [*small_run("model.name=resnet18"), f"data.root={tree}/train", "trainer.max_epochs=1"]
-    (tmp_path / "photos").symlink_to(tree / "train")
-    options[-2] = "data.root=photos"
-    result = succeeded(run("train", "-m", "seed=0,1", *options, "hydra.sweep.dir=r"))
-    assert result.stdout.count("20 % of each class of photos is kept for validation.") == 2
-    for job in "01":
-        validated = float(rows(tmp_path / "r" / job)[-1]["val/loss"])
-        succeeded(run("evaluate", f"checkpoint=r/{job}/checkpoints/last.ckpt", f"hydra.run.dir=e{job}"))
-        evaluated = json.loads((tmp_path / f"e{job}" / "evaluation.json").read_text())
-        assert evaluated["num_val_images"] == 6  # 2 of each class
-        assert evaluated["val/loss"] == pytest.approx(validated, rel=1e-6)
-
-
-@pytest.mark.slow
-def test_the_fit_and_the_views_are_kept_in_the_checkpoint(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*small_run("model.name=resnet18"), f"data.root={tree}", "trainer.max_epochs=1", "data.val_mirror=true",
-               "data.fit=pad", "data.rot90=1", "data.vflip=0.5"]  # fmt: skip
+    """Two jobs, because Hydra composes those of a sweep on its own. The checkpoint keeps the transform."""
+    options = [*small_run("model.name=resnet18"), "data.root=photos", "trainer.max_epochs=1", "data.fit=pad",
+               "data.val_mirror=true", "hydra.sweep.dir=r"]  # fmt: skip
     options.remove("data.val_resize=32")
-    succeeded(run("train", *options, "hydra.run.dir=r"))
-    validated = float(rows(tmp_path / "r")[-1]["val/loss"])
-    losses = {}
-    for name, typed in (("kept", []), ("one", ["data.val_mirror=false"]), ("crop", ["data.fit=crop"])):
-        succeeded(run("evaluate", "checkpoint=r/checkpoints/last.ckpt", *typed, f"hydra.run.dir={name}"))
-        losses[name] = json.loads((tmp_path / name / "evaluation.json").read_text())["val/loss"]
-    assert losses["kept"] == pytest.approx(validated, rel=1e-6)
-    assert losses["one"] != pytest.approx(validated, rel=1e-6) != losses["crop"]
+    (tmp_path / "photos").symlink_to(tree / "train")
+    result = succeeded(run("train", "-m", "seed=0,1", *options))
+    assert result.stdout.count("20 % of each class of photos is kept for validation.") == 2
+
+    def evaluated(job: str, *typed: str) -> float:
+        folder = tmp_path / f"e{job}{len(typed)}"
+        succeeded(run("evaluate", f"checkpoint=r/{job}/checkpoints/last.ckpt", *typed, f"hydra.run.dir={folder}"))
+        found = json.loads((folder / "evaluation.json").read_text())
+        assert found["num_val_images"] == 6  # 2 of each class
+        return found["val/loss"]
+
+    validated = [float(rows(tmp_path / "r" / job)[-1]["val/loss"]) for job in "01"]
+    assert [evaluated(job) for job in "01"] == pytest.approx(validated, rel=1e-6)
+    assert evaluated("0", "data.val_mirror=false") != pytest.approx(validated[0], rel=1e-6)

@@ -5,14 +5,14 @@ from statistics import median
 from typing import Any
 
 import pytest
-from conftest import SMALL, Run
+from conftest import PROBES, SMALL, Run, small_run
 
 FEW = ("benchmark.num_images=20", "benchmark.repeats=1", "benchmark.num_workers=[0,2]")
 
 
-def measured(run: Run, tmp_path: Path, mode: str, *options: str) -> dict[str, Any]:
+def measured(run: Run, tmp_path: Path, mode: str, *options: str, **environ: str) -> dict[str, Any]:
     """Run one mode, check what all of them share, and return benchmark.json."""
-    done = run("benchmark", f"benchmark={mode}", *options, "hydra.run.dir=found", timeout_s=600)
+    done = run("benchmark", f"benchmark={mode}", *options, "hydra.run.dir=found", timeout_s=600, **environ)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found/benchmark.json").read_text())
     assert found["mode"] == mode
@@ -43,8 +43,9 @@ def test_variants_workers_and_model_are_measured(run: Run, tree: Path, tmp_path:
 
 @pytest.mark.slow
 def test_the_step_is_measured_without_and_with_compile(run: Run, tree: Path, tmp_path: Path):
-    few = ("benchmark.repeats=1", "benchmark.num_steps=2")
-    found = measured(run, tmp_path, "step", *SMALL, f"data.root={tree}", *few)
+    net = ("model._target_=block_net.BlockNet", "allow_targets=[block_net]")  # compiles in seconds
+    few = ("benchmark.repeats=1", "benchmark.num_steps=2", f"data.root={tree}")
+    found = measured(run, tmp_path, "step", *small_run(*net), *few, PYTHONPATH=PROBES)
     off, default = found["rows"]
     assert [off["title"], default["title"]] == ["compile=off", "compile=default"]
     assert found["ratios"]["compile"] == pytest.approx(default["median"] / off["median"], rel=0.01)

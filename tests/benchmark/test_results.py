@@ -1,7 +1,7 @@
 from typing import Any
 
-from imagenet_ddp.benchmark import probe, results
-from imagenet_ddp.benchmark.results import ratio, row
+from imagenet_ddp.benchmark import results
+from imagenet_ddp.benchmark.results import row
 
 
 def content() -> dict[str, Any]:
@@ -24,23 +24,3 @@ def test_each_group_is_a_table():
     assert lines[5].split() == ["Time", "ms", "per", "step", "share"]
     assert lines[7].split() == ["aten::mm", "1,234", "25.0", "%"]
     assert lines[-1] == "The bottleneck is the host."
-
-
-def test_a_ratio_is_the_median_of_the_turns():
-    assert ratio([2, 9, 4], [1, 3, 1]) == 3  # 2, 3, 4: not the ratio of medians, 4
-
-
-def test_operations_of_a_training_step_are_counted_without_computing():
-    from torch import nn
-
-    net = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    )
-    forward = 2 * 8 * 3 * 9 * 16 * 16
-    assert probe.flops_per_image(net, 16) == 2 * forward  # the images need no gradients
-
-    class Refusing(nn.Module):
-        def forward(self, images: Any) -> Any:
-            raise RuntimeError("not on meta")
-
-    assert probe.flops_per_image(Refusing(), 16) is None

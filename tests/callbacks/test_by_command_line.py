@@ -3,14 +3,13 @@ sentence."""
 
 import csv
 import json
-import sqlite3
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run
+from helpers import logged
 
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.models.lr_schedules import make_schedule
@@ -27,25 +26,6 @@ def rows(path: Path) -> list[dict[str, float]]:
     """Without what a row leaves empty."""
     with path.open(newline="") as file:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
-
-
-def logged(run_dir: Path, name: str) -> dict[int, float]:
-    """Step, counted from 0 as Lightning does -> value."""
-    found = rows(run_dir / "csv/metrics.csv")
-    return {int(row["step"]): row[name] for row in found if name in row}
-
-
-def tensorboard_rows(run_dir: Path, name: str) -> dict[int, float]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(run_dir / "tensorboard"))
-    events.Reload()
-    return {event.step: event.value for event in events.Scalars(name)}
-
-
-def mlflow_rows(run_dir: Path, name: str) -> dict[int, float]:
-    with closing(sqlite3.connect(run_dir / "mlflow.db")) as database:
-        return dict(database.execute("SELECT step, value FROM metrics WHERE key = ? ORDER BY step", [name]))
 
 
 @pytest.mark.slow
@@ -67,31 +47,32 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
         PYTHONPATH=PROBES, MLFLOW_TRACKING_URI=None, code=0,
     )  # fmt: skip
     run_dir = tmp_path / "r"
+    curves = logged.of_csv(run_dir)
 
     # every fourth step, and in none between
     steps = [3, 7, 11, 15]
     for name in FIGURES:
-        assert list(logged(run_dir, name)) == steps, name
-    for name in (*FIGURES, "val/top1", "val/loss"):  # the same curve in each logger
-        assert tensorboard_rows(run_dir, name) == pytest.approx(logged(run_dir, name), rel=1e-5), name
-        assert mlflow_rows(run_dir, name) == pytest.approx(logged(run_dir, name), rel=1e-5), name
+        assert [step for step, _ in curves[name]] == steps, name
+    for others in (logged.of_tensorboard(run_dir), logged.of_mlflow(run_dir)[1]):
+        for name in (*FIGURES, "val/top1", "val/loss"):  # the same curve in each logger
+            assert dict(others[name]) == pytest.approx(dict(curves[name]), rel=1e-5), name
     factor = make_schedule(ScheduleConfig(name="cosine"), 2, 1.0)
-    lr = logged(run_dir, "lr")
+    lr = dict(curves["lr"])
     assert lr == pytest.approx({step: 0.01 * factor(step / 8) for step in steps})
-    monitored = logged(run_dir, "lr-SGD")
+    monitored = dict(curves["lr-SGD"])
     assert {step: monitored[step] for step in steps} == pytest.approx(lr)
     assert {step: monitored[step] for step in (0, 8)} == pytest.approx({0: 0.0, 8: 0.01})  # an epoch's first step
     epochs = rows(run_dir / "metrics.csv")
     for name in FIGURES[:3]:
-        values = logged(run_dir, name)
+        values = dict(curves[name])
         whole = [(16 * values[first] + 13 * values[first + 4]) / 29 for first in (3, 11)]
         assert whole == pytest.approx([epoch[name] for epoch in epochs]), (
             "means over the images since the last such step"
         )
-        assert logged(run_dir, f"{name}_epoch") == pytest.approx({7: whole[0], 15: whole[1]})
-    assert list(logged(run_dir, "val/top1").values()) == pytest.approx([epoch["val/top1"] for epoch in epochs])
-    assert all(0 <= share <= 1 for share in logged(run_dir, "data_wait_frac").values())
-    assert "train/device/samples_per_sec" in {name for row in rows(run_dir / "csv/metrics.csv") for name in row}
+        assert dict(curves[f"{name}_epoch"]) == pytest.approx({7: whole[0], 15: whole[1]})
+    assert list(dict(curves["val/top1"]).values()) == pytest.approx([epoch["val/top1"] for epoch in epochs])
+    assert all(0 <= share <= 1 for share in dict(curves["data_wait_frac"]).values())
+    assert "train/device/samples_per_sec" in curves
 
     files = {str(path.relative_to(run_dir / "checkpoints")) for path in (run_dir / "checkpoints").rglob("*.ckpt")}
     own = {"best/epoch=0-step=8.ckpt", "best/epoch=1-step=16.ckpt"}
@@ -121,38 +102,19 @@ def test_two_processes_decide_alike(run: Run, tree: Path, tmp_path: Path) -> Non
         *callback("rates", "LearningRateMonitor", logging_interval="step"), code=0,
     )  # fmt: skip
     run_dir = tmp_path / "r"
+    curves = logged.of_csv(run_dir)
     assert json.loads((run_dir / "summary.json").read_text())["epochs"] == 2
     steps = [1, 3, 5, 7]
     for name in FIGURES:
-        assert list(logged(run_dir, name)) == steps, name
-    assert logged(run_dir, "lr-SGD") == logged(run_dir, "lr")
+        assert [step for step, _ in curves[name]] == steps, name
+    assert dict(curves["lr-SGD"]) == dict(curves["lr"])
     saved = {path.stem for path in (run_dir / "checkpoints/best").glob("0.*.ckpt")}
     assert saved == {f"{epoch['train/top1']:.6f}" for epoch in rows(run_dir / "metrics.csv")}
 
 
 @pytest.mark.slow
-def test_without_the_built_in_callbacks(run: Run, tree: Path, tmp_path: Path) -> None:
-    """A run needs none of them; summary.json and the last line stay."""
-    result = run(
-        "train", *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "callbacks=none",
-        "trainer.limit_train_batches=1", "trainer.max_epochs=1", code=0,
-    )  # fmt: skip
-    assert result.stdout.splitlines()[-1] == "11 of 11 validation images, each once."
-    assert "train loss" not in result.stdout
-    names = {path.name for path in (tmp_path / "r").iterdir()}
-    assert names == {"config.yaml", "summary.json", "logs", ".lock"}
-    summary = json.loads((tmp_path / "r/summary.json").read_text())
-    assert (summary["epochs"], summary["best_epoch"], summary["num_val_images"]) == (1, 1, 11)
-
-
-@pytest.mark.slow
-def test_what_lightning_refuses_at_its_start_is_a_sentence(run: Run, tree: Path, tmp_path: Path) -> None:
-    """And the folder can be named again."""
-    options = [*SMALL, f"data.root={tree}", "hydra.run.dir=r", "trainer.max_epochs=1", "trainer.limit_train_batches=1"]
-    late = ["allow_targets=[probe]", "+callbacks.late._target_=probe.Misconfigured"]
-    result = run("train", *options, *late, PYTHONPATH=PROBES, code=2)
-    assert "Traceback" not in result.stderr
-    assert "Lightning rejects these settings of trainer.*, callbacks.* or logger.*: the probe is misconf" in " ".join(
-        result.stderr.split()
-    )
-    assert run("train", *options).returncode == 0
+def test_a_picture_that_cannot_be_drawn_ends_no_training(run: Run, tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = [*SMALL_DRAWN, "callbacks=default", f"data.root={tree}", "callbacks.batch_sheet.run_dir=file"]
+    done = run("train", *options, "hydra.run.dir=r", "trainer.max_epochs=1", code=0)
+    assert "train_batch.png cannot be drawn: " in done.stdout and (tmp_path / "r/curves.png").is_file()

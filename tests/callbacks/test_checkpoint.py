@@ -28,35 +28,21 @@ from imagenet_ddp.runs.checkpoint_file import (
 from imagenet_ddp.system.process import exit_at_once
 
 
-def test_a_failing_write_leaves_the_last_good_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
+    """The real torch.save, which hides what the disk has answered."""
     io, path = BackgroundCheckpointIO(), tmp_path / "checkpoints/last.ckpt"
     io.save_checkpoint({"step": 1}, path)
     io.wait()
-
-    def full(checkpoint: object, file: object) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    io.save_checkpoint({"step": 2}, path)
-    with pytest.raises(RunError, match=f"{path} cannot be written: no space left on device. Files saved earlier"):
-        io.wait()
-    assert torch.load(path, weights_only=True) == {"step": 1}
-    assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"], "nothing half-written stays"
-
-
-def test_a_disk_that_takes_half_of_it(tmp_path: Path) -> None:
-    """The real torch.save, which hides what the disk has answered."""
-    io, path = BackgroundCheckpointIO(), tmp_path / "last.ckpt"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
     try:
         io.save_checkpoint({"weights": torch.zeros(2**20)}, path)
-        with pytest.raises(RunError, match=f"{path} cannot be written: file too large"):
+        with pytest.raises(RunError, match=f"{path} cannot be written: file too large. Files saved earlier"):
             io.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not list(tmp_path.iterdir())
+    assert torch.load(path, weights_only=True) == {"step": 1}
+    assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"], "nothing half-written stays"
 
 
 def test_links_follow_the_files(tmp_path: Path) -> None:
@@ -142,14 +128,11 @@ WHOLE[KEY] |= {"format": FORMAT}
     [
         (None, "there is no such file"),
         (b"", "(it was not written by torch.save)"),
-        (b"PK\x03\x04 broken zip", "must be a checkpoint, but cannot be read"),
         ({"state_dict": {}}, "got a file of another program"),
-        ([1, 2], "got a file of another program"),
         ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 4, got 1"),
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it contains posix.system, which could run code of its author"),
         (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes. H"),
-        (WHOLE | {"state_dict": []}, "but has values of the wrong type: state_dict"),
         (WHOLE | {"state_dict": {"net.x": "1"}}, "but has values of the wrong type: state_dict.net.x"),
         (WHOLE | {KEY: WHOLE[KEY] | {"labels": ["a"]}}, "but has values of the wrong type: imagenet_ddp.labels"),
     ],

@@ -59,9 +59,10 @@ def at(epoch: int, epochs: int, **more: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("images", [0, 250, 123456789])
-@pytest.mark.parametrize(("epochs", "steps"), [(2, 12), (90, 10010), (1000, 654321)])
-@pytest.mark.parametrize("means", [Means(2.3, 0.1, 0.5), Means(12345.678, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("images", "epochs", "steps", "means"),
+    [(250, 2, 12, Means(2.3, 0.1, 0.5)), (123456789, 1000, 654321, Means(12345.678, 1.0, 1.0))],
+)
 def test_a_bar_has_what_matters_in_80_columns(
     tmp_path: Path, images: int, epochs: int, steps: int, means: Means
 ) -> None:
@@ -95,16 +96,6 @@ def test_the_time_left_ends_with_max_steps(tmp_path: Path, epochs: int, max_step
     assert progress._eta(trainer, 5, 10) == left
 
 
-def test_a_bar_leaves_nothing_behind(tmp_path: Path) -> None:
-    stream = Terminal()
-    log = Log(tmp_path, 0, stream)
-    log.draw("longer than the next one")
-    log.draw("short")
-    log.say("a line")
-    log.close()
-    assert shown_by(stream.getvalue())[0] == "a line"
-
-
 def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -> None:
     stream = Terminal()
     log = Log(tmp_path, 0, stream)
@@ -130,25 +121,6 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
     log.close()
     assert "3/3 [" not in shown_by(stream.getvalue())[-1]
     assert "epoch 2/3: train loss 1.0000" in (tmp_path / "rank0.log").read_text()
-
-
-@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
-def test_beside_another_bar_a_line_has_a_line_of_its_own(tmp_path: Path, stream: io.StringIO) -> None:
-    log = Log(tmp_path, 0, stream)
-    trainer = at(0, 2, progress_bar_callback=object(), num_val_batches=[3])
-    progress = made(log, TrainLog(), 1, 1)
-    progress.on_train_start(trainer, cast(Any, None))
-    stream.write("Epoch 0: 100%|####|")
-    progress._write("figures")
-    progress._draw(progress._val_bar, trainer, 1, 3)
-    log.say("a line")
-    stream.write("\rEpoch 1:   0%|    |")
-    lines = shown_by(stream.getvalue())
-    assert lines[-2:] == ["a line", "Epoch 1:   0%|    |"]
-    assert "figures" not in stream.getvalue()
-    progress.on_train_end(trainer, cast(Any, None))
-    log.close()
-    assert "figures" in (tmp_path / "rank0.log").read_text()
 
 
 @pytest.mark.parametrize(("world_size", "whose"), [(1, "(mean so far)"), (2, "(mean so far, rank 1's images)")])
@@ -178,19 +150,6 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
         f" | {whose}"
     )
     assert "| loss 0.0000 (1.5000) | top-1 0.00 % (50.00) | top-5 0.00 % (75.00) |" in second  # a rank without images
-
-
-def test_only_rank_0_speaks_on_the_screen_and_a_pipe_gets_lines_only(tmp_path: Path) -> None:
-    for rank, shown in ((0, "a line\n"), (1, "")):
-        stream = io.StringIO()
-        log = Log(tmp_path, rank, stream)
-        log.draw("never seen")
-        log.say("a line")
-        log.note("only in the file")
-        log.close()
-        assert stream.getvalue() == shown
-        lines = (tmp_path / f"rank{rank}.log").read_text().splitlines()
-        assert [line[20:] for line in lines] == ["a line", "only in the file"]
 
 
 def test_the_log_has_what_lightning_warns_of_and_what_an_option_requests(

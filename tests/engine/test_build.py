@@ -21,14 +21,6 @@ def test_gradients_that_are_clipped_need_an_unfused_step(clip: str, fused: bool,
     assert bool(optimizer.param_groups[0]["fused"]) == fused
 
 
-def test_an_optimizer_of_ones_own_gets_the_parameters(tmp_path: Path):
-    options = ["optim._target_=torch.optim.Adagrad", "+optim.args.weight_decay=0.5", "model.name=mobilenet_v3_small"]
-    module = make_module(plan_of(*options, environ={"HOME": str(tmp_path)}), list("abc"), 10)
-    [group] = module.configure_optimizers().param_groups
-    assert group["weight_decay"] == 0.5
-    assert len(group["params"]) == len(list(module.net.parameters()))
-
-
 def test_double_precision_begins_before_a_checkpoint_is_loaded(tmp_path: Path):
     """Lightning converts the net only after that, so its weights would be rounded to float32."""
     plan = plan_of("trainer.precision=64-true", "model.name=mobilenet_v3_small", environ={"HOME": str(tmp_path)})

@@ -3,20 +3,11 @@
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import Run
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine.diagnosis import explained, out_of_memory
+from imagenet_ddp.engine.diagnosis import explained
 from imagenet_ddp.errors import RunError
-
-
-def test_out_of_memory() -> None:
-    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nmore")
-    text = out_of_memory(plan_of("data.batch_size=64", "trainer.accumulate_grad_batches=2"), error)
-    assert "rank 0 must have enough memory for batches of 64 images of " in text
-    assert "Tried to allocate 2 GiB. Hint: set data.batch_size=32 trainer.accumulate_grad_batches=4," in text
-    assert "Hint: set a smaller data.image_size." in out_of_memory(plan_of("data.batch_size=1"), error)
 
 
 def test_errors_that_are_explained() -> None:

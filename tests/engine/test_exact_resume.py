@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 from conftest import PROBES, clean_environ, small_run
 from helpers import forked_commands
@@ -48,18 +47,6 @@ def shapes(tree: Path, folder: Path) -> list[str]:
     return ["data=shapes", "trainer.limit_train_batches=8", "trainer.limit_val_batches=3"]
 
 
-def stl10(tree: Path, folder: Path) -> list[str]:
-    root = folder / "stl10_binary"
-    root.mkdir()
-    for split, num_images in (("train", 30), ("test", 10)):
-        pixels = np.random.default_rng(num_images).integers(0, 256, (num_images, 3, 96, 96), dtype=np.uint8)
-        pixels.tofile(root / f"{split}_X.bin")
-        (np.arange(num_images) % 10 + 1).astype(np.uint8).tofile(root / f"{split}_y.bin")
-    (root / "class_names.txt").write_text("".join(f"class{number}\n" for number in range(10)))
-    (root / "fold_indices.txt").write_text("0 1 \n" * 10)
-    return ["data=stl10", f"data.root={folder}", "data.download=false"]
-
-
 # ---- cases
 
 
@@ -73,7 +60,6 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "in mid-epoch": Case(stl10, 2, 0, 6, (MIXUP, RANDAUGMENT)),
     "in mid-accumulation": Case(
         shapes, 1, 2, 13, ("trainer.accumulate_grad_batches=3", "trainer.precision=64-true", MIXUP, *EMA)
     ),

@@ -93,16 +93,3 @@ def test_both_heads_of_a_distilled_net_learn_alone(run: Run, tree: Path, tmp_pat
             assert torch.equal(trained[f"net.{name}"], value), name
     for head in ("head", "head_dist"):
         assert trained[f"net.{head}.bias"].abs().max() > 1e-3, f"{head} did not learn"  # it starts at 0
-
-
-@pytest.mark.slow
-def test_a_model_of_timm(run: Run, tree: Path, tmp_path: Path):
-    """Its mean and standard deviation, in training and in prediction."""
-    result = run(
-        "train", *small_run("model=timm", "model.name=vit_tiny_patch16_224", "model.drop_path=0.1"),
-        f"data.root={tree}", "hydra.run.dir=r", "trainer.max_epochs=1", "optim=lamb", "loss.name=bce", code=0,
-    )  # fmt: skip
-    stored = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["imagenet_ddp"]
-    assert stored["eval_transform"]["mean"] == [0.5, 0.5, 0.5]
-    result = run("predict", "checkpoint=r/checkpoints/last.ckpt", f"images={tree}/val/cat", code=0)
-    assert len(result.stdout.splitlines()) == 5

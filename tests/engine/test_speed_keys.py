@@ -66,9 +66,7 @@ def test_equal_within_the_tolerance_of_the_documentation(runs: tuple[Path, dict[
     assert re.search(r"Compiled 1 graph in [\d.]+ s, with 0 graph breaks\.", text)
     assert "Optimizer step: fused, torch has one kernel for the step on CPUs." in text
     assert "Net: channels_last, compiled (mode default, as set)." in text
-    assert "Net: contiguous, not compiled (as set)." in printed["plain"]
     assert summary["plan"]["compile"] == {"value": "default", "reason": "as set"} and summary["plan"]["fused"]["value"]
-    assert json.loads((folder / "plain/summary.json").read_text())["compiled"] is None
     assert "Optimizer step: not fused, as set." in printed["plain"] and "warn" not in text.lower()
 
 
@@ -85,7 +83,7 @@ def test_a_killed_run_ends_as_one_that_was_not(runs: tuple[Path, dict[str, str]]
     assert_same_runs(folder / "fast", folder / "parts")
 
 
-def test_the_checkpoint_is_one_of_an_eager_run(runs: tuple[Path, dict[str, str]], tree: Path):
+def test_the_checkpoint_is_one_of_an_eager_run(runs: tuple[Path, dict[str, str]]):
     folder, _ = runs
     checkpoint = "checkpoint=fast/checkpoints/best.ckpt"
     result = command(folder, "evaluate", checkpoint, *NET[1:], "hydra.run.dir=e")
@@ -94,9 +92,6 @@ def test_the_checkpoint_is_one_of_an_eager_run(runs: tuple[Path, dict[str, str]]
     assert evaluation["plan"]["compile"]["value"] == "off"  # not what the training had
     best = json.loads((folder / "fast/summary.json").read_text())["best/val/top1"]
     assert evaluation["val/top1"] == pytest.approx(best)
-    for verb, *options in (("predict", f"images={tree}/val"), ("export", "format=torch_export", f"images={tree}/val")):
-        result = command(folder, verb, checkpoint, *NET[1:], *options)
-        assert result.returncode == 0, result.stdout + result.stderr
     more = ("compile=off", "trainer.max_epochs=3", *NET[1:])
     result = command(folder, "train", "resume=fast", *more)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -33,8 +33,3 @@ def test_unlike_machines_are_refused():
             "the ranks disagree on the precision: bf16-mixed on rank 0; 32-true on ranks 1-2. Hint: set "
             "trainer.precision=32-true, which every device supports.",
         ]
-
-
-def test_one_process_has_nobody_to_compare_with():
-    plan = plan_of()
-    require_equal_devices(plan, World(plan.world_info))

@@ -28,7 +28,6 @@ from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.export import _metadata, export
 from imagenet_ddp.export.formats.graph import Classifier
-from imagenet_ddp.export.formats.registry import TorchExport
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import KEY, read
 
@@ -154,13 +153,9 @@ def test_other_programs_read_the_files(
         assert metadata["version"]
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
-def test_predict_takes_an_exported_file(
-    name: str, files: Path, reference: Predictor, shared_data: Path, run: Run
-) -> None:
+def test_predict_takes_an_exported_file(files: Path, reference: Predictor, shared_data: Path, run: Run) -> None:
     images = next((shared_data / "imagenet-real/val").iterdir())
-    result = run("predict", f"checkpoint={files / name}", f"images={images}", "format=jsonl")
-    assert result.returncode == 0, result.stderr
+    result = run("predict", f"checkpoint={files / 'model.pt2'}", f"images={images}", "format=jsonl", code=0)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = reference.predict([reference.read(row["path"]) for row in rows], 3)
     assert rows
@@ -228,9 +223,7 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     ("kind", "data", "preprocessing"),
     [
         ("torch_export", {"exif_orientation": True}, "short side to 40, centre crop of 32"),
-        ("safetensors", {}, "short side to 40, centre crop of 32"),
         ("safetensors", {"fit": "pad", "vflip": 0.5, "rot90": 1.0}, "long side to 32, padded to a square"),
-        ("safetensors", {"fit": "squash", "vflip": 0.5}, "resized to 32 x 32"),
     ],
 )
 def test_the_card_of_the_other_formats(
@@ -253,13 +246,7 @@ def test_the_card_of_the_other_formats(
     run_card(tmp_path, photos[0], wanted, turned=data.get("exif_orientation", False))
 
 
-def test_a_full_disk_is_an_error_of_python(tmp_path: Path) -> None:
-    program = torch.export.export(torch.nn.Linear(2, 3), (torch.zeros(1, 2),))
-    with pytest.raises(OSError, match="No space left on device"):  # torch's own writer would end the process
-        TorchExport().save(program, Path("/dev/full"), "words")
-
-
-@pytest.mark.parametrize(("fit", "rot90"), [("pad", 0.0), ("squash", 0.0), ("pad", 1.0)])
+@pytest.mark.parametrize(("fit", "rot90"), [("squash", 0.0), ("pad", 1.0)])
 def test_the_graph_fits_the_image_as_validation_does(fit: str, rot90: float, photos: list[torch.Tensor]) -> None:
     torch.manual_seed(0)
     transform = EvalTransform(48, 55, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bilinear", fit, 0, rot90, True)
@@ -296,12 +283,6 @@ def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path
     (tmp_path / "README.md").write_text("# My thesis\n")
     assert "not written, because" in run_export(checkpoint, *options)[-1]
     assert (tmp_path / "README.md").read_text() == "# My thesis\n"
-    (tmp_path / "README.md").unlink()
-    run_export(checkpoint, *options)
-    card = (tmp_path / "README.md").read_text()
-    (tmp_path / "README.md").write_text(card.replace("# ", "# Old: "))
-    run_export(checkpoint, *options)
-    assert (tmp_path / "README.md").read_text() == card, "a card of export's own"
 
 
 def test_a_file_that_differs_is_not_kept(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,15 +311,8 @@ def test_without_its_images_it_is_compared_on_random_ones(
 @pytest.mark.slow
 def test_a_model_of_timm(tree: Path, tmp_path: Path, run: Run) -> None:
     options = [*small_run("model=timm", "model.name=vit_tiny_patch16_224"), "trainer.max_epochs=1", f"data.root={tree}"]
-    result = run("train", *options, "hydra.run.dir=r", "averaging=ema")
-    assert result.returncode == 0, result.stdout + result.stderr
+    run("train", *options, "hydra.run.dir=r", "averaging=ema", "optim=lamb", "loss.name=bce", code=0)
+    stored = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)[KEY]
+    assert stored["eval_transform"]["mean"] == [0.5, 0.5, 0.5], "timm's own"
     said = run_export(tmp_path / "r/checkpoints/last.ckpt", f"out={tmp_path / 'vit.onnx'}", "num_images=4")
     assert "same top-1 class for 4" in said[0]
-
-
-@pytest.mark.parametrize("content", [b"", b"no model"])
-@pytest.mark.parametrize("name", ["a.onnx", "a.pt2"])
-def test_a_foreign_file_is_refused_by_predict(name: str, content: bytes, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match="must be an exported model"):
-        open_exported(tmp_path / name, "auto")

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
-from torch.optim.swa_utils import AveragedModel
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 MEAN, STD = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
@@ -22,7 +21,7 @@ MEAN, STD = (torch.tensor(values).view(1, 3, 1, 1) for values in ((0.485, 0.456,
 class Options:
     """The options of these programs, with torchvision's names and defaults, which pytorch/examples shares.
 
-    batch_size: the images of all ranks together in one step. model_ema_decay is scaled by it.
+    batch_size: the images of all ranks together in one step.
     """
 
     epochs: int = 90
@@ -37,17 +36,6 @@ class Options:
     lr_gamma: float = 0.1
     lr_warmup_epochs: int = 0
     lr_warmup_decay: float = 0.01
-    model_ema: bool = False
-    model_ema_steps: int = 32
-    model_ema_decay: float = 0.99998
-    model_ema_first_step: int = 0  # of each epoch: the step of its first update; not an option there
-
-    @property
-    def ema_decay(self) -> float:
-        """The decay that torchvision computes from --model-ema-decay: its distance from 1 is multiplied by the images
-        per update and divided by the epochs."""
-        scale = self.batch_size * self.model_ema_steps / self.epochs
-        return 1 - min(1.0, (1 - self.model_ema_decay) * scale)
 
 
 class Mix(NamedTuple):
@@ -71,7 +59,6 @@ class Batch(NamedTuple):
 class Trained:
     losses: list[float] = field(default_factory=list)  # of each step
     rates: list[float] = field(default_factory=list)
-    average: dict[str, Tensor] = field(default_factory=dict)  # empty without model_ema
 
 
 def weight_decays(net: nn.Module, options: Options) -> dict[str, float]:
@@ -113,22 +100,6 @@ def rates(options: Options) -> list[float]:
     return found
 
 
-def make_average(net: nn.Module, options: Options) -> AveragedModel:
-    decay = options.ema_decay
-    return AveragedModel(net, avg_fn=lambda old, new, _: decay * old + (1 - decay) * new, use_buffers=True)
-
-
-def update_average(average: AveragedModel, net: nn.Module, options: Options, epoch: int, step: int) -> None:
-    """Update the average as torchvision's train_one_epoch does. During the warm-up, the average is a copy of the net.
-
-    step: number of the step within this epoch, from 0.
-    """
-    if step % options.model_ema_steps == options.model_ema_first_step:
-        average.update_parameters(net)
-        if epoch < options.lr_warmup_epochs:
-            average.n_averaged.fill_(0)
-
-
 def normalised(pixels: Tensor, flip: Tensor) -> Tensor:
     flipped = torch.stack([torch.flip(image, [2]) if turn else image for image, turn in zip(pixels, flip, strict=True)])
     return (flipped / 255 - MEAN) / STD
@@ -151,11 +122,10 @@ def train(net: nn.Module, epochs: Sequence[Sequence[Batch]], num_classes: int, o
     """Train net on the batches of each epoch."""
     optimizer = make_optimizer(net, options)
     scheduler = make_scheduler(optimizer, options)
-    average = make_average(net, options) if options.model_ema else None
     trained = Trained()
     net.train()
-    for epoch, batches in enumerate(epochs):
-        for step, batch in enumerate(batches):
+    for batches in epochs:
+        for batch in batches:
             images, target = normalised(batch.pixels, batch.flip), batch.target
             if batch.mix is not None:
                 images, target = mixed(images, F.one_hot(target, num_classes).float(), batch.mix)
@@ -165,11 +135,7 @@ def train(net: nn.Module, epochs: Sequence[Sequence[Batch]], num_classes: int, o
             loss.backward()
             optimizer.step()
             trained.losses.append(loss.item())
-            if average is not None:
-                update_average(average, net, options, epoch, step)
         scheduler.step()
-    if average is not None:
-        trained.average = {name: value.clone() for name, value in average.module.state_dict().items()}
     return trained
 
 

@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.class_activation import class_activation_maps, overlay
+from imagenet_ddp.models.class_activation import class_activation_maps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ def test_the_map_is_where_the_class_is():
     assert none.sum() == 0
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11", "convnext_tiny", "densenet121", "swin_t"])
+@pytest.mark.parametrize("name", ["resnet18", "convnext_tiny", "swin_t"])
 def test_common_nets(name: str):
     torch.manual_seed(0)
     net = torchvision.models.get_model(name, weights=None, num_classes=3)
@@ -49,13 +49,3 @@ def test_a_net_of_patches_is_refused():
     net = torchvision.models.vit_b_32(weights=None, num_classes=3, image_size=64)
     with pytest.raises(ConfigError, match="VisionTransformer has none"):
         class_activation_maps(net, torch.randn(1, 3, 64, 64), torch.tensor([0]))
-
-
-def test_the_overlay():
-    image = torch.full((3, 4, 4), 100, dtype=torch.uint8)
-    activation = torch.zeros(4, 4)
-    activation[0, 0] = 1
-    seen = overlay(image, activation)
-    assert (seen.dtype, seen.shape) == (torch.uint8, (3, 4, 4))
-    assert (seen[:, 1:] == 100).all(), "as it is where the map is 0"
-    assert seen[0, 0, 0] > 110 and seen[2, 0, 0] < 60, "red where it is 1"

@@ -1,6 +1,5 @@
 """What torch.compile needs, and which batches it is for. The backend eager runs what is compiled as it is."""
 
-import copy
 import functools
 import re
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch import nn
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import compiled
 from imagenet_ddp.models.compiled import CompiledCalls, choose_compile, compile_lines, missing_compiler
-from imagenet_ddp.models.layers import checkpoint_activations
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -97,16 +95,3 @@ def test_full_batches_are_compiled_once_for_each_size_and_others_run_eagerly(
     (line,) = compile_lines(module)  # type: ignore[arg-type]
     assert line.startswith("Compiled 3 graphs in ") and line.endswith(" s, with 0 graph breaks.")
     assert compile_lines(nn.Linear(1, 1)) == []
-
-
-def test_activations_are_computed_again_in_a_compiled_net(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    torch.compiler.reset()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    net, images = BlockNet(3), torch.randn(4, 3, 32, 32)
-    plain = copy.deepcopy(net)
-    assert checkpoint_activations(net)
-    net.compile(backend="aot_eager_decomp_partition")  # the simplest that keeps to what is to be computed again
-    for each in (plain, net):
-        each(images).sum().backward()
-    for one, other in zip(plain.parameters(), net.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad)

@@ -24,7 +24,7 @@ def blobs(num: int, size: int, spread: float) -> tuple[torch.Tensor, torch.Tenso
     return features, targets
 
 
-@pytest.mark.parametrize("l2", L2)
+@pytest.mark.parametrize("l2", [L2[0], L2[-1]])
 @pytest.mark.parametrize(("num", "size"), [(200, 12), (40, 60)])
 def test_the_gradient_of_the_objective_is_zero(num: int, size: int, l2: float):
     """By definition, in float64: mean cross entropy + l2 / 2 · |weights of the standardised features|²."""
@@ -57,9 +57,8 @@ def test_the_penalty_is_that_with_the_lowest_loss_on_the_held_out_tenth():
 
 @pytest.mark.parametrize(
     ("library", "name"),
-    [("torchvision", "resnet18"), ("torchvision", "convnext_tiny"), ("torchvision", "vit_b_16"),
-     ("timm", "mobilenetv3_small_050"), ("timm", "vit_tiny_patch16_224"), ("timm", "regnetx_002")],
-)  # fmt: skip
+    [("torchvision", "resnet18"), ("torchvision", "vit_b_16"), ("timm", "mobilenetv3_small_050")],
+)
 def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
     keys = ModelConfig(name=name, library=library)
     net = create_model(keys, 9, 1, 224)
@@ -76,11 +75,10 @@ def test_the_features_are_the_input_of_the_last_layer(library: str, name: str):
 
 @pytest.mark.parametrize(
     ("library", "name"),
-    [("torchvision", "squeezenet1_1"), ("timm", "deit_tiny_distilled_patch16_224"), ("timm", "tresnet_m")],
-)  # fmt: skip
+    [("torchvision", "squeezenet1_1"), ("timm", "deit_tiny_distilled_patch16_224")],
+)
 def test_other_nets_are_refused(library: str, name: str):
     keys = ModelConfig(name=name, library=library)
     net = create_model(keys, 9, 1, 224)
-    heads = head_names(net, 9) if name != "tresnet_m" else ()
     with pytest.raises(ConfigError, match=f"ends in one linear layer, but {name} does not. Hint: set model.head=new"):
-        require_features(net, name, heads, 224)
+        require_features(net, name, head_names(net, 9), 224)

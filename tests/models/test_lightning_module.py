@@ -1,4 +1,3 @@
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
@@ -63,9 +61,9 @@ def small_net() -> nn.Module:
 @pytest.mark.parametrize(
     ("num_images", "batch_size", "world_size", "accumulate", "num_steps"),
     [
-        (29, 4, 2, 1, 99), (29, 4, 3, 1, 99), (11, 2, 3, 1, 99), (1, 2, 2, 1, 99), (2, 4, 3, 1, 99),
+        (29, 4, 2, 1, 99), (11, 2, 3, 1, 99), (2, 4, 3, 1, 99),
         # the last update has fewer batches, by the number of images or of steps; batches of different sizes
-        (29, 4, 2, 3, 99), (29, 4, 1, 3, 99), (29, 4, 1, 3, 4), (11, 2, 3, 2, 99), (24, 4, 1, 5, 99), (1, 2, 1, 4, 99),
+        (29, 4, 2, 3, 99), (29, 4, 1, 3, 4), (11, 2, 3, 2, 99), (1, 2, 1, 4, 99),
     ],
 )  # fmt: skip
 def test_each_update_is_by_the_mean_gradient_over_its_images(
@@ -174,16 +172,6 @@ def test_top1_and_top5_are_shares_of_images():
     assert classifier.counted.compute() == (7, 1)
 
 
-def test_images_that_fill_up_are_not_validated():
-    images = logits_as_images(LOGITS)
-    filled = batch_of(images[[0, 3]], [0, 0], [0, 3], num_counted=1, update_images=1)
-    empty = batch_of(images[[4]], [0], [4], num_counted=0, update_images=1)
-    classifier = make(Shown(6), 6, 7)
-    found = validated(classifier, [filled, empty])
-    assert (found["val/top1"], found["val/top5"]) == (1.0, 1.0)
-    assert classifier.counted.times.tolist() == [1, 0, 0, 0, 0, 0, 0]
-
-
 def test_with_three_classes_top5_is_top3():
     logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]]).reshape(2, 3, 1, 1)
     found = validated(make(Shown(3), 3, 2), [batch_of(logits, [2, 2])])
@@ -216,69 +204,16 @@ def test_an_image_without_an_answer_is_not_right():
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------
 
 
-class Recorder(L.Callback):
-    trainer: L.Trainer
-
-    def __init__(self) -> None:
-        self.lrs: list[list[float]] = []
-        self.vals: list[dict[str, float]] = []
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
-        self.lrs.append([group["lr"] for group in trainer.optimizers[0].param_groups])
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self.vals.append({name: value.item() for name, value in trainer.callback_metrics.items()})
-
-
-def fit(
-    classifier: ImageClassifier,
-    num_batches: int = 4,
-    max_epochs: int = 2,
-    ckpt_path: Path | None = None,
-    first: Sequence[L.Callback] = (),
-) -> Recorder:
-    images = torch.randn(num_batches + 1, 6, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+def fit(classifier: ImageClassifier, max_epochs: int, ckpt_path: Path | None = None) -> L.Trainer:
+    images = torch.randn(5, 6, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     batches: Any = [batch_of(part, torch.arange(6) % 5) for part in images]  # a list is data set enough
-    recorder = Recorder()
     trainer = L.Trainer(
-        accelerator="cpu", devices=1, max_epochs=max_epochs, logger=False, callbacks=[*first, recorder],
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
+        accelerator="cpu", devices=1, max_epochs=max_epochs, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
     )  # fmt: skip
     training, validation = (DataLoader(part, batch_size=None) for part in (batches[:-1], batches[-1:]))
     trainer.fit(classifier, training, validation, ckpt_path=ckpt_path, weights_only=True)
-    recorder.trainer = trainer
-    return recorder
-
-
-def in_lightning(test: Callable[..., None]) -> Callable[..., None]:
-    """Of its warnings, one is about loaders with a single process, the other about torch's newest private names."""
-    for text in ("does not have many workers", "LeafSpec.* is deprecated"):
-        test = pytest.mark.filterwarnings(f"ignore:.*{text}")(test)
-    return test
-
-
-@in_lightning
-def test_every_steps_learning_rate_is_the_schedules():
-    def two_groups(parameters: Any) -> torch.optim.Optimizer:
-        weights, *rest = parameters
-        return torch.optim.SGD([{"params": [weights], "lr": 0.5}, {"params": rest}], lr=0.1)
-
-    rate = LearningRate(lambda epochs: 1 / (1 + epochs))
-    recorder = fit(make(small_net(), 5, 6, make_optimizer=two_groups), first=[rate])
-    expected = [factor for epochs in range(8) for factor in [1 / (1 + epochs / 4)]]
-    assert [lrs[0] for lrs in recorder.lrs] == pytest.approx([0.5 * factor for factor in expected])
-    assert [lrs[1] for lrs in recorder.lrs] == pytest.approx([0.1 * factor for factor in expected])
-
-
-@in_lightning
-def test_validation_is_logged_once_per_epoch():
-    recorder = fit(make(small_net(), 5, 6))
-    assert len(recorder.vals) == 2
-    for logged in recorder.vals:
-        assert set(logged) == {"val/loss", "val/top1", "val/top5"}
-        assert logged["val/top1"] * 6 == pytest.approx(round(logged["val/top1"] * 6))
-    assert recorder.vals[0]["val/loss"] != recorder.vals[1]["val/loss"]
+    return trainer
 
 
 def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
@@ -309,24 +244,6 @@ def test_ranks_and_seeds_draw_differently():
     assert [draw(*place) for place in places] == drawn
 
 
-class WithDropout(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(small_net(), nn.Dropout(0.5))
-
-
-@in_lightning
-def test_a_steps_own_randomness_hangs_on_the_seed_and_the_step_alone():
-    def trained(torch_seed: int, seed: int) -> Tensor:
-        net = WithDropout()
-        torch.manual_seed(torch_seed)
-        fit(make(net, 5, 6, seed=seed), num_batches=2, max_epochs=1)
-        return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
-
-    first = trained(1, 0)
-    assert torch.equal(first, trained(2, 0))
-    assert not torch.equal(first, trained(1, 1))
-
-
 def test_only_the_net_is_saved():
     classifier = make(small_net(), 5)
     validated(classifier, [batch_of(torch.randn(2, 3, 6, 6), [0, 1])])
@@ -349,23 +266,21 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
-@in_lightning
 def test_options_of_the_optimizer_that_are_changed_on_resume_reach_it(tmp_path: Path):
     def settings(**changed: Any) -> ImageClassifier:
         keys = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, **changed}
         return make(small_net(), 5, 6, make_optimizer=lambda parameters: Counting(parameters, **keys))
 
-    before = fit(settings(), max_epochs=1)
-    before.trainer.save_checkpoint(tmp_path / "a.ckpt")
+    fit(settings(), 1).save_checkpoint(tmp_path / "a.ckpt")
     same, changed = settings(), settings(weight_decay=0.5, momentum=0.0)
     for classifier, expected in ((same, (0.9, 1e-4)), (changed, (0.0, 0.5))):
-        [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "a.ckpt").trainer.optimizers[0].param_groups
+        [group] = fit(classifier, 2, tmp_path / "a.ckpt").optimizers[0].param_groups
         assert (group["momentum"], group["weight_decay"], group["steps"]) == (*expected, 8)
     older = torch.load(tmp_path / "a.ckpt", weights_only=True)
     del older["optimizer_settings"]  # as checkpoints were before it was stored
     torch.save(older, tmp_path / "older.ckpt")
     classifier = settings(weight_decay=0.5, momentum=0.0)
-    [group] = fit(classifier, max_epochs=2, ckpt_path=tmp_path / "older.ckpt").trainer.optimizers[0].param_groups
+    [group] = fit(classifier, 2, tmp_path / "older.ckpt").optimizers[0].param_groups
     assert (group["momentum"], group["weight_decay"]) == (0.0, 0.5)
 
 
@@ -380,12 +295,11 @@ def test_the_loss_is_exact_in_every_precision(precision: str):
     assert found["val/loss"] == pytest.approx(expected, rel=1e-9 if precision == "64-true" else 1e-6)
 
 
-@in_lightning
 def test_images_are_counted_while_they_are_validated(monkeypatch: pytest.MonkeyPatch):
     """Afterwards Lightning moves the module to the CPU, where an NCCL group cannot sum over the ranks."""
     classifier = make(small_net(), 5, 6)
     monkeypatch.setattr(
         ImagesCounted, "compute", lambda self: (6, 1) if classifier.trainer.validating else pytest.fail("too late")
     )
-    fit(classifier, max_epochs=1)
+    fit(classifier, 1)
     assert classifier.num_counted == (6, 1)

@@ -25,7 +25,6 @@ from imagenet_ddp.models.lr_schedules import (
 )
 from imagenet_ddp.models.optimizers import make_optimizer, num_states, place_state
 
-OF_TORCH = [name for name, row in OPTIMIZERS.items() if row.torch_class]
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
 
 
@@ -36,32 +35,19 @@ def optim(**more: Any) -> OptimConfig:
 @pytest.mark.parametrize(
     ("keys", "max_epochs", "expected"),
     [
-        ({"name": "constant"}, 90, {0: 1, 45.5: 1, 90: 1, 200: 1}),
-        ({"name": "constant"}, -1, {0: 1, 1000: 1}),
-        ({"name": "constant", "warmup_epochs": 4}, 90, {0: 0, 1: 0.25, 3: 0.75, 3.9: 0.975, 4: 1, 5: 1}),
+        ({"name": "constant", "warmup_epochs": 4}, -1, {0: 0, 1: 0.25, 3.9: 0.975, 4: 1, 1000: 1}),
         ({"name": "step"}, 90, {0: 1, 29.99: 1, 30: 0.1, 59.99: 0.1, 60: 0.01, 89.99: 0.01}),
-        ({"name": "step", "step_epochs": 2, "gamma": 0.5}, 6, {0: 1, 1.9: 1, 2: 0.5, 4.5: 0.25}),
         ({"name": "step", "warmup_epochs": 5}, 90, {0: 0, 2.5: 0.5, 5: 1, 30: 0.1, 60: 0.01}),
-        ({"name": "step"}, -1, {0: 1, 30: 0.1}),
-        ({"name": "cosine"}, 90, {0: 1, 30: 0.75, 45: 0.5, 60: 0.25, 90: 0, 95: 0}),
         ({"name": "cosine", "final_fraction": 0.1}, 90, {0: 1, 45: 0.55, 90: 0.1}),
         ({"name": "cosine", "warmup_epochs": 6}, 90, {0: 0, 3: 0.5, 6: 1, 34: COS_60, 48: 0.5, 90: 0}),
-        ({"name": "linear"}, 10, {0: 1, 2.5: 0.75, 5: 0.5, 10: 0}),
         ({"name": "linear", "final_fraction": 0.2, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 0.6, 10: 0.2, 12: 0.2}),
-        ({"name": "linear", "warmup_epochs": 10}, 10, {5: 0.5, 9.9: 0.99}),
         ({"name": "multistep", "milestones": [2, 4]}, 6, {1.9: 1, 2: 0.1, 3.9: 0.1, 4: 0.01}),
-        ({"name": "exponential", "gamma": 0.5}, 6, {0: 1, 1: 0.5, 2.5: 0.5**2.5}),
         ({"name": "exponential", "gamma": 0.5, "interval": "epoch", "warmup_epochs": 1}, 6, {1.9: 1, 2.5: 0.5}),
         ({"name": "poly", "power": 2.0}, 10, {0: 1, 5: 0.25, 10: 0}),
-        ({"name": "cosine", "cycle_epochs": 4}, 8, {0: 1, 2: 0.5, 4: 1, 6: 0.5}),
         ({"name": "cosine", "cycle_epochs": 4}, -1, {0: 1, 402: 0.5}),
         ({"name": "wsd", "decay_fraction": 0.5, "warmup_epochs": 2}, 10, {1: 0.5, 2: 1, 6: 1, 8: 0.5, 10: 0}),
         ({"name": "one_cycle"}, 10, {0: 0.04, 3: 1, 6.5: 0.5, 10: 0}),
-        (
-            {"name": "constant", "warmup": "constant", "warmup_start": 0.1, "warmup_epochs": 2},
-            9,
-            {0: 0.1, 1.9: 0.1, 2: 1},
-        ),
+        ({"name": "constant", "warmup": "constant", "warmup_start": 0.1, "warmup_epochs": 2}, 9, {1.9: 0.1, 2: 1}),
         ({"name": "constant", "warmup_start": 0.2, "warmup_epochs": 4}, 9, {0: 0.2, 2: 0.6, 4: 1}),
     ],
 )
@@ -119,9 +105,23 @@ def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, s
 def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_size: int, expected: float):
     keys = optim(lr=0.1, scaling=scaling)
     assert scaled_lr(keys, global_batch_size) == pytest.approx(expected)
-    schedule = ScheduleConfig(warmup_epochs=7.5)
-    assert choose_warmup_epochs(schedule, keys, global_batch_size, 1) == (7.5, "as set")
-    assert choose_warmup_epochs(ScheduleConfig(name="one_cycle"), keys, global_batch_size, 90)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "global_batch_size", "max_epochs", "epochs"),
+    [
+        ({}, 256, 90, 0),  # not scaled up
+        ({}, 257, 90, 5),
+        ({}, 2048, None, 5),
+        ({}, 2048, 30, 3),  # a tenth of a short training
+        ({"warmup_epochs": 7.5}, 256, 1, 7.5),
+        ({"name": "one_cycle"}, 2048, 90, 0),
+    ],
+)
+def test_only_a_rate_that_is_scaled_up_is_warmed_up(
+    keys: dict[str, Any], global_batch_size: int, max_epochs: int | None, epochs: float
+):
+    assert choose_warmup_epochs(ScheduleConfig(**keys), optim(), global_batch_size, max_epochs)[0] == epochs
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -140,28 +140,6 @@ def test_a_file_that_sets_a_rate_sets_the_batch_it_is_for(file: Path):
     assert {"name", "lr", "reference_batch", "weight_decay"} <= values.keys()
     plan = plan_of(f"optim={file.stem}", "recipe=imagenet", f"data.batch_size={values['reference_batch']}")
     assert plan.learning_rate.value == values["lr"]
-
-
-@pytest.mark.parametrize("max_epochs", [None, -1, 0, 1, 2, 30, 50, 90])
-@pytest.mark.parametrize("scaling", ["none", "linear", "sqrt"])
-@pytest.mark.parametrize("global_batch_size", [32, 256, 257, 2048, 65536])
-def test_only_a_rate_that_is_scaled_up_is_warmed_up(global_batch_size: int, scaling: str, max_epochs: int | None):
-    """schedule.warmup_epochs=auto: from 0 to the whole rate in 5 epochs, or in the first tenth of a short training."""
-    keys = optim(scaling=scaling)
-    epochs, reason = choose_warmup_epochs(ScheduleConfig(), keys, global_batch_size, max_epochs)
-    if scaled_lr(keys, global_batch_size) <= keys.lr:
-        assert (epochs, reason) == (0, "the learning rate is not scaled up")
-    else:
-        assert epochs == (5 if max_epochs in (None, -1) or max_epochs >= 50 else max_epochs / 10)
-        assert "scaled up" in reason and ("a tenth" in reason) == (epochs < 5)
-    for name in ("step", "constant") if max_epochs in (None, -1) else ("step", "constant", "cosine", "linear"):
-        factor = make_schedule(ScheduleConfig(name=name), max_epochs, epochs)
-        if epochs:
-            ramp = [factor(epochs * tenths / 10) for tenths in range(11)]
-            assert ramp == pytest.approx([tenths / 10 for tenths in range(11)])
-        elif max_epochs:
-            assert factor(0) == 1, "no warm-up: torchvision's own schedule"
-        assert all(factor(epochs + more) <= 1 for more in (0.1, 1, 50))
 
 
 @pytest.mark.parametrize(
@@ -205,8 +183,8 @@ def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
 @pytest.mark.parametrize(
     "keys",
     [
-        *({"name": name} for name in ("sgd", "adamw", "adam", "nadam", "rmsprop", "lamb", "lars", "lion")),
-        *({"name": name, "momentum": 0.0} for name in ("sgd", "adamw", "rmsprop")),
+        *({"name": name} for name in ("sgd", "adamw", "rmsprop", "lamb", "lars")),
+        *({"name": name, "momentum": 0.0} for name in ("sgd", "rmsprop")),
     ],
 )
 def test_the_states_of_an_optimizer_are_counted(keys: dict[str, Any]):
@@ -233,7 +211,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
     assert nn.functional.cross_entropy(net(images), target) < first
 
 
-@pytest.mark.parametrize("global_batch_size", [32, 384, 512, 1000])
+@pytest.mark.parametrize("global_batch_size", [32, 384, 1000])
 def test_the_groups_do_not_depend_on_the_number_of_devices(global_batch_size: int):
     keys = optim(lr=0.3, lr_head=0.3, reference_batch=256)
     net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
@@ -248,7 +226,6 @@ def test_the_groups_do_not_depend_on_the_number_of_devices(global_batch_size: in
         (("optim=adamw", "trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1"), (False, "does not clip")),
         (("optim=adam", "trainer.precision=16-mixed"), (False, "unscale the gradients")),
         (("optim=rmsprop",), (False, "no fused rmsprop")),
-        (("+optim.args.fused=false",), (False, "as set")),
         (("strategy.find_unused_parameters=true", "strategy=ddp"), (False, "only some weights have a momentum")),
         (("model.weights=DEFAULT", "model.freeze=backbone", "model.unfreeze_epoch=1"), (False, "only some weights")),
     ],
@@ -258,28 +235,15 @@ def test_fused_where_it_can_be(options: tuple[str, ...], expected: tuple[bool, s
     assert plan.fused.value == expected[0] and expected[1] in plan.fused.reason
 
 
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_a_fused_step_is_equal_within_the_documented_tolerance(name: str):
-    torch.manual_seed(0)
-    net = nn.Linear(64, 64)
-    nets = [net, copy.deepcopy(net)]
-    made = [make_optimizer(optim(name=name), each, lr=0.01, fused=each is not net) for each in nets]
-    images = torch.randn(8, 64)
-    for _ in range(5):
-        for net, optimizer in zip(nets, made, strict=True):
-            net(images).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    torch.testing.assert_close(nets[1].weight, nets[0].weight, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("to_channels_last", [False, True])
 @pytest.mark.parametrize(
     ("name", "fused", "args"),
     [
-        *((name, True, {}) for name, row in OPTIMIZERS.items() if row.fused),
-        *((name, False, {"foreach": True}) for name in (*OF_TORCH, "lamb", "lars", "lion")),
-        *((name, False, {}) for name in (*OF_TORCH, "muon")),
+        ("sgd", True, {}),
+        ("adamw", True, {}),
+        ("adamw", False, {}),
+        ("lamb", False, {"foreach": True}),
+        ("muon", False, {}),
     ],
 )
 def test_state_is_resumed_in_another_memory_format(

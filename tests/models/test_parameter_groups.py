@@ -7,10 +7,9 @@ import torchvision
 from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names, is_in_head
-from imagenet_ddp.models.parameter_groups import block_depths, layer_numbers, parameter_groups
+from imagenet_ddp.models.parameter_groups import block_depths, parameter_groups
 
-NAMES = {"resnet18": 64, "vit_b_16": 224, "convnext_tiny": 64, "swin_t": 64, "mobilenet_v2": 64, "vgg11": 64,
-         "squeezenet1_1": 64, "densenet121": 64, "efficientnet_b0": 64, "shufflenet_v2_x0_5": 64}  # fmt: skip
+NAMES = {"resnet18": 64, "vit_b_16": 224, "convnext_tiny": 64, "swin_t": 64, "squeezenet1_1": 64, "densenet121": 64}
 HEADS = {"resnet18": "fc", "vit_b_16": "heads.head", "convnext_tiny": "classifier.2", "squeezenet1_1": "classifier.1"}
 
 
@@ -23,7 +22,7 @@ def meta(name: str, num_classes: int = 7) -> torch.nn.Module:
         return create_model(name, num_classes, 0, NAMES[name])
 
 
-@pytest.mark.parametrize("name", [*NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_head_is_found_and_every_parameter_is_in_one_group(name: str):
     net = meta(name)
     head = head_names(net, 7)
@@ -56,10 +55,8 @@ def of_timm(name: str) -> torch.nn.Module:
         return pytest.importorskip("timm").create_model(name, num_classes=7)
 
 
-OF_TIMM = ("convnext_atto", "cait_xxs24_224", "xcit_nano_12_p16_224", "deit3_small_patch16_224", "swin_s3_tiny_224",
-           "beit_base_patch16_224", "vit_medium_patch16_reg4_gap_256", "swinv2_tiny_window8_256", "levit_128s",
-           "maxvit_tiny_tf_224", "mixer_s16_224", "resnet18", "regnety_002", "efficientnet_lite0",
-           "vit_tiny_patch16_224", "poolformer_s12", "edgenext_xx_small", "ghostnet_100", "volo_d1_224")  # fmt: skip
+OF_TIMM = ("convnext_atto", "cait_xxs24_224", "beit_base_patch16_224", "swinv2_tiny_window8_256", "levit_128s",
+           "resnet18", "regnety_002", "vit_medium_patch16_reg4_gap_256")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OF_TIMM)
@@ -82,10 +79,6 @@ def test_weight_decay_and_layers_are_timms(name: str):
         found = {names[id(p)]: group["lr"] for group in groups(net, 1.0, (), lr=1.0, layer_decay=0.7)
                  for p in group["params"]}  # fmt: skip
         assert found == pytest.approx(expected)
-
-
-def test_the_stages_of_convnext_end_where_timms_do():
-    assert layer_numbers(of_timm("convnext_atto"), ("head.fc",))[1] == 13
 
 
 @pytest.mark.parametrize("kinds", [["norm"], ["norm", "bias", "embedding"]], ids=",".join)

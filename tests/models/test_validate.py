@@ -27,11 +27,7 @@ def test_the_names_are_torchvisions():
         {},
         {"model__name": "mine", "model___target_": "mypkg.Net"},
         {"optim__name": "adam", "optim___target_": "torch.optim.Adam", "optim__args": {"weight_decay": 0.1}},
-        {"schedule__name": "constant", "trainer__max_epochs": -1},
-        {"schedule__name": "linear", "schedule__warmup_epochs": 90.0},
         {"schedule__interval": "epoch", "schedule__warmup_epochs": 0},
-        {"schedule__interval": "epoch", "schedule__warmup_start": 0.01},
-        {"schedule__name": "one_cycle"},
     ],
 )
 def test_well(typed: dict[str, Any]):
@@ -40,15 +36,11 @@ def test_well(typed: dict[str, Any]):
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"model__name": "resnet19"}, "got resnet19. Hint: did you mean model.name=resnet18 or "),
-    ({"model__name": "xyzzy"}, "Hint: set model.name=resnet18."),
     ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
     ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
     ({"optim__lr": float("inf")}, "optim.lr must be a number > 0, got inf."),
     ({"optim__args": {"lr": 0.5}}, "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5."),
-    ({"optim__args": {"weight_decay": 0.1}}, "optim.args.weight_decay must be set as optim.weight_decay, got"),
-    ({"optim___target_": "torch.optim.Adagrad", "optim__args": {"lr": 0.5}}, "must be set as optim.lr"),
     ({"model__freeze": "backbone"}, "model.freeze=backbone needs pretrained layers"),
-    ({"model__batch_norm": "frozen"}, "model.batch_norm=frozen needs pretrained layers"),
     ({"model__weights": "gone.pt"}, "model.weights must be a file of weights, but gone.pt does not exist"),
     ({"averaging__name": "swa", "trainer__max_epochs": -1}, "Hint: set averaging.start_epoch=75."),
     ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),

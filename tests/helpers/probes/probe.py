@@ -10,7 +10,6 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from imagenet_ddp.data.sources import files as images
 
@@ -102,10 +101,3 @@ class Probe(L.Callback):
 def num_images(batch: dict[str, Any]) -> int:
     """Return the number of images in a batch, for Lightning's ThroughputMonitor."""
     return len(batch["target"])
-
-
-class Misconfigured(L.Callback):
-    """Raise MisconfigurationException in the same hook as Lightning's own callbacks."""
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        raise MisconfigurationException("the probe is misconfigured")
