@@ -146,6 +146,8 @@ class Explainer:
             return f"{key} must be {declared.words}, got {shown(value)}. Hint: set {hint}."
         if key.startswith("hydra."):
             return f"{line}: {first_sentence(cause)} Hint: add `--cfg hydra` to list Hydra's keys."
+        if removed(key):
+            return unknown(key, self.keys)
         if any(key.startswith(f"{free}.") for free in ("callbacks", "logger", "data.args", "model.args", "optim.args")):
             group, _, rest = key.partition(".")
             name, _, rest = rest.partition(".")
