@@ -115,6 +115,6 @@ def test_two_processes_decide_alike(run: Run, tree: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_picture_that_cannot_be_drawn_ends_no_training(run: Run, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    options = [*SMALL_DRAWN, "callbacks=default", f"data.root={tree}", "callbacks.batch_sheet.run_dir=file"]
+    options = [*SMALL_DRAWN, "callbacks=default", f"data.root={tree}", "+callbacks.batch_sheet.run_dir=file"]
     done = run("train", *options, "hydra.run.dir=r", "trainer.max_epochs=1", code=0)
     assert "train_batch.png cannot be drawn: " in done.stdout and (tmp_path / "r/curves.png").is_file()
