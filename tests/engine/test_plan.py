@@ -9,6 +9,7 @@ from helpers.plans import plan_of
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Choice, trainer_arguments
+from imagenet_ddp.models.lr_schedules import make_schedule
 
 
 @pytest.fixture
@@ -31,6 +32,26 @@ def test_one_process_drives_all_devices_with_dp(folder: list[str]):
     plan = plan_of(*folder, "strategy=dp", "trainer.devices=3", "data.batch_size=4", "data.val_batch_size=5")
     assert (plan.num_own_devices, plan.num_devices) == (3, 3)
     assert (plan.images_per_forward, plan.val_images_per_forward, plan.global_batch_size) == (12, 15, 12)
+
+
+@pytest.mark.parametrize(
+    ("typed", "world_size", "factors"),
+    [
+        ((), 1, {0: 1, 29.9: 1, 30: 0.1, 60: 0.01}),  # one GPU: torchvision's schedule to the letter
+        ((), 8, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
+        (("schedule.warmup_epochs=0",), 8, {0: 1, 30: 0.1}),
+        (("optim.scaling=none",), 8, {0: 1, 30: 0.1}),
+        (("optim.reference_batch=null",), 8, {0: 1, 30: 0.1}),
+    ],
+)
+def test_the_imagenet_recipe_warms_up_large_batches_only(
+    typed: tuple[str, ...], world_size: int, factors: dict[float, float], folder: list[str]
+):
+    world = WorldInfo(world_size=world_size, local_world_size=world_size)
+    plan = plan_of(*folder, "recipe=imagenet", "data.batch_size=256", *typed, world_info=world)
+    config = plan.config
+    schedule = make_schedule(config.schedule, config.trainer.max_epochs, plan.warmup_epochs.value)
+    assert {epochs: schedule(epochs) for epochs in factors} == pytest.approx(factors)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from torch import nn
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model, require_image_size
+from imagenet_ddp.models.factory import create_model, require_batch, require_image_size
 from imagenet_ddp.runs.checkpoint_file import load_weights
 
 # Nets that are made in different ways, with the side of their images in pixels.
@@ -78,3 +78,25 @@ def test_a_net_of_one_size_refuses_smaller_images_in_training():
     with pytest.raises(ConfigError, match=r"data.train_size=32 pixels, but does not .*Hint: set data.train_size=null"):
         require_image_size(vit, "vit_b_16", "data.train_size", 32)
     require_image_size(create_model(ModelConfig(), 3, 0, 64), "resnet18", "data.progressive_start", 32)
+
+
+def net(stride: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, stride, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize(("stride", "images", "size"), [(8, 1, 8), (8, 2, 8), (8, 1, 16), (4, 1, 8)])
+def test_a_batch_is_refused_exactly_if_torch_would_fail(stride: int, images: int, size: int):
+    tried = net(stride)
+    before = {name: value.clone() for name, value in tried.state_dict().items()}
+    try:
+        net(stride)(torch.zeros(images, 3, size, size))
+        fails = False
+    except ValueError:
+        fails = True
+    if fails:
+        with pytest.raises(ConfigError, match=r"at least 2 images of 8 pixels .* Hint: set data\.batch_size=2\."):
+            require_batch(ModelConfig(), tried, images, size)
+    else:
+        require_batch(ModelConfig(), tried, images, size)
+    require_batch(ModelConfig(batch_norm="frozen"), tried, images, size)
+    assert tried.training and all(torch.equal(value, before[name]) for name, value in tried.state_dict().items())

@@ -28,6 +28,7 @@ def test_cores_per_process(
 
 
 V2 = "sys/fs/cgroup"
+V1 = f"{V2}/cpu,cpuacct"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,14 @@ V2 = "sys/fs/cgroup"
         ({"proc/self/cgroup": "0::/pod/run", f"{V2}/pod/run/cpu.max": "max 100000",
           f"{V2}/pod/cpu.max": "300000 100000"}, 3.0, 3),
         ({"proc/self/cgroup": "0::/kubepods/pod1", f"{V2}/cpu.max": "250000 50000"}, 5.0, 5),
+        ({"proc/self/cgroup": "4:memory:/\n3:cpu,cpuacct:/docker/1\n0::/", f"{V1}/cpu.cfs_quota_us": "250000",
+          f"{V1}/cpu.cfs_period_us": "100000"}, 2.5, 2),
+        ({"proc/self/cgroup": "3:cpu,cpuacct:/a", f"{V1}/a/cpu.cfs_quota_us": "400000",
+          f"{V1}/a/cpu.cfs_period_us": "100000", f"{V1}/cpu.cfs_quota_us": "-1",
+          f"{V1}/cpu.cfs_period_us": "100000"}, 4.0, 4),
+        # hybrid: version 2 without the cpu controller
+        ({"proc/self/cgroup": "1:cpu:/\n0::/", f"{V2}/cpu/cpu.cfs_quota_us": "100000",
+          f"{V2}/cpu/cpu.cfs_period_us": "100000"}, 1.0, 1),
         ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "broken"}, None, 8),
     ],
 )  # fmt: skip

@@ -62,7 +62,6 @@ REMOVED = {
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "callbacks.nonfinite_loss.on_nan": "leave it out, and set trainer.gradient_clip_val=1 or a lower optim.lr",
     "cluster.max_restarts": "leave it out, and start the run with torchrun --standalone --max-restarts 3",
-    "compare_origin": "leave it out, and evaluate the weights: a wrong top-1 shows wrong weights or pixels",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "compile.regions": "leave it out: the net is compiled as a whole",
     "logger=comet": "set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",

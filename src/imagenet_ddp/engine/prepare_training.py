@@ -11,9 +11,12 @@ from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.data.transforms import Sizes
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.trained_model import find_other
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models.factory import require_batch
 from imagenet_ddp.models.features import require_features
 from imagenet_ddp.models.head import head_names, is_in_head
 from imagenet_ddp.models.lightning_module import ImageClassifier
@@ -69,6 +72,7 @@ def prepare_training(
     keeps_statistics = model.batch_norm == "frozen" and any(map(has_statistics, module.net.modules()))
     if keeps_statistics:
         messages.append("Batch norm uses and keeps its stored statistics throughout.")
+    _require_batch(plan, module)
     if model.freeze or keeps_statistics:
         frozen = heads if model.freeze else None
         callbacks.append(FrozenLayers(frozen, model.unfreeze_epoch, batch_norm=keeps_statistics))
@@ -77,3 +81,18 @@ def prepare_training(
         decay = averaging.decay if averaging.name == "ema" else None
         callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
     return callbacks, messages
+
+
+def _require_batch(plan: Plan, module: ImageClassifier) -> None:
+    """Raise ConfigError if a device would get too few images for batch norm from a full batch."""
+    config, strategy, num_devices = plan.config, plan.config.strategy, plan.num_own_devices
+    if config.trainer.sync_batchnorm and plan.world_info.world_size > 1:
+        return  # its values come from all ranks
+
+    def fewest(batch_size: int) -> int:  # the first device may get fewer, for balanced_dp
+        return min(batch_split.first_device_images(strategy, batch_size, num_devices) or batch_size, batch_size)
+
+    data = config.data
+    size = data.progressive_start or Sizes.from_options(data).image_size
+    smallest = next((each for each in (2, 3, 4) if fewest(each) > 1), 2)
+    require_batch(config.model, module.net, fewest(data.batch_size), size, smallest)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 CPUINFO = Path("/proc/cpuinfo")
+V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")  # where systems mount cgroup version 1's cpu controller
 
 
 def num_cores() -> int:
@@ -23,28 +24,34 @@ def num_visible_cores() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the number of cores, such as 1.5, that the cgroups (version 2) of this process allow (docker run --cpus,
-    a Kubernetes limit, systemd's CPUQuota); None without a limit.
+    """Return the number of cores, such as 1.5, that the cgroups of this process allow (docker run --cpus, a Kubernetes
+    limit, systemd's CPUQuota); None without a limit.
 
     A cgroup's parents limit it too. Inside a container, the paths in /proc/self/cgroup may be those of the host, which
     do not exist; the container's own cgroup is then at the root. root: folder that contains proc and sys.
     """
+    found = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        lines = []
-    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
-    own = PurePosixPath("/", path).relative_to("/")
-    found = [_quota_of(root / "sys/fs/cgroup" / group / "cpu.max") for group in (own, *own.parents)]
+        lines = ["0::/", "1:cpu:/"]
+    for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        own = PurePosixPath("/", path).relative_to("/")
+        for base in V1_FOLDERS if controllers else ("", "unified"):
+            folder = root / "sys/fs/cgroup" / base
+            found += [_quota_of(folder / group, bool(controllers)) for group in (own, *own.parents)]
     return min((quota for quota in found if quota is not None), default=None)
 
 
-def _quota_of(file: Path) -> float | None:
+def _quota_of(folder: Path, is_v1: bool) -> float | None:
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
     try:
-        quota, period = map(int, file.read_text().split())
+        quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
     except (OSError, ValueError):  # no such file, or "max"
         return None
-    return quota / period if quota > 0 and period > 0 else None
+    return quota / period if quota > 0 and period > 0 else None  # version 1 writes -1 for no limit
 
 
 def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.environ) -> int:

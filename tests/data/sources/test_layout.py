@@ -134,10 +134,11 @@ def test_what_is_no_class_is_refused(made: list[str], typed: dict[str, Any], sai
     assert any(said in text for text in mistakes("p", **typed))
 
 
-def test_validation_images_are_not_those_of_train():
+@pytest.mark.parametrize("link", ["p/val", "p/val/cat"])
+def test_validation_images_are_not_those_of_train(link: str):
     make("p/train", "p/val")
-    shutil.rmtree("p/val")
-    Path("p/val").symlink_to("train")
+    shutil.rmtree(link)
+    Path(link).symlink_to(Path("p/train", *Path(link).parts[2:]).absolute())
     (said,) = mistakes("p")
     assert "data.val_dir must contain other images than data.train_dir" in said and "same folder" in said
 

@@ -151,6 +151,11 @@ class PredictConfig(TrainedConfig):
         "Contact sheet: method that shows in a second picture where the top class was found; null: no second picture.",
     ] = None
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
+    compare_origin: Annotated[
+        bool,
+        Example("true"),
+        "First compare the predictions with those of timm or torchvision, which reads the weights and images itself.",
+    ] = False
 
 
 @dataclass

@@ -224,10 +224,21 @@ def _no_classes(
 
 
 def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
-    """Return a message if one of the two folders is inside the other, or is the same, also through links."""
+    """Return a message if one of the two folders is inside the other, or is the same, or if they share a class folder,
+    also through links."""
     train, val = layout.train.resolve(), layout.val.resolve()
     if not train.is_relative_to(val) and not val.is_relative_to(train):
-        return []
+        classes = {(layout.train / name).resolve() for name in class_folders(layout.train)}
+        shared = [name for name in class_folders(layout.val) if (layout.val / name).resolve() in classes]
+        return (
+            [
+                f"data.val_dir must contain other images than data.train_dir, but {shorten_list(shared)} in "
+                f"{describe_path(layout.val)} and a class folder in {layout.train} are the same folder. Hint: replace "
+                "the links by folders of other images."
+            ]
+            if shared
+            else []
+        )
     where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
     usual = find_layout({**data, "train_dir": "train", "val_dir": "val"})
     hint = "set `data.train_dir=train data.val_dir=val`"
