@@ -172,6 +172,7 @@ PLAIN = (*small_run("model.name=squeezenet1_1", "+model.args.dropout=0"), "train
          "+callbacks.probe._target_=probe.Probe")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> None:
     """2 ranks, then 1, then 2 again, each stopped within an epoch: as if 2 ranks had trained without a stop."""
     write_images(tmp_path / "images/train", {"cat": 20, "dog": 12})

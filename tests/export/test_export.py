@@ -124,6 +124,7 @@ def expected(reference: Predictor, images: list[torch.Tensor]) -> np.ndarray:
     return reference.probabilities([reference.read.prepare(image) for image in images]).numpy()
 
 
+@pytest.mark.slow
 def test_other_programs_read_the_files(
     files: Path, reference: Predictor, photos: list[torch.Tensor], tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Te
     run_card(files, photos[0], expected(reference, photos[:1])[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "data", "preprocessing"),
     [

@@ -172,6 +172,7 @@ def test_packed_images_against_their_checksums(done: Callable[..., int], pets: P
     assert "checksum" in reason
 
 
+@pytest.mark.slow
 def test_asked_to_stop(tmp_path: Path, tree: Path):
     """Without a folder or a process that is left over."""
     (tmp_path / "killers.py").write_text(KILLERS)

@@ -113,6 +113,7 @@ def test_weights_of_a_table_are_packed(photos: Path, tmp_path: Path):
     assert "other images" in refused(table, tmp_path / "out", "data=table")
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterrupted: dict[str, bytes], tmp_path: Path):
     out = tmp_path / "out"
     for number_of_files in (1, 4, 9):

@@ -221,6 +221,7 @@ def test_silence_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             stl10.prepare(tmp_path, True, archive)
 
 
+@pytest.mark.slow
 def test_one_downloads_and_the_others_wait(server: Server, tmp_path: Path) -> None:
     server.delay_s = 0.5
     root = tmp_path / "root"
