@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.cli.validate import validate
+from imagenet_ddp.engine.resume import changes
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -66,7 +67,7 @@ def test_it_keeps_the_batch_that_was_found(typed: list[str], size: int):
 
 
 def test_it_ignores_what_another_version_wrote():
-    base = stored(bogus=1, seed="no number")
+    base = stored(bogus=1, seed="no number", callbacks={"nonfinite_loss": {"_target_": "x", "on_nan": "raise"}})
     base["data"], base["trainer"] = {**base["data"], "gone": 3}, {**base["trainer"], "strategy": "ddp"}
     del base["data"]["flip"], base["loss"]
     base["schedule"] = {**base["schedule"], "warmup_epochs": 0.0}  # a number in older checkpoints, not auto
@@ -74,6 +75,8 @@ def test_it_ignores_what_another_version_wrote():
     assert "bogus" not in config and "gone" not in config.data and "strategy" not in config.trainer
     assert (config.seed, config.data.flip, config.loss.name) == (0, 0.5, "cross_entropy")
     assert config.schedule.warmup_epochs == 0.0
+    assert config.callbacks == {"nonfinite_loss": {"_target_": "x"}}  # a key that was removed
+    assert not any("on_nan" in line for line in changes(base, config).values())
 
 
 def test_it_copies_free_keys_and_can_take_keys_afresh():

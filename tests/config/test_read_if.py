@@ -20,7 +20,6 @@ FALSE = {
     "data.train_size": ["data.augment=none"], "data.val_resize": ["data.fit=pad"],
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
     "optim.momentum": ["optim=adamw"], "optim.nesterov": ["optim=adamw"], "optim.betas": ["optim=sgd"],
-    "data.exif_orientation": ["data=shapes"], "optim.no_decay_on": ["optim.weight_decay=0"],
     "optim.eps": ["optim=sgd"], "optim.weight_decay": ["optim._target_=torch.optim.Adam"],
     "schedule.step_epochs": ["schedule.name=cosine"], "schedule.gamma": ["schedule.name=cosine"],
     "schedule.final_fraction": ["schedule.name=constant"], "schedule.warmup": ["schedule.warmup_epochs=0"],

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from imagenet_ddp.cli import hydra_flags
 from imagenet_ddp.distributed.network import nccl
@@ -61,10 +62,10 @@ REMOVED = {
     "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
     "callbacks.nonfinite_loss.on_nan": "leave it out, and set trainer.gradient_clip_val=1 or a lower optim.lr",
-    "cluster.max_restarts": "leave it out, and start the run with torchrun --standalone --max-restarts 3",
+    "cluster.max_restarts": "leave it out, and use torchrun's --max-restarts and --rdzv-id (docs/runs.md)",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "compile.regions": "leave it out: the net is compiled as a whole",
-    "logger=comet": "set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",
+    "logger=comet": "run `pip install comet-ml`, and set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",
     "logger=neptune": "set logger=none, because Neptune's service has ended",
     "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
@@ -169,6 +170,16 @@ def removed(option: str) -> str | None:
     """Return what replaces a key, group or choice (GROUP=NAME) of an earlier version; None if it never existed."""
     group = option.partition(".")[0]
     return REMOVED.get(option) or REMOVED.get(group if "=" not in option else "")
+
+
+def without_removed(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return a config that an earlier version stored, without the keys that no longer exist. path: that of its group,
+    with a dot at the end."""
+    return {
+        key: without_removed(value, f"{path}{key}.") if isinstance(value, Mapping) else value
+        for key, value in stored.items()
+        if not removed(f"{path}{key}")
+    }
 
 
 def unknown(key: str, keys: Iterable[str], where: str = "") -> str:

@@ -20,6 +20,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString, Valu
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key, key_of
 from imagenet_ddp.config.section import Section, to_config
@@ -108,7 +109,7 @@ def merge_overrides(
     if optim and "scaling" not in optim:  # of a version that scaled linearly, or not at all
         stored = {**stored, "optim": {**optim, "scaling": "linear"}}
     with open_dict(merged):
-        _lay_over(merged, stored)
+        _lay_over(merged, without_removed(stored))
         for override in OverridesParser.create().parse_overrides(list(typed)):
             group = override.key_or_group.split("/")[0]
             if override.is_hydra_override() or group == "hydra":

@@ -20,7 +20,7 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     try:
         # `more` bypasses Hydra, which would convert lists of parameters into its own list type
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
-    except (InstantiationException, TypeError, ValueError) as error:
+    except (ImportError, InstantiationException, TypeError, ValueError) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

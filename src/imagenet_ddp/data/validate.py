@@ -1,5 +1,6 @@
 """Find mistakes in the options of data, and in the folders they name, before torch is imported."""
 
+import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -116,6 +117,14 @@ def _augmentation(data: Mapping[str, Any]) -> list[str]:
             f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. "
             "Hint: set data.policy_magnitude=null."
         )
+    sizes = (data["train_size"] or data["image_size"], data["progressive_start"])
+    smallest = min((size for size in sizes if integer(1).accepts(size)), default=math.inf)
+    for key, is_used in (("pad", data["augment"] == "pad_crop"), ("cutout", True)):
+        if is_used and integer(0).accepts(data[key]) and data[key] >= smallest:
+            found.append(
+                f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {data[key]}. "
+                f"Hint: set data.{key}={smallest // 8}."
+            )
     return found
 
 

@@ -76,7 +76,8 @@ def _unseen(present: list[tuple[str, str]]) -> str:
 def _cores(machine: Machine) -> list[Check]:
     local = machine.num_local
     usable = num_cores()
-    if "SLURM_STEP_TASKS_PER_NODE" in machine.environ:  # a SLURM task sees only its own cores
+    is_launched = machine.launch_info is not None and machine.launch_info.world_info is not None
+    if is_launched:  # a process of srun or mpirun may see only its own cores
         usable = max(usable, cores_per_process(local) * local)
     cores, quota = max(num_visible_cores(), usable), cpu_quota()
     workers, threads = machine.plan.num_workers.value, machine.plan.num_threads.value
@@ -85,7 +86,7 @@ def _cores(machine: Machine) -> list[Check]:
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
     hints = []
-    if machine.kind == "cpu" and local > usable:
+    if machine.kind == "cpu" and local > usable and not is_launched:
         hints.append(f"trainer.devices={usable}")
     if local * workers > max(usable, local):
         hints.append(f"data.num_workers={max(usable // local - (machine.kind != 'cpu'), 0)}")

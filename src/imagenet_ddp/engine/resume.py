@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.cli.overrides import quoted, typed_value
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig
@@ -131,7 +132,7 @@ def _newest_of(run_dir: Path, before: str, after: str) -> Earlier:
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return key -> "key was A and is now B" for every key that differs."""
-    before, after = leaves(stored), leaves(now)
+    before, after = leaves(without_removed(stored)), leaves(now)
     return {
         key: f"{key} was {before.get(key, 'not set')} and is now {after.get(key, 'not set')}"
         for key in sorted(before.keys() | after.keys())

@@ -25,7 +25,7 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group, init_process_group
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.factory import create_model
+from imagenet_ddp.models.factory import create_model, require_batch
 from imagenet_ddp.models.optimizers import choose_fused, make_optimizer
 
 # A core that had waited half a second for gradients took 16 % longer for the next step than in consecutive steps.
@@ -104,6 +104,7 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
     size = Sizes.from_options(data).image_size
     torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config.trainer, device.type))  # as in the run
     net = create_model(model, classes, config.seed, data["image_size"])
+    require_batch(model, net, data.batch_size, data.progressive_start or size)
     net = net.to(device, TRUE_PRECISION.get(precision))
     kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model.channels_last
     generator = torch.Generator().manual_seed(config.seed)

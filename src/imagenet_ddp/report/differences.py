@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
@@ -48,7 +49,8 @@ class Differences:
 
 def is_option(key: str) -> bool:
     """Return whether a key is an option of the training itself. A difference in other keys is not reported."""
-    return key not in NOT_OPTIONS and not f"{key}.".startswith(NOT_OPTIONS_BELOW)
+    is_other = key in NOT_OPTIONS or f"{key}.".startswith(NOT_OPTIONS_BELOW)
+    return not (is_other or removed(key))
 
 
 def find_differences(runs: Sequence[Run]) -> Differences:

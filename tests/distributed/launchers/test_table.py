@@ -171,8 +171,11 @@ ONE = {
 }  # fmt: skip
 
 
-def test_one_command_on_one_machine_is_not_held_up():
+def test_one_command_on_one_machine_is_not_held_up(tmp_path: Path):
     """As in a notebook's container, or a shell inside a job."""
     assert find(ONE).standalone
+    hosts = tmp_path / "hosts"
+    hosts.write_text("batch1\nnode1\nnode1\n")  # LSF lists the host of the batch script, too
+    assert find({"LSB_DJOB_HOSTFILE": str(hosts), "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0"}).standalone
     for machine in MACHINE_1.values():
         assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone

@@ -144,7 +144,9 @@ def machines(environ: Mapping[str, str]) -> tuple[Platform, int, dict[str, str]]
     Raises ConfigError if the number may change during the run.
     """
     for row in PLATFORMS:
-        if not environ.get(row.num):
+        # a launcher of processes has left the batch script, perhaps with one process
+        is_past = not row.is_started and any(launcher.size in environ for launcher in PROCESS_LAUNCHERS)
+        if not environ.get(row.num) or is_past:
             continue
         hosts = _hosts(row.num, environ)
         if ":" in environ[row.num] and hosts is None:  # an elastic PyTorchJob
