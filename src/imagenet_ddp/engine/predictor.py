@@ -61,7 +61,7 @@ class Predictor:
 
     def _top(self, images: list[Tensor], top_k: int) -> list[list[tuple[int, float]]]:
         top = self.probabilities(images).topk(top_k)
-        rows = zip(top.indices, top.values, strict=True)
+        rows = zip(top.indices.cpu(), top.values.cpu(), strict=True)
         return [[(int(index), float(value)) for index, value in zip(*row, strict=True)] for row in rows]
 
 
