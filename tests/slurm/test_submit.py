@@ -49,6 +49,7 @@ def test_a_sweep_is_an_array(cluster: Cluster, work: Path, tree: Path) -> None:
     cluster.run(["scancel", "--signal=USR2", f"{job}_1"])
     cluster.until(lambda: cluster.job(f"{job}_1")["Restarts"] == "1")
     for seed in (3, 5):
+        (work / f"seen{seed}").mkdir(exist_ok=True)  # the other task may not have begun
         (work / f"seen{seed}/fast").touch()
     sweep_dir = work / "runs/a b" / f"slurm_{job}"
     for task, seed in enumerate((3, 5)):
