@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
-from imagenet_ddp.data.sources.files import find_images, list_folder
+from imagenet_ddp.data.sources.files import describe_left_out, find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
@@ -56,11 +56,8 @@ def main() -> None:
         num_images, num_unreadable = _predict(config, paths)
     where = f" to {config.out}" if config.out else ""
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
-    if Path(config.images).is_dir():
-        from imagenet_ddp.data.sources.files import describe_left_out  # here, because it imports torch
-
-        if words := describe_left_out(list_folder(Path(config.images))[1]):
-            print(f"In {config.images}, {words}.", file=sys.stderr)
+    if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
+        print(f"In {config.images}, {words}.", file=sys.stderr)
 
 
 def _list_images(pattern: str, out: str | None) -> list[str]:

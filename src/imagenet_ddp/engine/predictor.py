@@ -60,9 +60,9 @@ class Predictor:
         ]
 
     def _top(self, images: list[Tensor], top_k: int) -> list[list[tuple[int, float]]]:
-        top = self.probabilities(images).topk(top_k)
-        rows = zip(top.indices.cpu(), top.values.cpu(), strict=True)
-        return [[(int(index), float(value)) for index, value in zip(*row, strict=True)] for row in rows]
+        top: Any = self.probabilities(images).topk(top_k)  # Any, because torch does not declare what tolist() returns
+        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return [list(zip(*pair, strict=True)) for pair in pairs]
 
 
 def eval_transform(config: Config) -> EvalTransform:
