@@ -88,7 +88,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
     def do(*typed: str) -> int:
         plan = prepare_options.read([*typed, "prepare.num_workers=1"], os.environ)
-        return {"check": check, "pack": pack}[plan.options["name"]].run(plan)
+        return {"check": check, "pack": pack}[plan.config.prepare.name].run(plan)
 
     return do
 

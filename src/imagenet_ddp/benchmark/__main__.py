@@ -84,7 +84,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     wanted = Path(request.hydra.run.dir)
     folder = make_given(wanted) if overrides.typed_value(request, "hydra.run.dir") else make_new(wanted)
-    return Plan(options, parsed.config, folder, tuple(typed))
+    return Plan(parsed.config, folder, tuple(typed))
 
 
 def _of_training(config: CommonConfig, typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:

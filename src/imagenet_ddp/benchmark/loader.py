@@ -109,7 +109,7 @@ def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -
     for name, form, title in ((f"packed_{side}_jpeg", "jpeg", "JPEG"), ("packed_raw", "raw", "pixels")):
         out = work / name
         prepare = PrepareOptions("pack", short_side=side, quality=options.quality, form=form, shard_mib=256)
-        plan = prepare_options.Plan(prepare, to_config(config, PrepareConfig), out, num_cores())
+        plan = prepare_options.Plan(to_config({**config, "prepare": prepare}, PrepareConfig), out, num_cores())
         with contextlib.redirect_stdout(io.StringIO()):  # hide the training command that pack prints
             if pack.run(plan):
                 raise SystemExit(1)

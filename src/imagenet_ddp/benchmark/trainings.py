@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
-from imagenet_ddp.config.schema.commands import BenchmarkOptions, CommonConfig
+from imagenet_ddp.config.schema.commands import BenchmarkConfig, BenchmarkOptions, CommonConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.console import Progress
 
@@ -28,10 +28,13 @@ LAUNCHERS = ("SLURM", "TORCHELASTIC", "OMPI_", "PMI", "MASTER_", "RANK", "LOCAL_
 
 @dataclass(frozen=True)
 class Plan:
-    options: BenchmarkOptions
-    config: CommonConfig
+    config: BenchmarkConfig
     folder: Path  # the run folder; it exists
     typed: tuple[str, ...] = ()  # the options that are passed on to train
+
+    @property
+    def options(self) -> BenchmarkOptions:
+        return self.config.benchmark
 
     @property
     def mode(self) -> str:

@@ -15,7 +15,7 @@ def main() -> None:
     with command.run_command("prepare"):
         plan = command.planned("prepare", sys.argv[1:], options.read)
         # imported after the command line is checked, because these modules import torch
-        module = importlib.import_module(f"imagenet_ddp.prepare.{plan.options.name}")
+        module = importlib.import_module(f"imagenet_ddp.prepare.{plan.config.prepare.name}")
         sys.exit(module.run(plan))
 
 

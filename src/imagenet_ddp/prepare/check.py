@@ -134,7 +134,7 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
     progress = Progress("check", sum(len(members) for members in images.values()), "images")
     progress.more = lambda: f" ({len(report.bad):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
-    results = process_images(probe_image, images, tasks, plan.num_workers, plan.options.timeout_s, WINDOW)
+    results = process_images(probe_image, images, tasks, plan.num_workers, plan.config.prepare.timeout_s, WINDOW)
     with contextlib.closing(progress), contextlib.closing(results):
         for result in results:
             probe = result.value or Probe(result.failure)

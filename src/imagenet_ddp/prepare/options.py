@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.config.schema.commands import PrepareConfig, PrepareOptions
+from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.data import validate as data_validate
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError, RunError
@@ -22,7 +22,6 @@ from imagenet_ddp.system.text import MIB
 
 @dataclass(frozen=True)
 class Plan:
-    options: PrepareOptions
     config: PrepareConfig
     out: Path  # folder to write; the run folder if prepare=check is typed without out=
     num_workers: int
@@ -43,7 +42,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if out is None:
         out = found.request.hydra.run.dir
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
-    return Plan(options, config, Path(out), num_workers)
+    return Plan(config, Path(out), num_workers)
 
 
 def _validate_archive_dir(name: str, value: str | None) -> list[str]:

@@ -88,11 +88,11 @@ def _run(plan: Plan, out: Path) -> None:
     images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
     names = {name: _names(split, data) for name, split in images.items()}
     wanted = PackOptions(
-        plan.options.form,
-        plan.options.short_side,
-        plan.options.quality,
+        plan.config.prepare.form,
+        plan.config.prepare.short_side,
+        plan.config.prepare.quality,
         data["exif_orientation"],
-        plan.options.shard_mib,
+        plan.config.prepare.shard_mib,
         _encoder_versions(data["decoder"]),
         _fingerprint(source, images, names),
     )
