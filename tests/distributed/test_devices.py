@@ -166,31 +166,33 @@ def test_the_memory_of_a_freed_tensor_is_used_again():
 
 
 def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
+    monkeypatch.setattr(devices, "bf16_units", lambda: "AVX512-BF16")
     assert devices.choose_precision("auto", "cpu", {"image_size": 17}, lambda: 0.0)[0] == "bf16-mixed"
     for tiny in ({"image_size": 16}, {"image_size": 64, "train_size": 48, "progressive_start": 16}):
         chosen, reason = devices.choose_precision("auto", "cpu", tiny, lambda: 0.0)
         assert chosen == "32-true" and "images this small" in reason
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: False)
+    monkeypatch.setattr(devices, "bf16_units", lambda: "")
     assert devices.choose_precision("auto", "cpu", {"image_size": 64}, lambda: 0.0)[0] == "32-true"
     for asked, name in ((64, "64-true"), ("16", "16-mixed"), ("bf16", "bf16-mixed")):
         assert devices.choose_precision(asked, "cpu", {"image_size": 16}, lambda: 0.0) == (name, "as set")
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "units", "expected"),
     [
-        (("model.name=resnext50_32x4d",), "bf16-mixed"),  # groups, but not of one channel
-        (("model.name=convnext_tiny",), "bf16-mixed"),  # its linear layers count for more
-        (("model.name=shufflenet_v2_x1_0",), "32-true"),
-        (("model.name=mobilenet_v3_small", "trainer.precision=bf16-mixed"), "bf16-mixed"),
-        (("model._target_=torch.nn.Linear", "allow_targets=[torch]"), "bf16-mixed"),
+        (("model.name=resnext50_32x4d",), "AMX", "bf16-mixed"),  # groups, but not of one channel
+        (("model.name=convnext_tiny",), "AMX", "bf16-mixed"),  # its linear layers count for more
+        (("model.library=timm", "model.name=convnext_atto"), "AMX", "32-true"),
+        (("model.library=timm", "model.name=convnext_atto"), "AVX512-BF16", "bf16-mixed"),
+        (("model.name=mobilenet_v2",), "AVX512-BF16", "32-true"),
+        (("model.name=mobilenet_v3_small", "trainer.precision=bf16-mixed"), "AMX", "bf16-mixed"),
+        (("model._target_=torch.nn.Linear", "allow_targets=[torch]"), "AMX", "bf16-mixed"),
     ],
 )
 def test_depthwise_convolutions_on_a_cpu(
-    options: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], units: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "cpu_has_bf16", lambda: True)
+    monkeypatch.setattr(devices, "bf16_units", lambda: units)
     value, reason = plan_of("data.image_size=64", *options).precision
     assert value == expected
     assert ("depthwise" in reason) == (value == "32-true")

@@ -15,17 +15,18 @@ from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_has_bf16, cpu_model, num_cores
+from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_model, num_cores
 from imagenet_ddp.system.text import count_noun
 
 MALLOPT_TRIM_THRESHOLD, MALLOPT_MMAP_MAX = -1, -4  # malloc.h
 # Lightning's short names of precisions, and the full names.
 LONG_NAMES = {"64": "64-true", "32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
-# Share of depthwise convolutions in the multiplications of a net above which a CPU trains it faster in fp32. On one
-# core of an AMD EPYC with AVX512-BF16, at 128 pixels, bf16 has 0.72 times the speed of fp32 for ShuffleNet (share
-# 0.029), 0.59 for EfficientNet-B0 (0.09), 0.47 for MobileNetV3-small (0.13), but 1.47 for ConvNeXt-Tiny (0.024).
-# ConvNeXt-Atto (0.053) has 1.14 there, and 0.83 on a Xeon with AMX.
-MAX_DEPTHWISE_SHARE = 0.025
+# Share of depthwise convolutions in the multiplications of a net above which a CPU with these units trains it faster in
+# fp32. On one core of an AMD EPYC with AVX512-BF16, at 160 pixels, bf16 has 0.50 times the speed of fp32 for
+# MobileNetV3-small (share 0.13), 0.63 for EfficientNet-Lite0 (0.09), 0.89 for MobileNetV2 (0.07), 1.27 for
+# ConvNeXt-Atto (0.053), 1.41 for ConvNeXt-Pico (0.034), 1.61 for ConvNeXt-Tiny (0.024). ShuffleNet (0.029), which
+# mostly moves memory, has 0.82. On a Xeon with AMX, where the other layers gain more, ConvNeXt-Atto has 0.83.
+MAX_DEPTHWISE_SHARE = {"AVX512-BF16": 0.06, "AMX": 0.025}
 
 
 def device_type(accelerator: str) -> str:
@@ -165,7 +166,7 @@ def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) 
         return " + ".join(f"{number} × {model}" for model, number in sorted(Counter(gpu_models).items()))
     if kind == "mps":
         return f"{cpu_model()}, GPU (mps)"
-    units = "with" if cpu_has_bf16() else "without"
+    units = "with" if bf16_units() else "without"
     nodes = f"{num_nodes} × " if num_nodes > 1 else ""
     return f"{nodes}{cpu_model()}, {count_noun(num_cores(), 'core')}, {units} bf16 units"
 
@@ -195,13 +196,13 @@ def choose_precision(
         if found.major == 7 and "GTX 16" not in found.name:
             return "16-mixed", f"{found.name} has tensor cores for fp16, but none for bf16"
         return "32-true", f"{found.name} has no tensor cores"
-    if kind == "cpu" and cpu_has_bf16():
+    if kind == "cpu" and (units := bf16_units()):
         if is_too_small_for_bf16(data):
             return "32-true", "gradients in bf16 may be wrong on a CPU for images this small"
-        if (share := depthwise_share()) > MAX_DEPTHWISE_SHARE:
+        if (share := depthwise_share()) > MAX_DEPTHWISE_SHARE[units]:
             of_net = f"depthwise convolutions ({share:.0%} of this net's multiplications)"
             return "32-true", f"CPUs are slower in bf16 for {of_net}"
-        return "bf16-mixed", "this CPU computes in bf16 (AVX512-BF16 or AMX)"
+        return "bf16-mixed", f"this CPU computes in bf16 ({units})"
     return "32-true", "no bf16 units on this device"
 
 

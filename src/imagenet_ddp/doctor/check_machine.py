@@ -17,7 +17,7 @@ from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.runs import validate as run_check
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.system.cpu_cores import cores_per_process, cpu_has_bf16, cpu_quota, num_cores, num_visible_cores
+from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
 
@@ -46,7 +46,7 @@ def _devices(machine: Machine) -> list[Check]:
         return failed(machine.no_device)
     trainer = machine.config.trainer
     if machine.kind == "cpu":
-        bf16 = "computes" if cpu_has_bf16() else "does not compute"
+        bf16 = "computes" if bf16_units() else "does not compute"
         hidden = trainer["accelerator"] != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
         if not hidden and (present := nvidia_gpus.query_gpus()):
             return failed([_unseen(present)])

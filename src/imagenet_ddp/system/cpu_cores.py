@@ -83,6 +83,7 @@ def cpuinfo(field: str) -> list[str]:
     return next((line.partition(":")[2].split() for line in lines if line.startswith(field)), [])
 
 
-def cpu_has_bf16() -> bool:
-    """Return whether the kernel's CPU flags contain bf16 units. Without them, bf16 is emulated and slower than fp32."""
-    return bool({"avx512_bf16", "amx_bf16"} & set(cpuinfo("flags")))  # only x86 has the field and these flags
+def bf16_units() -> str:
+    """Return the CPU's bf16 units: AMX, AVX512-BF16, or "" if it has none; bf16 is then emulated, slower than fp32."""
+    flags = set(cpuinfo("flags"))  # only x86 has the field and these flags
+    return "AMX" if "amx_bf16" in flags else "AVX512-BF16" if "avx512_bf16" in flags else ""
