@@ -39,5 +39,6 @@ def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_
         failed.stderr.split()
     )
     hint = ["data.batch_size=2", "trainer.accumulate_grad_batches=2"]
-    done = run("train", *options, *hint, "hydra.run.dir=r2", code=0)
+    done = run("train", *options, *hint, "hydra.run.dir=r2", "data.flip=0", code=0)
     assert "Val top-1 is no better than always answering the most frequent class" in done.stdout
+    assert "or set data.fit=pad" in done.stdout and "data.flip=0 if" not in done.stdout

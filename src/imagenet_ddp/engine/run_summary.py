@@ -106,10 +106,14 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
     luck = 3 * (guess * (1 - guess) / max(parts.module.num_counted[0], 1)) ** 0.5  # three standard deviations
     if len(parts.data.source.classes) < 2 or best > guess + min(luck, 0.1 * (1 - guess)):
         return []
+    data, hints = job.config.data, ["check the labels in train_batch.png and in the validation images"]
+    if data.augment != "none" and data.flip:
+        hints.append("set data.flip=0 if mirrored images belong to other classes")
+    if data.fit == "crop":
+        hints.append("set data.fit=pad if the centre crop leaves out the object")
     return [
         f"Val top-1 is no better than always answering the most frequent class ({percent(guess)}); train top-1 is "
-        f"{percent(means.top1)}. Check the labels in train_batch.png and in the validation images, and set data.flip=0 "
-        "if mirrored images belong to other classes."
+        f"{percent(means.top1)}. Hint: {', or '.join(hints)}."
     ]
 
 
