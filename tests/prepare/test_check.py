@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import Run, clean_environ
 from helpers.image_table import write_table
+from PIL import ExifTags, Image
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import check, pack
@@ -138,6 +139,22 @@ def test_all_that_can_be_wrong(
         ("val, two classes", "1.jpg", "000.jpg"),
     }
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [([], "turned"), (["data.exif_orientation=false"], "not turned (data.e")]
+)
+def test_photographs_that_phones_have_rotated_are_counted(
+    done: Callable[..., int], pets: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+):
+    for name, orientation in (("000", 6), ("001", 2), ("002", 1)):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        Image.new("RGB", (60, 40), "red").save(pets / f"val/owl/{name}.jpg", quality=80 + orientation, exif=exif)
+    assert done("prepare=check", "data=imagefolder", f"data.root={pets}", *options) == 0
+    printed = capsys.readouterr().out
+    assert f"note: val: 2 photographs with an EXIF rotation or mirroring, {words}" in printed
+    assert "note: train" not in printed
 
 
 def test_a_table(done: Callable[..., int], pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -16,6 +16,7 @@ import numpy as np
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
+from imagenet_ddp.data.pillow import is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages, class_folders, list_images
 from imagenet_ddp.data.sources.layout import find_layout
@@ -29,16 +30,18 @@ from imagenet_ddp.system.files import atomic_write, csv_bytes
 from imagenet_ddp.system.text import count_noun
 
 WINDOW = 4096  # finished probes that may wait for a slow one before them
+HEADER_BYTES = 65536  # with the EXIF data of a photograph, and without those of a second image in the file
 MAX_PRINTED = 20  # bad images named in the summary
 COMPARED = "all bytes of each file. An image that is damaged but can still be decoded is not detected"
 
 
 class Probe(NamedTuple):
     """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
-    file's bytes, or of the pixels if there is no file; 0 if they could not be read."""
+    file's bytes, or of the pixels if there is no file; 0 if they could not be read. is_rotated: by its EXIF data."""
 
     reason: str | None
     content_hash: int = 0
+    is_rotated: bool = False
 
 
 @dataclass
@@ -46,6 +49,7 @@ class SplitReport:
     classes: dict[str, int]  # name -> number of images
     left_out: dict[str, int]  # "hidden", "special" or an extension -> number of files
     num_read: int = 0
+    num_rotated: int = 0
 
     @property
     def num_images(self) -> int:
@@ -140,11 +144,18 @@ def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict
             probe = result.value or Probe(result.failure)
             if probe.reason is None:
                 report.splits[result.split].num_read += 1
+                report.splits[result.split].num_rotated += probe.is_rotated
             else:
                 report.bad.append((images[result.split].path(result.index), probe.reason))
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
     report.seconds = progress.seconds
+    how = "turned" if plan.config.data.exif_orientation else "not turned (data.exif_orientation=false)"
+    report.notes += [
+        f"{name}: {count_noun(split.num_rotated, 'photograph')} with an EXIF rotation or mirroring, {how}"
+        for name, split in report.splits.items()
+        if split.num_rotated
+    ]
     return contents
 
 
@@ -156,6 +167,7 @@ def probe_image(images: Images, index: int) -> Probe:
             data = images.encoded(index)
             content = _content_hash(data)
             decode(data, images.path(index), images.reading)
+            return Probe(None, content, is_rotated(data[:HEADER_BYTES]))
         else:
             images.verify(index)
             pixels, data = images.read(index), images.encoded(index)
