@@ -1,7 +1,10 @@
 """python -m imagenet_ddp lists the commands, and runs one of them."""
 
 import contextlib
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +50,16 @@ def test_another_word_is_refused(
         _run(monkeypatch, typed, program=program)
     assert caught.value.code == 2
     assert capsys.readouterr().err.endswith(f", got {typed}. Hint: {hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"), [(["-m", "imagenet_ddp.train"], 2), (["-c", "import imagenet_ddp.data"], 1)]
+)
+def test_windows_gets_a_sentence(typed: list[str], code: int, tmp_path: Path):
+    """In place of an error about modules and signals that Python does not have there."""
+    lacks = "import signal, sys; sys.platform = 'win32'; sys.modules |= {'fcntl': None, 'resource': None}"
+    (tmp_path / "sitecustomize.py").write_text(f"{lacks}; del signal.SIGUSR2, signal.SIGHUP")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *typed], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and "Linux or macOS, got Windows. Hint: run `wsl --install`" in done.stderr
+    assert ("Traceback" in done.stderr) == (code == 1)

@@ -10,13 +10,27 @@ __version__ = "0.1.0"
 BEGIN_S = time.monotonic()  # when this process began
 
 
+def _require_system() -> None:
+    """End with a sentence where modules of Python that this package needs (fcntl, resource) do not exist."""
+    if sys.platform != "win32":
+        return
+    sentence = (
+        "imagenet_ddp needs Linux or macOS, got Windows. "
+        "Hint: run `wsl --install`, and type the same commands in the Linux that it installs."
+    )
+    if _is_command():
+        print(sentence, file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(sentence)
+
+
 def _is_command() -> bool:
     """Return whether this process is a command, which imports the package first, and not a program that uses it."""
     # While Python looks for the module after -m, the first argument is "-m".
     if sys.argv[:1] == ["-m"]:
         return sys.orig_argv[-len(sys.argv)].removeprefix("-m").split(".")[0] == __name__
     # a process that multiprocessing starts has the arguments of its parent in sys.argv only
-    return any(Path(word).name == "imagenet-ddp" and word in sys.orig_argv for word in sys.argv[:1])
+    return any(Path(word).stem == "imagenet-ddp" and word in sys.orig_argv for word in sys.argv[:1])
 
 
 def _begin_command() -> None:
@@ -36,5 +50,6 @@ def _begin_command() -> None:
             setattr(sys, name, stream)
 
 
+_require_system()
 if _is_command():
     _begin_command()
