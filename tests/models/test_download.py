@@ -15,6 +15,9 @@ import torch
 from conftest import Run
 from safetensors.torch import save
 
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.models import download
+
 NAME = "mobilenetv3_small_050"
 COMMIT = "0" * 39 + "1"
 
@@ -23,6 +26,7 @@ class Hub(BaseHTTPRequestHandler):
     """Answer what huggingface_hub asks: a repository's list of files, the facts of a file, and its content."""
 
     repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
+    gone: ClassVar[threading.Event] = threading.Event()  # ends a stalled answer
 
     def do_GET(self) -> None:
         self._answer(with_body=True)
@@ -35,6 +39,14 @@ class Hub(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         body: bytes | None = None
+        if self.path.startswith(("/cut/", "/stalled/")):
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"begin")
+            if self.path.startswith("/stalled/"):
+                self.gone.wait(60)
+            return
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/.*)?", self.path.partition("?")[0]):
             if (files := self.repositories.get(found[1])) is not None:
                 listed = [{"rfilename": name} for name in files]
@@ -69,6 +81,7 @@ def hub() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
+    Hub.gone.set()
     server.shutdown()
     server.server_close()
 
@@ -112,3 +125,18 @@ def test_a_url_is_downloaded_once_below_torch_home(hub: str, tree: Path, tmp_pat
         assert result.returncode == 0, result.stderr
         assert ("Downloading http" in result.stderr) == is_first
     assert len([*(tmp_path / "th/hub/checkpoints").glob("model-*.safetensors")]) == 1
+
+
+@pytest.mark.parametrize(("what", "reason"), [
+    ("cut", "the connection ended after 5 of 100 bytes"), ("stalled", "timed out"),
+    ("me/ten/resolve/main", "its SHA-256 must begin with 0123"),
+])  # fmt: skip
+def test_a_download_that_breaks_off_or_stalls_leaves_no_file(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
+):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    monkeypatch.setattr(download, "ANSWER_S", 0.3)
+    with pytest.raises(ConfigError, match=rf"could not be downloaded from .* \({reason}.*Hint: put that file at "):
+        download.from_url("model.weights=URL", f"{hub}/{what}/model.safetensors", sha256="0123")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".imagenet_ddp.lock"]

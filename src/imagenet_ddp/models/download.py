@@ -5,7 +5,8 @@ import importlib
 import json
 import urllib.request
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import torch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.known_names import FILES
 from imagenet_ddp.system.bounded_wait import lock_or_wait
-from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.console import Progress, print_message
+from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.text import first_line, install, shorten_list
 
 # Names under which libraries put weights into a repository of the hub, best first.
 _OF_HUB = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pt", "model.pth", "model.pt")
+ANSWER_S = 60.0  # longest wait for an answer, and for more bytes
+CHUNK_BYTES = 1 << 20
 
 
 def from_url(option: str, url: str, name: str | None = None, sha256: str | None = None) -> Path:
@@ -34,11 +38,10 @@ def from_url(option: str, url: str, name: str | None = None, sha256: str | None 
     target = Path(torch.hub.get_dir(), "checkpoints", name)
     with _one_at_a_time(target):
         if not target.is_file():
-            _announce(url, _size_of(url))
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                torch.hub.download_url_to_file(url, str(target), sha256, progress=False)
-            except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: another checksum
+                _download(url, target, sha256 or "")
+            except (OSError, HTTPException, ValueError) as error:
                 hint = f"put that file at {target}, or set {option.partition('=')[0]}=PATH"
                 raise _failed(option, url, error, hint) from error
     return target
@@ -94,13 +97,24 @@ def _announce(url: str, num_bytes: int | None) -> None:
     print_message(f"Downloading {url} ({f'{num_bytes / 1e6:.1f} MB' if num_bytes else 'unknown size'}).")
 
 
-def _size_of(url: str) -> int | None:
-    with (
-        suppress(OSError, ValueError),
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10) as reply,
-    ):
-        return int(reply.headers["Content-Length"])
-    return None
+def _download(url: str, target: Path, sha256: str) -> None:
+    """Download a file. torch.hub's function waits forever for a server that stops answering, keeps a file that lacks
+    its end, and prints many lines into a log. Raises OSError, HTTPException, or ValueError for another content."""
+    digest = hashlib.sha256()
+    request = urllib.request.Request(url, headers={"User-Agent": "torch.hub"})
+    answer = urllib.request.urlopen(request, timeout=ANSWER_S)
+    with answer as reply, atomic_path(target) as part, part.open("wb") as file:
+        num_bytes = reply.length  # None if the server does not say
+        _announce(url, num_bytes)
+        with closing(Progress("download", num_bytes or 0, "bytes")) as progress:
+            while chunk := reply.read(CHUNK_BYTES):
+                file.write(chunk)
+                digest.update(chunk)
+                progress.add(len(chunk))
+        if num_bytes not in (None, progress.done):
+            raise ValueError(f"the connection ended after {progress.done:,} of {num_bytes:,} bytes")
+        if not digest.hexdigest().startswith(sha256):
+            raise ValueError(f"its SHA-256 must begin with {sha256}, but is {digest.hexdigest()}")
 
 
 def _failed(option: str, url: str, error: Exception, hint: str) -> ConfigError:
@@ -116,5 +130,5 @@ def _one_at_a_time(target: Path) -> Generator[None]:
         if not target.exists():
             with suppress(OSError):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(lock_or_wait(target.parent / ".imagenet_ddp.lock", silent=True))
+                stack.enter_context(lock_or_wait(target.parent / ".imagenet_ddp.lock"))
         yield
