@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.pretrained import find_weights, load_weights_into
+from imagenet_ddp.models.pretrained import find_weights, load_weights_into, num_outputs
 
 NAME = "shufflenet_v2_x0_5"
 
@@ -46,6 +46,7 @@ def forms(net: torch.nn.Module) -> dict[str, Any]:
         "lightning.ckpt": {"state_dict": {f"net.{name}": value for name, value in state.items()}},
         "dino.pth": {"student": {n: v + 1 for n, v in prefixed.items()}, "teacher": prefixed, "epoch": 3},
         "timm_ema.pth.tar": {"state_dict": {n: v + 1 for n, v in state.items()}, "state_dict_ema": prefixed},
+        "other_key.pt": {"network": state, "optimizer": {"state": {0: {"exp_avg": torch.ones(1)}}}},
         "options_beside.pt": {"model": {"name": NAME}, "state_dict": state},
         **{f"{prefix}pt": {f"{prefix}{name}": value for name, value in state.items()} for prefix in PREFIXES},
         "mmpretrain.pth": {"state_dict": {_beside_backbone(name): value for name, value in state.items()}},
@@ -90,6 +91,29 @@ def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
     sentence, head_fits = load_weights_into(fresh, weights, ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), state.values(), strict=True))
     assert head_fits and re.search(rf"tensors? not used \({re.escape(other)}", sentence)
+
+
+def test_the_body_of_a_fastai_net_is_loaded_beside_a_new_head(tmp_path: Path):
+    """fastai numbers the parts of a net of torchvision, with one head for all nets."""
+    source, net = (torchvision.models.resnet18(num_classes=4) for _ in "ab")
+    body = torch.nn.Sequential(*[*source.children()][:-2])
+    head = {"1.2.weight": torch.ones(1024), "1.4.weight": torch.ones(512, 1024), "1.8.weight": torch.ones(4, 512)}
+    stored = {f"0.{name}": value for name, value in body.state_dict().items()} | head
+    torch.save({"model": stored, "opt": None}, tmp_path / "model.pth")
+    weights = find_weights("model.weights", str(tmp_path / "model.pth"), "torchvision", "resnet18")
+    sentence, head_fits = load_weights_into(net, weights, ("fc",), list("abcd"))
+    assert "120 tensors loaded; fc is new (not in the file); 3 tensors not used (1.2.weight, " in sentence
+    loaded, expected = net.state_dict(), source.state_dict()
+    assert not head_fits and all(torch.equal(loaded[name], expected[name]) for name in expected if "fc." not in name)
+
+
+def test_a_layer_that_another_one_follows_is_no_head(net: torch.nn.Module, tmp_path: Path):
+    stored = {name: value for name, value in net.state_dict().items() if not name.startswith("fc.")}
+    for number, (outputs, inputs) in enumerate(((50, 1024), (6, 50))):
+        stored |= {f"h.{number}.weight": torch.ones(outputs, inputs), f"h.{number}.bias": torch.ones(outputs)}
+    torch.save(stored, tmp_path / "x.pt")
+    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    assert num_outputs(net, weights, ("fc",)) is None
 
 
 def test_if_nothing_fits_the_message_has_names_of_both_sides(net: torch.nn.Module, tmp_path: Path):

@@ -87,6 +87,8 @@ def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str,
             "data must be set, because these weights do not say on which images to evaluate them, got none. "
             f"Hint: set {shlex.join(map(quoted, options))}."
         )
+    if not any(typed_value(request, key) for key in (*NAMES_DATA, "data.exif_orientation")):
+        merged.data.exif_orientation = True  # the photographs of predict, export and demo may come from phones
     use_preprocessing(merged, request, find_other(typed_config(merged, cls).model, path).facts)
     return _checked(merged, request, environ, cls)
 

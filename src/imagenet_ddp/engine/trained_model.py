@@ -19,7 +19,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.pretrained import Weights, find_weights, load_weights_into, num_outputs
-from imagenet_ddp.models.weight_facts import Facts
+from imagenet_ddp.models.weight_facts import Facts, larger_imagenet
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.system.text import shorten_list
 
@@ -101,8 +101,11 @@ def _of_weights(config: CommonConfig, found: Weights) -> TrainedModel:
         )
     classes, labels, has_names = facts.classes, facts.labels, True
     if len(classes) != num_classes:
-        has_names = num_classes == NUM_CLASSES
-        known = class_labels() if has_names else {str(number): str(number) for number in range(num_classes)}
+        known = class_labels() if num_classes == NUM_CLASSES else {}
+        if not known and model.library == "timm" and not model.target:
+            known = larger_imagenet(num_classes)
+        has_names = bool(known)
+        known = known or {str(number): str(number) for number in range(num_classes)}
         classes, labels = list(known), list(known.values())
     notes = [sentence, *facts.lines(config.data)]
     if not has_names:

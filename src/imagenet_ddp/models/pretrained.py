@@ -83,7 +83,7 @@ def load_weights_into(
     NaN or inf.
     """
     own = net.state_dict()
-    found = by_own_names(weights.tensors, own, heads)
+    found = by_own_names(weights.tensors, net, heads)
     resize_positions(own, found)
     stored_classes = weights.contents.get("classes")
     other_classes = stored_classes is not None and list(stored_classes) != list(classes)
@@ -129,7 +129,7 @@ def load_weights_into(
 def num_outputs(net: nn.Module, weights: Weights, heads: tuple[str, ...]) -> int | None:
     """Return the number of classes of the weights: the outputs of their last layer; None if they have none. net: the
     same net with any number of classes. heads: names of its last layers."""
-    found = by_own_names(weights.tensors, net.state_dict(), heads)
+    found = by_own_names(weights.tensors, net, heads)
     sizes = [found[f"{head}.weight"].shape[0] for head in heads if f"{head}.weight" in found]
     return sizes[0] if sizes else None
 
@@ -192,7 +192,9 @@ def _tensors(stored: Any) -> dict[str, Tensor]:
     for part in PARTS:
         if found := _tensors(stored.get(part)):
             return found
-    return {name: value for name, value in stored.items() if isinstance(value, Tensor) and isinstance(name, str)}
+    own = {name: value for name, value in stored.items() if isinstance(value, Tensor) and isinstance(name, str)}
+    # under any other key, the most tensors are the net's
+    return own or max((_tensors(value) for value in stored.values()), key=len, default=own)
 
 
 def _of_torchvision(key: str, weights: str, name: str) -> Weights:
@@ -230,10 +232,9 @@ def _of_timm(key: str, weights: str, name: str) -> Weights:
         config = None
     if config is None or not config.has_weights:
         tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{name.partition('.')[0]}.*")]
-        raise ConfigError(
-            f"{key} must be a file, or one of timm's weights for {name} ({shorten_list(['DEFAULT', *tags], 8)}), "
-            f"got {weights}. Hint: set {key}={'DEFAULT' if tags else 'PATH'}."
-        )
+        known = f", or one of timm's weights for {name} ({shorten_list(tags, 8)})"
+        why = known if tags else f", because timm publishes no weights for {name}"
+        raise ConfigError(f"{key} must be a file{why}, got {weights}. Hint: set {key}={tags[0] if tags else 'PATH'}.")
     from_timm(f"{key}={weights}", config)
     facts = weight_facts.of_timm(name, weights)
     return Weights(f"timm's {full_name}", lambda: timm.create_model(full_name, pretrained=True).state_dict(), facts)

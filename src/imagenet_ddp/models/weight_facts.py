@@ -80,12 +80,8 @@ def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None
     classes: list[str] = list(values.get("label_names") or [])
     shown_as: Mapping[str, str] = values.get("label_descriptions") or {}
     labels = [shown_as.get(each, each) for each in classes]
-    subset: Any = timm.data.infer_imagenet_subset(values) if not (own or classes) else None
-    if subset not in (None, "imagenet-1k"):
-        info = timm.data.ImageNetInfo(subset)
-        classes, labels = info.label_names(), info.label_descriptions()
     tag = f".{config.tag}" if config.tag else ""
-    return Facts(origin or f"timm's {config.architecture}{tag}", data, classes, list(labels))
+    return Facts(origin or f"timm's {config.architecture}{tag}", data, classes, labels)
 
 
 def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> Facts:
@@ -104,6 +100,15 @@ def of_file(stored: Mapping[str, Any], library: str, name: str, origin: str) -> 
     if not all(isinstance(each, str) for each in names):
         names = []
     return Facts(of_net.origin, of_net.data, names, names)
+
+
+def larger_imagenet(num_classes: int) -> dict[str, str]:
+    """Return WordNet id -> label of the larger selection of ImageNet's classes that has this number of them; {} if
+    there is none. timm knows their order."""
+    timm = import_timm("model.library=timm")
+    subset: Any = timm.data.infer_imagenet_subset({"num_classes": num_classes})
+    info: Any = timm.data.ImageNetInfo(subset) if subset else None
+    return dict(zip(info.label_names(), info.label_descriptions(), strict=True)) if info else {}
 
 
 def metadata_entry(text: str | None) -> dict[str, Any]:

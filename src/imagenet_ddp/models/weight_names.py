@@ -12,9 +12,11 @@ from imagenet_ddp.models.head import is_in_head
 AVERAGES = ("ema", "teacher")  # words in the prefix of averaged weights beside those that were trained
 
 
-def by_own_names(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], heads: tuple[str, ...]) -> dict[str, Tensor]:
+def by_own_names(tensors: Mapping[str, Tensor], net: nn.Module, heads: tuple[str, ...]) -> dict[str, Tensor]:
     """Return the tensors by the names that the net gives them, as far as it has them."""
-    found = _without_prefixes(tensors, own)
+    own = net.state_dict()
+    forms = _without_prefixes(tensors, own), _by_position(tensors, net)
+    found = max(forms, key=lambda form: len(own.keys() & form.keys()))
     if len(heads) == 1:
         _rename_head(own, found, heads[0])
     return found
@@ -37,9 +39,21 @@ def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) 
     return rest | {name.removeprefix(prefix): value for name, value in tensors.items() if name not in rest}
 
 
+def _by_position(tensors: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors with the names of the net's parts in place of their positions, as fastai's body of a net of
+    torchvision has them: 0.4.1.conv1.weight for layer1.1.conv1.weight. Those of fastai's head, 1., keep their names."""
+    parts = [name for name, _ in net.named_children()]
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        position, _, rest = name.removeprefix("0.").partition(".")
+        is_part = name.startswith("0.") and position.isdigit() and int(position) < len(parts)
+        found[f"{parts[int(position)]}.{rest}" if is_part else name] = tensor
+    return found
+
+
 def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str) -> None:
     """Give the last layer the net's own name, in place, if the file calls it otherwise (mmpretrain: head.fc). It is the
-    only unused layer that has the same parameters with the same numbers of inputs."""
+    only unused layer that has the same parameters with the same numbers of inputs, and none takes its outputs."""
     wanted = {name.rpartition(".")[2]: tensor for name, tensor in own.items() if is_in_head(name, (head,))}
     if "weight" not in wanted or any(is_in_head(name, (head,)) and name in own for name in found):
         return
@@ -48,10 +62,13 @@ def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str)
         if name not in own:
             layer, _, part = name.rpartition(".")
             layers.setdefault(layer, {})[part] = tensor
+    inputs = {parts["weight"].shape[1] for parts in layers.values() if "weight" in parts and parts["weight"].dim() > 1}
     fitting = [
         layer
         for layer, parts in layers.items()
-        if parts.keys() == wanted.keys() and parts["weight"].shape[1:] == wanted["weight"].shape[1:]
+        if parts.keys() == wanted.keys()
+        and parts["weight"].shape[1:] == wanted["weight"].shape[1:]
+        and parts["weight"].shape[0] not in inputs
     ]
     if len(fitting) == 1:
         for part in wanted:

@@ -60,6 +60,8 @@ def load_error(error: BaseException) -> str:
     if found := re.search(r"GLOBAL (\S+)", str(error)):
         return f"it contains {found[1]}, which could run code of its author, besides tensors and plain values"
     reason = first_line(error).rstrip(".")
+    if "central directory" in reason:  # with five lines of causes
+        return "its end is missing"
     return "it was not written by torch.save" if "mmap" in reason or "weights_only" in reason else reason
 
 
