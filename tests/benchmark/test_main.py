@@ -93,3 +93,15 @@ def test_refused(options: tuple[str, ...], said: str, run: Run, tmp_path: Path):
     assert done.returncode == 2, done.stderr
     assert said in " ".join(done.stderr.split())
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_mistakes_that_only_the_training_finds_are_those_of_the_benchmark(run: Run, tree: Path, tmp_path: Path):
+    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04")
+    options = ["data=imagefolder", f"data.root={tree}", "model.weights=cut.pt", "trainer.accelerator=cpu"]
+    done = run("benchmark", "benchmark=train", *options)
+    assert done.returncode == 2, done.stderr
+    assert (
+        "imagenet_ddp.benchmark: 1 mistake, nothing was started" in done.stderr
+        and "cut.pt cannot be read" in done.stderr
+    )

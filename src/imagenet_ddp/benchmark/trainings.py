@@ -126,7 +126,8 @@ class Trainings:
 
     def _run(self, argv: Sequence[str], folder: Path) -> dict[str, Any]:
         """Run Python in its own process. Return the JSON that it wrote beside the folder, and started_at. Raises
-        RunError with the last lines of its log if it fails."""
+        RunError with the last lines of its log if it fails. If the first run is refused, ends this process with code 2
+        and the same message."""
         out, log = folder.with_suffix(".json"), folder.with_suffix(".log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:
@@ -135,6 +136,10 @@ class Trainings:
             code = subprocess.run(
                 [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ
             ).returncode
+        if code == 2 and not self._number:  # mistakes that only the training finds, such as damaged weights
+            words = log.read_text(encoding="utf-8", errors="replace").rstrip()
+            print(words.replace("imagenet_ddp.train:", "imagenet_ddp.benchmark:"), file=sys.stderr, flush=True)
+            sys.exit(2)
         if code or not out.is_file():
             last = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
             hint = f"check whether the disk of {self.work.parent} is full, because the log of that run is empty."
