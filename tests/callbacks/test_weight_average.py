@@ -19,13 +19,23 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 10  # of an epoch
 
 
+class Versioned(nn.Linear):
+    """Refuses weights without the version of its format, as torchvision's MNASNet does."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, *args: Any, **keys: Any) -> None:
+        assert args[2]["version"] == 2  # local_metadata
+        super()._load_from_state_dict(*args, **keys)
+
+
 class Module(L.LightningModule):
     """Remembers its weights after each step, and those it was validated with."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), Versioned(3, 2))
         self.trained: list[nn.Module] = []
         self.validated: list[dict[str, torch.Tensor]] = []
 
@@ -89,6 +99,16 @@ def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     stored = torch.load(tmp_path / "x.ckpt", weights_only=True)
     assert all(torch.equal(stored["state_dict"][name], end[name]) for name in end)
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+def test_a_resumed_run_continues_its_average(tmp_path: Path):
+    whole, _ = fit(tmp_path, [WeightAverage(0.9)], 4)
+    saving = ModelCheckpoint(tmp_path, save_last=True)
+    fit(tmp_path, [WeightAverage(0.9), saving], 2, enable_checkpointing=True)
+    resumed, _ = fit(tmp_path, [WeightAverage(0.9)], 4, tmp_path / "last.ckpt")
+    for name, value in whole.net.state_dict().items():
+        assert torch.equal(resumed.net.state_dict()[name], value), name
 
 
 def test_a_short_run_forgets_its_first_weights(tmp_path: Path):

@@ -95,13 +95,17 @@ class WeightAverage(WeightAveraging):
             super().on_train_end(trainer, pl_module)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.has_average:
+        if self._average_model is not None and self.has_average:
             super().on_save_checkpoint(trainer, pl_module, checkpoint)
+            # has the version of the layers' formats, without which MNASNet refuses its weights
+            checkpoint["state_dict"] = self._average_model.module.state_dict()
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         # without a stored average, averaging begins with the first update, as in a new run
-        if "averaging_state" in checkpoint:
-            super().on_load_checkpoint(trainer, pl_module, checkpoint)
+        if self._average_model is not None and "averaging_state" in checkpoint:
+            self._average_model.module.load_state_dict(checkpoint["state_dict"])
+            self._average_model.n_averaged.copy_(checkpoint["averaging_state"]["n_averaged"])
+            pl_module.load_state_dict(checkpoint["current_model_state"])
 
 
 @torch.no_grad()
