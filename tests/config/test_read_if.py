@@ -21,6 +21,8 @@ FALSE = {
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
     "optim.momentum": ["optim=adamw"], "optim.nesterov": ["optim=adamw"], "optim.betas": ["optim=sgd"],
     "optim.eps": ["optim=sgd"], "optim.weight_decay": ["optim._target_=torch.optim.Adam"],
+    "optim.scaling": ["optim.reference_batch=null"], "schedule.warmup_epochs": ["schedule.warmup_steps=5"],
+    "schedule.milestones": ["schedule.name=multistep", "schedule.milestone_steps=[5]"],
     "schedule.step_epochs": ["schedule.name=cosine"], "schedule.gamma": ["schedule.name=cosine"],
     "schedule.final_fraction": ["schedule.name=constant"], "schedule.warmup": ["schedule.warmup_epochs=0"],
     "schedule.warmup_start": ["schedule.warmup_epochs=0"], "schedule.warmup_steps": ["schedule.name=one_cycle"],
@@ -88,9 +90,18 @@ def test_a_key_is_also_found_in_a_typed_mapping():
     assert any(text.startswith("averaging.decay=0.9 has no effect") for text in found)
 
 
-@pytest.mark.parametrize("option", ["teacher.name=null", "optim=adamw", "experiment=pytorch_example"])
-def test_null_and_files_are_no_typed_values(option: str):
-    assert not [text for text in refusals("train", [option]) if "has no effect" in text]
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["teacher.name=null"],
+        ["optim.scaling=none", "optim.reference_batch=null"],
+        ["optim=adamw"],
+        ["experiment=pytorch_example"],
+    ],
+    ids=" ".join,
+)
+def test_null_none_and_files_are_no_typed_values(options: list[str]):
+    assert not [text for text in refusals("train", options) if "has no effect" in text]
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "export", "demo"])

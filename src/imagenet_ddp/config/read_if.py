@@ -1,7 +1,7 @@
 """Declare which keys are read only while other keys have certain values, and report a typed key that nothing reads.
 
 Only typed keys are reported: a recipe or a checkpoint may hold values for choices that the command line replaces. null
-means that the key is not set.
+and none mean that the key is not set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,6 +46,10 @@ def _set(key: str, example: str) -> Condition:
     return Condition((key,), kind("set", lambda value: value is not None), example)
 
 
+def _unset(key: str) -> Condition:
+    return Condition((key,), NULL, "null")
+
+
 def _above_0(example: str, *keys: str) -> Condition:
     return Condition(keys, number(above=0), example)
 
@@ -74,7 +78,7 @@ _ROOTS["data=table"] = "data.root=FILE.csv"
 
 _MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_smoothing")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
-_OF_LIBRARY, _OF_TORCH = (Condition((f"{group}._target_",), NULL, "null") for group in ("model", "optim"))
+_OF_LIBRARY, _OF_TORCH = _unset("model._target_"), _unset("optim._target_")
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
 _WARMED = _one_of("schedule.name", *(name for name in SCHEDULES if name != "one_cycle"))
 _PACK = _one_of("prepare.name", "pack")
@@ -101,8 +105,11 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
     **_read_by("optim", {name: row.reads for name, row in OPTIMIZERS.items()}, _OF_TORCH),
     **_of("optim", "reference_batch", _one_of("optim.scaling", "auto", "linear", "sqrt")),
+    **_of("optim", "scaling", _set("optim.reference_batch", "256")),
     **_of("optim", "weight_decay", _OF_TORCH),
     **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}),
+    **_of("schedule", "milestones", _one_of("schedule.name", "multistep"), _unset("schedule.milestone_steps")),
+    **_of("schedule", "warmup_epochs", _unset("schedule.warmup_steps")),
     # its own warm-up replaces that of the other schedules
     **_of("schedule", "peak_fraction",
           Condition(("schedule.name",), choice("one_cycle"), "one_cycle schedule.warmup_epochs=0")),
@@ -156,7 +163,11 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             if (_sets(option, path) or key_of(option).startswith(f"{path}.")) and not option.endswith("=null")
         ]
     for path, conditions in CONDITIONS.items():
-        if path not in declared or values.get(path) is None or not any(_sets(option, path) for option in typed):
+        if (
+            path not in declared
+            or values.get(path) in (None, "none")
+            or not any(_sets(option, path) for option in typed)
+        ):
             continue
         if failed := next((each for each in conditions if not each.holds(values)), None):
             found.append(
