@@ -47,9 +47,9 @@ def missing_compiler(kind: str, environ: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def choose_compile(name: str, kind: str, num_own_devices: int, accumulation: int) -> tuple[str, str]:
-    """Return (mode of torch.compile or off, reason). name: compile.name. kind: cpu, cuda or mps. Raises ConfigError if
-    this machine cannot compile.
+def choose_compile(name: str, kind: str, num_own_devices: int, accumulates: bool) -> tuple[str, str]:
+    """Return (mode of torch.compile or off, reason). name: compile.name. kind: cpu, cuda or mps. accumulates: whether
+    an update may have several batches. Raises ConfigError if this machine cannot compile.
 
     CUDA graphs are left out if gradients are accumulated: each replay writes its gradients to the same memory, where
     torch reports that the previous ones, which are still needed, were overwritten.
@@ -62,8 +62,8 @@ def choose_compile(name: str, kind: str, num_own_devices: int, accumulation: int
         lacking = missing_compiler(kind)
     if lacking:
         raise ConfigError(lacking)
-    if kind == "cuda" and name in WITHOUT_GRAPHS and accumulation > 1:
-        why = f"CUDA graphs do not work with trainer.accumulate_grad_batches={accumulation}"
+    if kind == "cuda" and name in WITHOUT_GRAPHS and accumulates:
+        why = "they do not work with accumulated gradients"
         return WITHOUT_GRAPHS[name], f"compile={name} without CUDA graphs, because {why}"
     return name, "as set"
 
