@@ -1,7 +1,6 @@
 """Fixtures shared by all tests: small image trees, and real commands as subprocesses in another folder."""
 
 import atexit
-import fcntl
 import gc
 import json
 import os
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,39 +71,11 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.disable()  # until the tests are collected: what they import stays
 
 
-@contextmanager
-def turn(alone: bool) -> Iterator[None]:
-    """Hold a lock while a test runs: several tests share it, but a test that must run alone holds it exclusively.
-
-    A test that waits to run alone keeps the lock of the door, so that no other test starts before it.
-    """
-    door, room = (os.open(path, os.O_RDONLY) for path in (ROOT / "tests", ROOT))
-    try:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
-        yield
-    finally:
-        for held in (door, room):
-            fcntl.flock(held, fcntl.LOCK_UN)  # explicitly, because forked processes may have inherited the descriptors
-            os.close(held)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the timeout, which must not include the wait for the lock
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return (yield)
-    with turn(item.get_closest_marker("alone") is not None):
-        return (yield)
-
-
 @pytest.hookimpl(trylast=True)  # after other plugins have deselected tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests so that no worker waits for the others for long.
+    """Sort the files by the number of slow tests, then of tests, so that the workers finish at about the same time.
 
-    Tests that run alone come first, while they need not wait for other tests to finish. Then come the files with the
-    most slow tests, then those with the most tests, so that the workers finish at about the same time. (pytest-xdist
-    distributes whole files, and by itself considers only the number of their tests.)
+    pytest-xdist distributes whole files, and by itself considers only the number of their tests.
     """
     for item in items:
         if item.path.parent.name == "faults":  # docstring: "the fault: the required outcome"
@@ -113,13 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-        alone = {item.path for item in items if item.get_closest_marker("alone")}
-        # the sort is stable: within a file, the order is otherwise kept
-        items.sort(
-            key=lambda item: (
-                item.path not in alone, -slow[item.path], -sizes[item.path], not item.get_closest_marker("alone")
-            )
-        )  # fmt: skip
+        items.sort(key=lambda item: (-slow[item.path], -sizes[item.path]))  # stable: the order within a file is kept
 
 
 def pytest_collection_finish() -> None:

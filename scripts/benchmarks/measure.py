@@ -33,7 +33,8 @@ class Job:
 
 def main(name: str, run: Callable[[Job], results.Results], num_runs: Callable[[int], int]) -> None:
     """Measure, and write and print the results. num_runs: the runs to expect for this number of repeats."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    searched = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [str(HERE), *searched])))
     folder, *words = sys.argv[1:]
     own = dict(word.split("=") for word in words if word.startswith(("repeats=", "steps=")))
     typed = [word for word in words if word.partition("=")[0] not in own]

@@ -1,38 +1,18 @@
 """What the tests of command lines share."""
 
-import functools
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra.core.config_store import ConfigStore
-from hydra.plugins.config_source import ConfigResult
+from helpers.composed_once import parse_files_once
 
-from imagenet_ddp.config.schema import commands
 from imagenet_ddp.distributed import nvidia_gpus
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _files_parsed_once() -> Iterator[None]:
-    """Hydra parses the same twenty files for each of a thousand command lines, and copies all registered classes: here
-    once while they are the same."""
-    load, kept = FileConfigSource.load_config, {}
-
-    def loaded(self: FileConfigSource, config_path: str) -> ConfigResult:
-        file = (Path(self.path) / self._normalize_file_name(config_path)).resolve()
-        if not file.is_file():
-            return load(self, config_path)
-        key = (self.provider, file, file.stat().st_mtime_ns, file.stat().st_size)
-        if key not in kept:
-            kept[key] = pickle.dumps(load(self, config_path))
-        return pickle.loads(kept[key])
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileConfigSource, "load_config", loaded)
-        patch.setattr(ConfigStore, "__deepcopy__", lambda self, memo: self, raising=False)
-        patch.setattr(commands, "register", functools.cache(commands.register))
+        parse_files_once(patch)
         yield
 
 

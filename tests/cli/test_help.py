@@ -4,6 +4,7 @@ import re
 import shlex
 
 import pytest
+from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli import help, parse
 from imagenet_ddp.config.conf_dir import conf_dir
@@ -19,7 +20,8 @@ def test_it_fits_a_terminal(verb: str):
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_its_examples_compose(verb: str):
+def test_its_examples_compose(verb: str, monkeypatch: pytest.MonkeyPatch):
+    compose_once(monkeypatch)
     text = help.text(verb).replace("\\\n", "")
     lines = [line.strip() for line in text.splitlines() if line.startswith("  python -m ")]
     assert 2 <= len(lines) <= 3

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from helpers.composed_once import compose_once
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli.overrides import merge_overrides
@@ -11,6 +12,11 @@ from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.engine.resume import changes
 
 pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture(autouse=True)
+def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compose_once(monkeypatch)
 
 
 def composed(*typed: str, verb: str) -> DictConfig:

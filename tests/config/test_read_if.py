@@ -1,9 +1,13 @@
 """A key that was typed and that nothing reads is refused, with what would make it count."""
 
+import copy
+import functools
 import re
 from typing import Any
 
 import pytest
+import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.benchmark import __main__ as benchmark
 from imagenet_ddp.cli.parse import command_line
@@ -51,7 +55,23 @@ def typed_value(key: Key) -> str:
     return f"{key.path}={value}"
 
 
+@functools.cache
+def composed(verb: str, *choices: str) -> DictConfig:
+    return command_line(verb, choices, {}, compose_only=True).configs[0]
+
+
+def refused(verb: str, options: list[str]) -> list[str]:
+    """Return what is said of these options of a command. Files are composed once; values are laid over a copy."""
+    choices = [option for option in options if "." not in option.partition("=")[0] and "archive_dir" not in option]
+    config = copy.deepcopy(composed(verb, *choices))
+    for path, _, value in (option.partition("=") for option in options if option not in choices):
+        OmegaConf.update(config, path, yaml.safe_load(value))
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return unread(options, plain, declared(verb))
+
+
 def refusals(verb: str, options: list[str]) -> list[str]:
+    """Return what the command itself says."""
     try:
         READ[verb](options, {}) if verb in READ else command_line(verb, options, {})
     except ConfigError as error:
@@ -72,22 +92,29 @@ def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     of_check = path == "prepare.timeout_s"
     other = "imagenet" if path == "prepare.num_workers" else "pack" if of_check else "check"
     first = {"prepare": [f"prepare={other}"], "benchmark": ["benchmark=step"]}.get(verb, [])
-    found = refusals(verb, [*first, *FALSE.get(path, []), option])
-    [message] = [text for text in found if text.startswith(f"{path}=") and "has no effect" in text]
+    [message] = refused(verb, [*first, *FALSE.get(path, []), option])
+    assert message.startswith(f"{path}=") and "has no effect" in message
     assert any(condition.words in message for condition in CONDITIONS[path])
     # the hint makes it count
     hint = re.search(r"Hint: set (.+), or leave", message)
     assert hint
     others = [each for each in FALSE.get(path, []) if each.partition("=")[0] not in hint[1]]
-    again = refusals(verb, [*first, *others, *hint[1].split(), option])
-    assert not [text for text in again if "has no effect" in text]
+    assert not refused(verb, [*first, *others, *hint[1].split(), option])
     # as part of a recipe, or unset, it is no mistake
-    assert not [text for text in refusals(verb, [*first, *FALSE.get(path, [])]) if "has no effect" in text]
+    assert not refused(verb, [*first, *FALSE.get(path, [])])
 
 
-def test_a_key_is_also_found_in_a_typed_mapping():
-    found = refusals("train", ["optim=adamw", "averaging={decay:0.9}"])
-    assert any(text.startswith("averaging.decay=0.9 has no effect") for text in found)
+@pytest.mark.parametrize(
+    ("verb", "typed", "key"),
+    [
+        ("train", "optim=adamw averaging={decay:0.9}", "averaging.decay"),  # also in a mapping
+        ("prepare", "prepare=check prepare.quality=80", "prepare.quality"),
+        ("benchmark", "benchmark=step benchmark.quality=80", "benchmark.quality"),
+        ("tune", "tune.pruner=none tune.pruner_num_epochs=3", "tune.pruner_num_epochs"),
+    ],
+)
+def test_each_command_refuses_it(verb: str, typed: str, key: str):
+    assert any(text.startswith(f"{key}=") and "has no effect" in text for text in refusals(verb, typed.split()))
 
 
 @pytest.mark.parametrize(

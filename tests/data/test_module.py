@@ -2,8 +2,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +10,8 @@ from typing import Any
 import lightning.pytorch as L
 import pytest
 import torch
+from conftest import clean_environ
+from helpers import forked_commands
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader import Batch
@@ -115,7 +115,9 @@ if __name__ == "__main__":
     folder = tree.parent / "two_ranks"
     folder.mkdir()
     (folder / "main.py").write_text(script)
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    subprocess.run([sys.executable, "main.py"], cwd=folder, env=environ, timeout=120, check=True)
+    here = Path(__file__).parent
+    environment = clean_environ(PYTHONPATH=f"{here}{os.pathsep}{here.parent}")
+    done = forked_commands.fork_server().start("main", folder=folder, environment=environment)
+    assert done.wait(120) == 0, done.err
     seen = [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
     assert all(seen) and sorted(itertools.chain(*seen)) == list(range(11))

@@ -129,6 +129,7 @@ def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
 # ---- checkpoints on another disk -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, tree: Path, tmp_path: Path) -> None:
     """SIGKILL, then resume=auto; a launcher's restart; evaluate and export of the run folder; a second run in the same
     place is refused."""

@@ -69,6 +69,10 @@ def serve() -> NoReturn:
     for name in (*PRELOADED, *PROJECT):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    sys.modules["wandb"] = None  # type: ignore[assignment]  # timm imports it, which takes longer than the rest of timm
+    with contextlib.suppress(ImportError):
+        importlib.import_module("timm")
+    del sys.modules["wandb"]
     gc.freeze()  # a collection in a forked process would copy every page
     gc.enable()
     requests, events = socket.socket(fileno=0), select.poll()

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+from helpers.composed_once import compose_once
+
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import TrainConfig
@@ -15,5 +18,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of `train` with these options, which must pass its checks. resumed: additional arguments of
     make_plan."""
-    request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
+    with pytest.MonkeyPatch.context() as patch:
+        compose_once(patch)
+        request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
     return make_plan(typed_config(request.configs[0], TrainConfig), world_info or WorldInfo(), **resumed)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
+from helpers.forked_commands import start_code
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.evaluation import of_run, read
@@ -35,19 +36,26 @@ def test_the_folder_of_the_run_was_moved(tmp_path: Path):
     assert found.checkpoint == tmp_path / "checkpoints/best.ckpt"
 
 
-def test_older_predictions_where_evaluate_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_older_predictions_where_evaluate_fails(tmp_path: Path):
     run = tmp_path / "run"
     write_evaluation(run / "evaluation", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"])
     (run / "checkpoints").mkdir()
     (run / "checkpoints/best.ckpt").write_bytes(b"newer, and no checkpoint")
     os.utime(run / "evaluation/evaluation.json", (0, 0))
-    found, reason = of_run(run, is_running=False)
-    assert found is not None and len(found) == 1
-    assert reason == (
+    code = """
+from pathlib import Path
+from imagenet_ddp.report.evaluation import of_run
+found, reason = of_run(Path(args[0]), is_running=False)
+print(json.dumps([len(found), reason]))
+"""
+    done = start_code(code, str(run))
+    assert done.wait(120) == 0, done.err
+    assert json.loads(done.out) == [
+        1,
         "The best checkpoint could not be evaluated (evaluate ended with exit code 2). "
-        "The page shows older predictions."
-    )
-    assert "best.ckpt" in capfd.readouterr().err
+        "The page shows older predictions.",
+    ]
+    assert "best.ckpt" in done.err
     (run / "evaluation/evaluation.json").unlink()
     found, reason = of_run(run, is_running=False)
     assert found is None and reason.startswith("The evaluation needs the folder ")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SMALL_DRAWN, clean_environ
 from helpers import forked_commands
+from helpers.composed_once import compose_once
 
 from scripts import ablation
 
@@ -57,10 +58,11 @@ def test_two_variants_and_two_seeds(tree: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "scripts/ablations").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_variants_in_the_project_compose(path: Path, tmp_path: Path):
+def test_the_variants_in_the_project_compose(path: Path, monkeypatch: pytest.MonkeyPatch):
     """Each is a command line without a mistake, but for the folder of images."""
     from imagenet_ddp.cli.parse import command_line
 
+    compose_once(monkeypatch)
     options, _, variants, _ = ablation.read([f"experiment={path.stem}", "data=imagefolder"])
     assert len(variants) > 2
     seen = []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.forked_commands import start_code
 from helpers.private_network import TWO_CARDS, in_own_network
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -210,14 +211,13 @@ def test_nccl_listens_where_we_say(value: str):
 
 def test_gloo_takes_the_names_we_take():
     script = """
-import datetime, json, os, sys, tempfile
 import torch.distributed as dist
 works = {}
-for value in json.loads(sys.argv[1]):
+for value in args[0]:
     os.environ["GLOO_SOCKET_IFNAME"] = value
     store = dist.HashStore()
     try:
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=datetime.timedelta(seconds=20))
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=20))
         dist.destroy_process_group()
         works[value] = True
     except RuntimeError:
@@ -226,13 +226,7 @@ json.dump(works, sys.stdout)
 """
     bare = [one.name for one in interfaces() if not one.addresses][:1]
     values = [OWN, f"{OWN},lo", f"{OWN}, lo", f"={OWN}", f"^{OWN}", OWN[:-1], f"typo,{OWN}", *bare]
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps(values)],
-        env=dict(os.environ, OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = start_code(script, values)
+    assert done.wait(120) == 0, done.err
     ours = {value: validate(config(), {"GLOO_SOCKET_IFNAME": value}, None) == [] for value in values}
-    assert ours == json.loads(done.stdout)
+    assert ours == json.loads(done.out)
