@@ -187,7 +187,9 @@ PLANS: list[dict[str, Any]] = [
     ids=str,
 )
 def test_a_signal_anywhere(tmp_path: Path, wholes: Callable[..., Path], keys: dict[str, Any], where: str) -> None:
-    steps = range(1, STEPS + 2) if where == "training" else (3, 6) if "val_check_interval" in keys else (STEPS,)
+    steps: Iterable[int] = (3, 6) if "val_check_interval" in keys else (STEPS,)
+    if where == "training":
+        steps = range(1, STEPS + 2) if keys is PLANS[3] else (1, 2, 3, STEPS, STEPS + 1)
     for step in (STEPS, 2 * STEPS) if where == "epoch end" else steps:
         signals = Signals()
 

@@ -464,6 +464,7 @@ def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_pa
     goes_on("1 device × 1 node × 2 accumulation = 8 images per step.", "1")
     commands.append(join(alpha))
     goes_on("1 device × 2 nodes", "2")
+    (tmp_path / "seen/fast").touch()
     succeeded(ends(commands[0], commands[2], timeout_s=300))
     table = [row.split(",")[:2] for row in (folder / "metrics.csv").read_text().splitlines()[1:]]
     assert table == [[str(epoch), str(4 * epoch)] for epoch in range(1, epochs + 1)]

@@ -43,8 +43,8 @@ def streamed(tree: Path, folder: Path) -> list[str]:
     return ["data=streamed", f"{packed(tree, folder)[1].replace('root=', 'root=file://')}"]
 
 
-def shapes(tree: Path, folder: Path) -> list[str]:
-    return ["data=shapes", "trainer.limit_train_batches=8", "trainer.limit_val_batches=3"]
+def files(tree: Path, folder: Path) -> list[str]:
+    return [f"data.root={tree}"]
 
 
 # ---- cases
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
 CASES = {
     "in mid-accumulation": Case(
-        shapes, 1, 2, 13, ("trainer.accumulate_grad_batches=3", "trainer.precision=64-true", MIXUP, *EMA)
+        files, 1, 2, 13, ("trainer.accumulate_grad_batches=3", "trainer.precision=64-true", MIXUP, *EMA)
     ),
     "in mid-validation": Case(packed, 3, 2, 2, ("trainer.val_check_interval=2", RANDAUGMENT, *EMA), True),
     "streamed": Case(streamed, 2, 2, 8, ("trainer.accumulate_grad_batches=2", *EMA), True),

@@ -1,7 +1,6 @@
 """STL-10: the layout on real records and small sets, and the archive's way from a server into the folder."""
 
 import hashlib
-import multiprocessing
 import pickle
 import shutil
 import socket
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.forked_commands import start_code
 
 from imagenet_ddp.data.sources import stl10
 from imagenet_ddp.data.sources.stl10 import Archive, Stl10Images
@@ -225,12 +225,13 @@ def test_silence_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_downloads_and_the_others_wait(server: Server, tmp_path: Path) -> None:
     server.delay_s = 0.5
     root = tmp_path / "root"
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=stl10.prepare, args=(root, True, server.archive())) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    code = """
+from pathlib import Path
+from imagenet_ddp.data.sources import stl10
+stl10.prepare(Path(args[0]), True, stl10.Archive(*args[1]))
+"""
+    archive = server.archive()
+    commands = [start_code(code, str(root), [archive.name, archive.url, archive.md5]) for _ in range(2)]
+    assert [(command.wait(60), command.err.count("Traceback")) for command in commands] == [(0, 0)] * 2
     assert server.num_requests == 1
     assert_complete(root)
