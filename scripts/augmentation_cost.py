@@ -11,7 +11,7 @@ import random
 import statistics
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 def _costs(pictures: list[Any], size: int) -> dict[str, float]:
     """Return row -> milliseconds per image."""
-    data = {**asdict(DataConfig()), "image_size": size}
+    data = DataConfig(image_size=size)
     crop, out = make_train_transform(data), empty(len(pictures), size, size, 3)
 
     def cropped() -> None:
@@ -59,7 +59,7 @@ def _costs(pictures: list[Any], size: int) -> dict[str, float]:
         times.setdefault("decode, crop, resize", []).append(_time(cropped))
         for row in ROWS:
             cropped()
-            transform = make_train_transform({**data, **row})
+            transform = make_train_transform(replace(data, **row))
             assert isinstance(transform, AugmentedTransform)
             augmentation, generator = transform.augmentation, random.Random(repeat)
 

@@ -37,16 +37,16 @@ def plain_training() -> None:
     def fill(self: dataloader.ImageDataset, out: Tensor, key: Key, index: int) -> bool:
         transform = self.transform
         if isinstance(transform, TrainTransform):
-            steps: list = [transforms.RandomResizedCrop(transform.size(key.epoch), transform.scale)]
+            steps: list = [transforms.RandomResizedCrop(transform.size(key.epoch), transform.data.crop_scale)]
         else:
             assert isinstance(transform, EvalTransform)
-            steps = [transforms.Resize(transform.resize), transforms.CenterCrop(transform.image_size)]
+            steps = [transforms.Resize(transform.val_resize), transforms.CenterCrop(transform.image_size)]
         seed = hash_seed(self.seed, key.epoch, key.index)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             image = transforms.Compose(steps)(pil_loader(self.images.path(index)))
         out.copy_(pil_to_tensor(image))
-        return isinstance(transform, TrainTransform) and random.Random(seed).random() < transform.flip
+        return isinstance(transform, TrainTransform) and random.Random(seed).random() < transform.data.flip
 
     dataloader.ImageDataset._fill = fill
     main()

@@ -50,7 +50,7 @@ def with_torchvision(checkpoint: str, paths: list[str]) -> Callable[[], None]:
     net, seen = load_net(config, load(config, Path(checkpoint))), eval_transform(config)
     transform = transforms.Compose(
         [
-            transforms.Resize(seen.resize),
+            transforms.Resize(seen.val_resize),
             transforms.CenterCrop(seen.image_size),
             transforms.ToTensor(),
             transforms.Normalize(seen.mean, seen.std),

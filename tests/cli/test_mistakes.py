@@ -86,6 +86,8 @@ OF_OTHERS = [
     ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
     ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
     ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be csv or jsonl"),
+    ("predict", "checkpoint=x.ckpt images=gone", "images=gone must match image files"),
+    ("evaluate", "checkpoint=x.ckpt real_labels=x.csv", "real_labels must be a JSON file"),
     ("demo", "checkpoint=x.ckpt model.weights=DEFAULT", "model.weights must be null beside checkpoint="),
     ("benchmark", "benchmark=start", "scripts/benchmarks/start.py"),
 ]  # fmt: skip

@@ -1,5 +1,5 @@
 import random
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.augment import (
-    Augmentation,
-    AugmentedTransform,
-    PadCrop,
-    make_train_transform,
-    mean_colour,
-)
+from imagenet_ddp.data.augment import Augmentation, AugmentedTransform, PadCrop, make_train_transform
 from imagenet_ddp.data.decode import Pixels
-from imagenet_ddp.data.transforms import IMAGENET_MEAN, IMAGENET_STD, EvalTransform, Sizes, TrainTransform, empty
+from imagenet_ddp.data.transforms import EvalTransform, TrainTransform, empty
 
 FILL = (120, 110, 100)
+DATA = DataConfig(image_size=32, mean=[level / 255 for level in FILL])
 BILINEAR = v2.InterpolationMode.BILINEAR
 EACH: list[dict[str, Any]] = [
     *({"policy": policy} for policy in ("randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")),
@@ -35,6 +30,10 @@ def photo(height: int = 40, width: int = 40, seed: int = 0) -> np.ndarray:
     y, x = np.mgrid[0:height, 0:width]
     waves = np.stack([np.sin(x / 5 + y / (4 + channel)) for channel in range(3)], axis=2)
     return (128 + 90 * waves + generator.normal(0, 12, (height, width, 3))).clip(0, 255).astype(np.uint8)
+
+
+def augmentation(**options: Any) -> Augmentation:
+    return Augmentation(replace(DATA, **options))
 
 
 def applied(augmentation: Augmentation, pixels: np.ndarray, seed: int) -> np.ndarray:
@@ -64,10 +63,10 @@ def applied(augmentation: Augmentation, pixels: np.ndarray, seed: int) -> np.nda
     ],
 )
 def test_a_policy_is_torchvisions_for_the_same_draw(options: dict[str, Any], theirs: Any):
-    augmentation, changed = Augmentation(FILL, **options), 0
+    ours, changed = augmentation(**options), 0
     for seed in range(12):
         pixels = photo(seed=seed)
-        found = applied(augmentation, pixels, seed)
+        found = applied(ours, pixels, seed)
         torch.manual_seed(random.Random(seed).getrandbits(32))
         assert np.array_equal(found, np.asarray(theirs(Image.fromarray(pixels))))
         changed += not np.array_equal(found, pixels)
@@ -81,7 +80,7 @@ def test_erasing_is_torchvisions_with_the_mean_colour():
         pixels = photo(seed=seed)
         torch.manual_seed(random.Random(seed).getrandbits(32))
         expected = theirs(torch.from_numpy(pixels).permute(2, 0, 1)).permute(1, 2, 0).numpy()
-        found = applied(Augmentation(FILL, erasing=0.5), pixels, seed)
+        found = applied(augmentation(erasing=0.5), pixels, seed)
         assert np.array_equal(found, expected)
         erased += int((found == FILL).all(axis=2).any())
     assert 4 < erased < 16
@@ -91,7 +90,7 @@ def test_a_policy_of_timm_changes_as_many_images_as_much_as_timm_does():
     """The draws differ, so the shares and means over 1,000 images are compared."""
     auto_augment, policy = pytest.importorskip("timm.data.auto_augment"), "rand-m9-mstd0.5-inc1"
     theirs = auto_augment.rand_augment_transform(policy, {"img_mean": FILL, "interpolation": Image.Resampling.BICUBIC})
-    ours = Augmentation(FILL, policy=policy, interpolation="bicubic")
+    ours = augmentation(policy=policy, interpolation="bicubic")
     pixels, changes = photo(), []
     state = random.getstate(), np.random.get_state()
     random.seed(0)
@@ -109,9 +108,10 @@ def test_a_policy_of_timm_changes_as_many_images_as_much_as_timm_does():
 
 def test_erasing_with_noise_is_normal_in_each_pixel():
     """Clipped to the levels of a pixel, which a thousandth to a hundredth of the noise exceeds on each side."""
-    mean, std = (0.5, 0.4, 0.6), (0.1, 0.2, 0.15)
+    mean, std = [0.5, 0.4, 0.6], [0.1, 0.2, 0.15]
     pixels = np.full((64, 64, 3), 7, np.uint8)
-    found = np.stack([applied(Augmentation(FILL, erasing=0.5, noise=(mean, std)), pixels, seed) for seed in range(60)])
+    ours = augmentation(erasing=0.5, erasing_fill="noise", mean=mean, std=std)
+    found = np.stack([applied(ours, pixels, seed) for seed in range(60)])
     erased = (found != 7).any(axis=3)
     assert 15 < erased.any(axis=(1, 2)).sum() < 45
     noise = found[erased] / 255
@@ -123,7 +123,7 @@ def test_three_augment_is_grey_solarised_or_blurred():
     image: Any = Image.fromarray(photo())
     kinds = []
     for seed in range(60):
-        found = applied(Augmentation(FILL, policy="three_augment"), np.asarray(image), seed)
+        found = applied(augmentation(policy="three_augment"), np.asarray(image), seed)
         generator = random.Random(seed)
         generator.getrandbits(32)
         number = generator.randrange(3)
@@ -148,7 +148,7 @@ def test_orientations_are_equally_frequent():
         ({"vflip": 0.5, "rot90": 1.0}, turns + mirrored),
     ]
     for options, wanted in cases:
-        found = [applied(Augmentation(FILL, **options), pixels, seed).tobytes() for seed in range(400)]
+        found = [applied(augmentation(**options), pixels, seed).tobytes() for seed in range(400)]
         assert set(found) == set(wanted)
         rarest = min(found.count(each) for each in wanted)
         assert rarest > 0.6 * len(found) / len(wanted), options
@@ -159,11 +159,11 @@ def test_other_generators_are_not_disturbed(options: dict[str, Any]):
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(3)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    first = applied(Augmentation(FILL, **options), photo(), 0)
+    first = applied(augmentation(**options), photo(), 0)
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
     torch.rand(5)
-    assert np.array_equal(first, applied(Augmentation(FILL, **options), photo(), 0)), "nor is it disturbed by them"
+    assert np.array_equal(first, applied(augmentation(**options), photo(), 0)), "nor is it disturbed by them"
 
 
 # ---- pad and crop
@@ -171,7 +171,7 @@ def test_other_generators_are_not_disturbed(options: dict[str, Any]):
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 64), (90, 32), (20, 31)])
 def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
-    transform, places = PadCrop(Sizes(32), 4, 0.5, FILL), set()
+    transform, places = PadCrop(DATA), set()
     for seed in range(40):
         image = torch.from_numpy(photo(height, width, seed)).permute(2, 0, 1)
         out = empty(32, 32, 3)
@@ -191,16 +191,9 @@ def test_pad_crop_is_torchvisions_for_the_same_place(height: int, width: int):
 
 
 def test_the_keys_make_the_transform():
-    data = asdict(DataConfig())
-    assert isinstance(make_train_transform(data), TrainTransform)
-    assert isinstance(make_train_transform({**data, "augment": "none"}), EvalTransform)
-    assert isinstance(make_train_transform({**data, "augment": "pad_crop"}), PadCrop)
+    assert isinstance(make_train_transform(DATA), TrainTransform)
+    assert isinstance(make_train_transform(replace(DATA, augment="none")), EvalTransform)
+    assert isinstance(make_train_transform(replace(DATA, augment="pad_crop")), PadCrop)
     for options in EACH:
-        transform = make_train_transform({**data, "augment": "none", **options})
-        assert isinstance(transform, AugmentedTransform)
-        assert isinstance(transform.base, EvalTransform)
-        assert transform.augmentation == Augmentation(mean_colour(IMAGENET_MEAN), **options)
-    transform = make_train_transform({**data, "erasing": 0.5, "erasing_fill": "noise", "interpolation": "bicubic"})
-    assert isinstance(transform, AugmentedTransform)
-    assert transform.augmentation.interpolation == "bicubic"
-    assert transform.augmentation.noise == (IMAGENET_MEAN, IMAGENET_STD)
+        transform = make_train_transform(replace(DATA, augment="none", **options))
+        assert isinstance(transform, AugmentedTransform) and isinstance(transform.base, EvalTransform)

@@ -2,7 +2,6 @@
 ranks."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,11 +23,15 @@ ALL = {
 
 
 def make(tree: Path, world_size: int = 1, rank: int = 0, **more: Any) -> ImageDataModule:
-    keys = {
-        **asdict(DataConfig()), "name": "imagefolder", "image_size": 32, "batch_size": 4, "num_workers": 0,
-        "root": str(tree), **ALL, **more,
-    }  # fmt: skip
-    data = ImageDataModule(open_source(keys, 0, {}), keys, 5, True)
+    usual: dict[str, Any] = {
+        "name": "imagefolder",
+        "image_size": 32,
+        "batch_size": 4,
+        "num_workers": 0,
+        "root": str(tree),
+    }
+    keys = DataConfig(**usual | ALL | more)
+    data = ImageDataModule(open_source(keys, 0), keys, 5, True)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
         world_size=world_size, global_rank=rank, accumulate_grad_batches=1, num_training_batches=99, overfit_batches=0,
         num_devices=1, strategy=SimpleNamespace(root_device=torch.device("cpu")), training=True,

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.contact_sheet import GAP, Line, caption, draw_sheet, drawable, write_sheet
 from imagenet_ddp.data.transforms import EvalTransform, normalise
 
@@ -20,7 +21,12 @@ def batch_of(count: int, size: int = 100, **more: Any) -> dict[str, Any]:
 
 
 def written(path: Path, batch: dict[str, Any], size: int = 100) -> np.ndarray:
-    write_sheet(path, batch, EvalTransform(size, size, MEAN, STD), ["cat", "dog", "owl"])
+    write_sheet(
+        path,
+        batch,
+        EvalTransform.of(DataConfig(image_size=size, mean=list(MEAN), std=list(STD))),
+        ["cat", "dog", "owl"],
+    )
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))
 

@@ -1,7 +1,6 @@
 """How images lie, in the states in which people have them; the lines of the docs are typed here."""
 
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from imagenet_ddp.data.sources import imagenet as imagenet_layout
 WNIDS = ["n01440764", "n01443537", "n01484850"]
 
 
-def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> dict[str, Any]:
-    return asdict(DataConfig(name=name, root=str(root) if root else None)) | more
+def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfig:
+    return DataConfig(name=name, root=str(root) if root else None, **more)
 
 
 def look(root: Path | None, name: str = "imagefolder", **more: Any) -> Layout:
-    return inspect_data(keys(root, name, **more), 0, {"HOME": str(root)})
+    return inspect_data(keys(root, name, **more), 0)
 
 
 @pytest.fixture
@@ -76,11 +75,11 @@ def test_what_cannot_be_read_is_named(tree: Path, tmp_path: Path):
     assert "val/dog" in missing and "No such file or directory" in missing
 
 
-def test_reading_time_of_an_image(tree: Path, tmp_path: Path):
+def test_reading_time_of_an_image(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     heights: list[int] = []
-    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for data in (keys(tree), keys(write_table(tmp_path / "t.csv", tree, absolute=True), "table")):
-        seconds = inspect.reading_s(data, 0, environ, lambda picture: heights.append(picture.height), 5.0, 10)
+        seconds = inspect.reading_s(data, 0, lambda picture: heights.append(picture.height), 5.0, 10)
         assert 0 < seconds < 1
     assert len(heights) == 30  # every second of 29 training images of each, read evenly
-    assert inspect.reading_s(keys(None, "shapes"), 0, environ, len, 5.0) == 0.0  # type: ignore[arg-type]
+    assert inspect.reading_s(keys(None, "shapes"), 0, len, 5.0) == 0.0  # type: ignore[arg-type]

@@ -14,11 +14,12 @@ import torch
 from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.files import FileImages, list_images
-from imagenet_ddp.data.transforms import Sizes, TrainTransform
+from imagenet_ddp.data.transforms import TrainTransform
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -39,7 +40,7 @@ def make(
     sampler = BatchSampler(len(images), batch_size, world_size, rank, shuffle=True, seed=7, fill_to=2)
     return make_loader(
         images,
-        TrainTransform(Sizes(16), (0.08, 1.0), 0.5),
+        TrainTransform(DataConfig(image_size=16)),
         sampler,
         seed=7,
         num_workers=num_workers,
@@ -143,7 +144,7 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
 
 def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
     images = list_images(broken, ["cat", "dog"])
-    samples = ImageDataset(images, TrainTransform(Sizes(16), (0.08, 1.0), 0.5), 0, replace=True)
+    samples = ImageDataset(images, TrainTransform(DataConfig(image_size=16)), 0, replace=True)
     batch = samples.__getitems__([Key(0, 2, True, 3, 3), Key(0, 5, True, 3, 3), Key(0, 9, False, 3, 3)])
     assert not BAD & set(batch["index"].tolist())
     assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
@@ -158,16 +159,17 @@ STOPPED_AT_ONCE = """
     import os, signal, sys, time
     from multiprocessing import forkserver, resource_tracker
     from pathlib import Path
+    from imagenet_ddp.config.schema.data import DataConfig
     from imagenet_ddp.data.loader import make_loader
     from imagenet_ddp.data.sampler import BatchSampler
     from imagenet_ddp.data.sources.files import list_images
-    from imagenet_ddp.data.transforms import Sizes, TrainTransform
+    from imagenet_ddp.data.transforms import TrainTransform
 
     def main():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda *_: None)
         sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=7, fill_to=2)
-        transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
+        transform = TrainTransform(DataConfig(image_size=16))
         images = list_images(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
         keys = dict(seed=7, num_workers=2, pin_memory=False, replace=True)
         loader = make_loader(images, transform, sampler, **keys)
@@ -220,7 +222,7 @@ def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Pat
 
 
 def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: Path):
-    transform = TrainTransform(Sizes(16), (0.08, 1.0), 0.5)
+    transform = TrainTransform(DataConfig(image_size=16))
     keys = [Key(0, index, True, 3, 3) for index in (0, 1, 2)]
     assert "weight" not in ImageDataset(images, transform, 0, replace=True).__getitems__(keys)
     write_images(tmp_path, {"cat": 3})

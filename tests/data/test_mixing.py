@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.mixing import Draw, Mixing, blended, mix_images, one_hot
 
 CLASSES = 5
@@ -43,7 +44,7 @@ def test_mixup_is_torchvisions(share: float):
 
 
 def test_cutmix_is_torchvisions():
-    mixing = Mixing(CLASSES, 0.0, 1.0)
+    mixing = Mixing(DataConfig(cutmix_alpha=1.0), CLASSES)
     for seed in range(20):
         draw = mixing.draw(random.Random(seed), 7, 12, 10)
         assert draw is not None and draw.box is not None
@@ -60,7 +61,7 @@ def test_cutmix_draws_its_box_as_torchvision_does():
     transform, images = v2.CutMix(num_classes=CLASSES), [torch.zeros(2, 3, 32, 48)]
     torch.manual_seed(0)
     theirs = [transform.make_params(images)["lam_adjusted"] for _ in range(3000)]
-    mixing = Mixing(CLASSES, 0.0, 1.0)
+    mixing = Mixing(DataConfig(cutmix_alpha=1.0), CLASSES)
     draws = [mixing.draw(random.Random(seed), 2, 32, 48) for seed in range(3000)]
     ours = [draw.share for draw in draws if draw is not None]
     assert len(ours) == 3000
@@ -81,7 +82,7 @@ def test_any_batch(
     weighted: bool,
 ):  # fmt: skip
     """Two images make one, target and weight by their shares in it; images that only fill up stay as they are."""
-    mixing = Mixing(CLASSES, *alphas, probability)
+    mixing = Mixing(DataConfig(mixup_alpha=alphas[0], cutmix_alpha=alphas[1], mix_probability=probability), CLASSES)
     counted, total = max(count - filled, 0), count
     before = torch.rand(total, 3, height, width, generator=torch.Generator().manual_seed(total))
     before = before.contiguous(memory_format=torch.channels_last)

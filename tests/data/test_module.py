@@ -2,7 +2,6 @@ import itertools
 import json
 import multiprocessing
 import os
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +18,12 @@ from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
 
-FEW = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
+FEW: dict[str, Any] = {"name": "imagefolder", "image_size": 16, "batch_size": 4, "num_workers": 0}
 
 
 def make(tree: Path, world_size: int = 1, rank: int = 0, channels_last: bool = False, **more: Any) -> ImageDataModule:
-    keys = {**asdict(DataConfig()), **FEW, "root": str(tree), **more}
-    data = ImageDataModule(open_source(keys, 0, {}), keys, 5, channels_last)
+    keys = DataConfig(root=str(tree), **FEW | more)
+    data = ImageDataModule(open_source(keys, 0), keys, 5, channels_last)
     data.trainer = SimpleNamespace(  # type: ignore[assignment]
         world_size=world_size,
         global_rank=rank,

@@ -9,15 +9,14 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import PadCrop
 from imagenet_ddp.data.decode import Pixels
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.data.transforms import EvalTransform, Sizes, TrainTransform, empty, normalise, resize_into
+from imagenet_ddp.data.transforms import EvalTransform, TrainTransform, empty, normalise, resize_into, train_size
 from imagenet_ddp.errors import ConfigError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-KEYS = {"image_size": 224, "val_resize": None, "mean": list(MEAN), "std": list(STD), "interpolation": "bilinear",
-        "val_mirror": False}  # fmt: skip
 
 
 def photo(height: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -30,9 +29,9 @@ def photo(height: int, width: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_the_kept_form_makes_the_same_transform():
-    transform = EvalTransform.from_options({**KEYS, "image_size": 64})
+    transform = EvalTransform.of(DataConfig(image_size=64))
     for each in (transform, EvalTransform(64, 73, MEAN, STD, "bicubic", "pad", 0.5, 1.0, True)):
-        assert EvalTransform.from_options(each.as_dict()) == each
+        assert EvalTransform.of_stored(each.as_dict()) == each
     assert transform.as_dict() == {"image_size": 64, "val_resize": 73, "mean": list(MEAN), "std": list(STD),
                                    "interpolation": "bilinear", "fit": "crop", "vflip": 0.0,
                                    "rot90": 0.0, "val_mirror": False}  # fmt: skip
@@ -41,10 +40,10 @@ def test_the_kept_form_makes_the_same_transform():
 @pytest.mark.parametrize(("height", "width"), [(120, 300), (300, 120), (64, 64), (40, 50), (7, 100)])
 def test_the_whole_image_is_seen_with_pad_and_squash(height: int, width: int):
     image, size = photo(height, width), 64
-    squashed = EvalTransform.from_options({**KEYS, "image_size": size, "fit": "squash"})(image)
+    squashed = EvalTransform.of(DataConfig(image_size=size, fit="squash"))(image)
     wanted = v2.functional.resize(image, [size, size], antialias=True)
     assert (squashed.int() - wanted.int()).abs().max() <= 2
-    padded = EvalTransform.from_options({**KEYS, "image_size": size, "fit": "pad"})(image)
+    padded = EvalTransform.of(DataConfig(image_size=size, fit="pad"))(image)
     tall, wide = size * height // max(height, width), size * width // max(height, width)
     top, left = (size - tall) // 2, (size - wide) // 2
     inside = torch.zeros(size, size, dtype=torch.bool)
@@ -104,7 +103,7 @@ def test_normalise_is_the_formula(channels_last: bool):
 
 def test_crops_are_spread_as_torchvisions_are():
     """Means of place, area and shape of 4,000 draws, within four times their standard error."""
-    transform, theirs = TrainTransform(Sizes(224), (0.08, 1.0), 0.5), v2.RandomResizedCrop(224)
+    transform, theirs = TrainTransform(DataConfig()), v2.RandomResizedCrop(224)
     torch.manual_seed(0)
     canvas = [torch.empty(3, 375, 500)]
     boxes = [transform.box(375, 500, random.Random(seed)) for seed in range(4000)]
@@ -135,20 +134,19 @@ def test_resizing_is_pillows(size: tuple[int, int]):
 
 
 def test_sizes_grow_by_32_pixels_between_two_epochs():
-    assert [Sizes(192, 160, 2, 4).at(epoch) for epoch in range(6)] == [160, 160, 160, 192, 192, 192]
-    assert [Sizes(192, 128, 0, 4).at(epoch) for epoch in range(6)] == [128, 128, 160, 192, 192, 192]
-    assert [Sizes(224).at(epoch) for epoch in (0, 99)] == [224, 224]
+    late = DataConfig(train_size=192, progressive_start=160, progressive_epochs=[2, 4])
+    assert [train_size(late, epoch) for epoch in range(6)] == [160, 160, 160, 192, 192, 192]
+    early = DataConfig(image_size=192, progressive_start=128, progressive_epochs=[0, 4])
+    assert [train_size(early, epoch) for epoch in range(6)] == [128, 128, 160, 192, 192, 192]
+    assert [train_size(DataConfig(), epoch) for epoch in (0, 99)] == [224, 224]
 
 
 @pytest.mark.parametrize("shape", [(1, 20_000_000), (20_000_000, 1), (3, 300_000), (1, 17)])
 def test_an_extreme_aspect_ratio_is_cropped_before_it_is_resized(shape: tuple[int, int]):
     """Resized as it is, a row of 20,000,000 pixels would take 78 GB."""
     pixels = np.broadcast_to(np.array([10, 20, 30], dtype=np.uint8), (*shape, 3))
-    for transform in (
-        EvalTransform(32, 36, (0.5,) * 3, (0.5,) * 3),
-        PadCrop(Sizes(32), 4, 0.5, (10, 20, 30)),
-        TrainTransform(Sizes(32), (0.08, 1.0), 0.5),
-    ):
+    data = DataConfig(image_size=32, mean=[10 / 255, 20 / 255, 30 / 255])
+    for transform in (EvalTransform.of(data), PadCrop(data), TrainTransform(data)):
         out = empty(32, 32, 3)
         transform.into(out, Pixels(pixels), random.Random(0))
         assert (out == torch.tensor([10, 20, 30]).view(3, 1, 1)).all()
@@ -156,9 +154,8 @@ def test_an_extreme_aspect_ratio_is_cropped_before_it_is_resized(shape: tuple[in
 
 def test_stored_statistics_of_0_to_255_are_refused():
     """Whoever makes the transform: a checkpoint, the library or a command."""
-    stored = {**KEYS, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
     with pytest.raises(ConfigError) as error:
-        EvalTransform.from_options(stored)
+        EvalTransform.of_stored({"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]})
     assert [mistake.partition("Hint: set ")[2] for mistake in error.value.mistakes] == [
         "'data.mean=[0.485,0.456,0.406]'.", "'data.std=[0.229,0.224,0.225]'."
     ]  # fmt: skip

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from imagenet_ddp.data.validate import validate
 Tree = Callable[..., Path]
 
 
-def config(name: str = "imagefolder", **typed: Any) -> dict[str, Any]:
-    return {"data": asdict(DataConfig(name=name)) | typed}
+def config(name: str = "imagefolder", **typed: Any) -> DataConfig:
+    return DataConfig(name=name, **typed)
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
     ],
 )
 def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typed: dict[str, Any], said: str):
-    found = validate(config(root=str(tree(*files)), **typed), {})
+    found = validate(config(root=str(tree(*files)), **typed))
     assert any(said in text for text in found)
     assert all("Hint: " in text for text in found)
     assert len(found) <= 2
@@ -54,35 +53,24 @@ def test_one_thing_wrong_with_the_folder(tree: Tree, files: tuple[str, ...], typ
 
 def test_classes_without_train(tree: Tree):
     root = str(tree("cat/1.jpg", "dog/1.jpg"))
-    assert validate(config(root=root, train_dir=".", val_fraction=0.2), {}) == []
-    (text,) = validate(config("imagenet", root=root), {})
+    assert validate(config(root=root, train_dir=".", val_fraction=0.2)) == []
+    (text,) = validate(config("imagenet", root=root))
     assert text == f"data.train_dir must be a folder, but {root}/train does not exist. Hint: set `data=imagefolder`."
-
-
-def test_reassessed_labels_are_read_before_the_command_begins(tree: Tree):
-    """Also where the checkpoint provides all other keys."""
-    root = tree("val/a/1.jpg", "real.json")
-    asked = config(root=str(root)) | {"real_labels": str(root / "real.json")}
-    for partial in (True, False):
-        (text,) = validate(asked, {}, verb="evaluate", partial=partial)
-        assert text.startswith("real_labels must be a JSON file") and "real.json is not such a file" in text
-    assert validate(asked, {}, verb="evaluate", elsewhere=True) == []
-    (root / "real.json").write_text("[[0, 999], []]")
-    assert validate(asked, {}, verb="evaluate") == []
 
 
 def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    assert "got null. Hint: set data.root=FOLDER" in validate(config(), {})[0]
-    assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"), {})[0]
-    assert "is a file." in validate(config(root="file"), {})[0]
-    assert "Hint: set data.root=/home/ann/x." in validate(config(root="~/x"), {"HOME": "/home/ann"})[0]
+    assert "got null. Hint: set data.root=FOLDER" in validate(config())[0]
+    assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"))[0]
+    assert "is a file." in validate(config(root="file"))[0]
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert "Hint: set data.root=/home/ann/x." in validate(config(root="~/x"))[0]
 
 
 def test_imagenet_wants_wordnet_ids(tree: Tree):
     root = str(tree("train/n01440764/1.JPEG", "train/cat/1.jpg", "val/n01440764/1.JPEG", "val/cat/1.jpg"))
-    found = validate(config("imagenet", root=root), {})
+    found = validate(config("imagenet", root=root))
     assert len(found) == 2  # one for train, one for val
     assert "1 of 2 in" in found[0]
     assert "is not: cat. Hint: set data=imagefolder" in found[0]
@@ -104,7 +92,7 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
     ],
 )
 def test_one_value(typed: dict[str, Any], said: str):
-    found = [text for text in validate(config(**({"name": "shapes"} | typed)), {}) if said in text]
+    found = [text for text in validate(config(**({"name": "shapes"} | typed))) if said in text]
     assert len(found) == 1
     assert "Hint: " in found[0]
 
@@ -113,17 +101,17 @@ def test_a_table(tmp_path: Path):
     """Its rules are in sources/table/test_table.py."""
     (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\n")
     for verb, count in (("train", 1), ("evaluate", 1), ("predict", 0)):
-        assert len(validate(config("table", root=str(tmp_path / "t.csv")), {}, verb=verb)) == count
-    assert validate(config("table", root=str(tmp_path / "t.csv")), {}, elsewhere=True) == []
-    assert len(validate(config("table"), {}, elsewhere=True)) == 1
-    (text,) = validate(config("imagefolder", root=str(tmp_path / "t.csv")), {})
+        assert len(validate(config("table", root=str(tmp_path / "t.csv")), verb=verb)) == count
+    assert validate(config("table", root=str(tmp_path / "t.csv")), elsewhere=True) == []
+    assert len(validate(config("table"), elsewhere=True)) == 1
+    (text,) = validate(config("imagefolder", root=str(tmp_path / "t.csv")))
     assert text.endswith(f"is a file. Hint: set data=table data.root={tmp_path}/t.csv.")
-    (text,) = validate(config("tabel"), {})
+    (text,) = validate(config("tabel"))
     assert text.endswith("Hint: set data=table data.root=FILE.csv.")
 
 
 def test_a_folder_of_another_source_is_named(tree: Tree):
     root = str(tree("pack/packed.json", "stl/stl10_binary/train_X.bin"))
     for name, folder in (("packed", "pack"), ("stl10", "stl")):
-        found = validate(config(root=f"{root}/{folder}"), {})
+        found = validate(config(root=f"{root}/{folder}"))
         assert found and all(f"data={name}`" in text for text in found)

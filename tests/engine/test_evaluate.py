@@ -40,7 +40,7 @@ def logits_of(checkpoint: Path, paths: Sequence[Path], *, mirror: bool) -> Tenso
     stored = torch.load(checkpoint, weights_only=True)
     net = mobilenet_v2(num_classes=3, **stored["imagenet_ddp"]["config"]["model"]["args"]).eval()
     net.load_state_dict({name.removeprefix("net."): each for name, each in stored["state_dict"].items()})
-    transform = EvalTransform.from_options(stored["imagenet_ddp"]["eval_transform"])
+    transform = EvalTransform.of_stored(stored["imagenet_ddp"]["eval_transform"])
     rows = []
     with torch.inference_mode():
         for path in paths:

@@ -1,15 +1,16 @@
 """The options of a command: the place of its folder on the line, and what an evaluation takes of a checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.engine.stored_config import _other_split, from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import checkpoint_file
@@ -55,10 +56,9 @@ def test_an_evaluation_keeps_the_split_of_the_training() -> None:
     """Another seed would choose other images, most of which were trained on."""
 
     def said(**changed: Any) -> list[str]:
-        stored = {"seed": 0, "data": {"name": "imagefolder", "root": "x", "val_fraction": 0.2, "val_fold": 1}}
-        data = {**stored["data"], **{key: value for key, value in changed.items() if key != "seed"}}
-        now = OmegaConf.create({"seed": changed.get("seed", 0), "data": {"_target_": None, **data}})
-        return _other_split(stored, now, Path("last.ckpt"))
+        before = DataConfig(name="imagefolder", root="x", val_fraction=0.2, val_fold=1)
+        seed = changed.pop("seed", 0)
+        return _other_split(before, replace(before, **changed), (0, seed), Path("last.ckpt"))
 
     assert said() == []
     assert said(seed=7) == [

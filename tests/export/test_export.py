@@ -1,7 +1,6 @@
 """python -m imagenet_ddp.export: what it writes is read by the formats' own libraries, and gives what predict gives."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -76,7 +75,7 @@ def run_export(checkpoint: Path, *options: str) -> list[str]:
     """As the command, in this process."""
     request = parse.command_line("export", [f"checkpoint={checkpoint}", *options], {})
     config = from_checkpoint(request, checkpoint, {}, ExportConfig)
-    return list(export(config, os.environ, is_data_typed=any(option.startswith("data.") for option in options)))
+    return list(export(config, is_data_typed=any(option.startswith("data.") for option in options)))
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +271,7 @@ def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_p
 
     def top1(step: int, mirror: bool = contents["eval_transform"]["val_mirror"]) -> float | None:
         torch.save({**stored, "global_step": step}, tmp_path / "x.ckpt")
-        transform = EvalTransform.from_options({**contents["eval_transform"], "val_mirror": mirror})
+        transform = EvalTransform.of_stored({**contents["eval_transform"], "val_mirror": mirror})
         return _metadata(config, load(config, tmp_path / "x.ckpt"), transform)["top1"]
 
     assert top1(stored["global_step"]) == contents["best_top1"]

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +99,8 @@ def _in_a_process(source: Path, out: Path, options: tuple[str, ...], said: Path)
 def test_weights_of_a_table_are_packed(photos: Path, tmp_path: Path):
     table = write_table(tmp_path / "t.csv", photos, absolute=True, weight=lambda path: 1 + int(path.stem) / 4)
     assert packs(table, tmp_path / "out", "data=table") == 0
-    found = open_source({**asdict(DataConfig()), "name": "packed", "root": str(tmp_path / "out")}, 0, {}).train
-    expected = open_source({**asdict(DataConfig()), "name": "table", "root": str(table)}, 0, {}).train
+    found = open_source(DataConfig(name="packed", root=str(tmp_path / "out")), 0).train
+    expected = open_source(DataConfig(name="table", root=str(table)), 0).train
     assert found is not None and expected is not None
     for images in (found, pickle.loads(pickle.dumps(found))):
         assert images.weights is not None and expected.weights is not None
@@ -157,7 +156,7 @@ def test_several_processes_give_the_same_bytes(photos: Path, uninterrupted: dict
 def test_a_short_side(photos: Path, form: str, tmp_path: Path):
     assert packs(photos, tmp_path / "out", "prepare.short_side=64", f"prepare.form={form}") == 0
     plan = prepare_options.read(argv(photos, tmp_path / "nowhere"), {})
-    source, images = open_source(dict(plan.config["data"]), 0, {}), opened(tmp_path / "out")
+    source, images = open_source(plan.config.data, 0), opened(tmp_path / "out")
     assert source.train is not None
     for index in (0, 31):
         record, whole, small = images.record(index), source.train.read(index), images.read(index)

@@ -71,13 +71,13 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         for key, modes in ONLY_FOR.items()
         if mode in BENCHMARKS and mode not in modes and overrides.typed_value(request, f"benchmark.{key}") is not None
     ]
-    if mode in FILES_FOR and (data["_target_"] or data["name"] not in FILE_SOURCES):
+    if mode in FILES_FOR and (data.target or data.name not in FILE_SOURCES):
         mistakes.append(
-            f"data must be a source of image files for {FILES_FOR[mode]}, got {data['_target_'] or data['name']}. "
+            f"data must be a source of image files for {FILES_FOR[mode]}, got {data.target or data.name}. "
             "Hint: set data=imagefolder data.root=FOLDER."
         )
     elif mode == "loader":
-        mistakes += data_check.validate(parsed.config, parsed.environ)
+        mistakes += data_check.validate(data)
     else:
         mistakes += _of_training(parsed.config, typed, parsed.environ)
     if mistakes:

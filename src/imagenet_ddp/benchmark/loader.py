@@ -120,7 +120,7 @@ def make_variants(config: CommonConfig, options: BenchmarkOptions, work: Path) -
 
 
 def _train(config: CommonConfig) -> Any:
-    images = open_source(config.data, config.seed, os.environ).train
+    images = open_source(config.data, config.seed).train
     assert isinstance(images, FileImages | PackedImages)
     return images
 
@@ -130,7 +130,7 @@ def link_images(config: CommonConfig, num_images: int, tree: Path, at_least: int
 
     at_least: minimum number of links in tree/train. If there are fewer images, each is linked several times.
     """
-    source = open_source(config.data, config.seed, os.environ)
+    source = open_source(config.data, config.seed)
     images = source.train
     assert isinstance(images, FileImages)
     seen: set[int] = set()
@@ -166,8 +166,8 @@ def _rounded(rates: Sequence[float]) -> dict[str, Any]:
 
 def train_loader(config: CommonConfig, images: Images, num_workers: int) -> EpochLoader:
     data = config.data
-    transform = make_train_transform({**data, "progressive_start": None})
-    sampler = BatchSampler(len(images), data["batch_size"], 1, 0, shuffle=True, seed=config.seed, fill_to=1)
+    transform = make_train_transform(replace(data, progressive_start=None))
+    sampler = BatchSampler(len(images), data.batch_size, 1, 0, shuffle=True, seed=config.seed, fill_to=1)
     return make_loader(images, transform, sampler, seed=config.seed, num_workers=num_workers, pin_memory=False)
 
 

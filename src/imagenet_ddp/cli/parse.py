@@ -24,6 +24,7 @@ from imagenet_ddp.cli.overrides import quoted, typed_config
 from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.launchers import slurm
@@ -142,7 +143,7 @@ def set_implied(config: DictConfig) -> None:
     """Set the data.* keys that follow from what is found in data.root, unless a checkpoint provides them."""
     with contextlib.suppress(OmegaConfBaseException, OSError):  # validate() reports both
         if config.get("resume") in (None, "auto"):
-            config.data.update(implied(config.data))
+            config.data.update(implied(typed_config(config.data, DataConfig, partial=True)))
 
 
 def _validate_job(

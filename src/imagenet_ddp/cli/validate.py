@@ -18,12 +18,14 @@ from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
+from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, ExportConfig, PredictConfig
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import validate as data_check
 from imagenet_ddp.distributed import validate as distributed_check
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import check as file_check
 from imagenet_ddp.models import validate as learning_check
 from imagenet_ddp.runs import validate as run_check
@@ -73,7 +75,8 @@ def validate(
     of_options = "predict" if verb == "doctor" else verb
     if not partial or verb in ("prepare", "benchmark"):
         found += unread(typed, values, declared)
-    found += data_check.validate(values, environ, verb=of_options, partial=partial, elsewhere=elsewhere)
+    found += data_check.validate(values.data, verb=of_options, partial=partial, elsewhere=elsewhere)
+    found += _of_files(values, elsewhere)
     found += learning_check.validate(values, environ, partial=partial)
     if verb == "doctor":
         mistakes, launch_info = distributed_check.validate_options(values), None
@@ -97,6 +100,22 @@ def validate(
         )
     found += refused_targets(values, values.allow_targets or []) + (_long_tmpdir(environ) if not elsewhere else [])
     return found, launch_info
+
+
+def _of_files(config: CommonConfig, elsewhere: bool) -> list[str]:
+    """Return a mistake if images= or real_labels= names nothing that can be read."""
+    if isinstance(config, PredictConfig | ExportConfig) and config.images is not None:
+        from imagenet_ddp.data.sources.files import validate_images
+
+        return validate_images(config.images)
+    if isinstance(config, EvaluateConfig) and config.real_labels and not elsewhere:
+        from imagenet_ddp.data.sources.imagenet import read_reassessed
+
+        try:
+            read_reassessed(Path(config.real_labels))
+        except ConfigError as error:
+            return error.mistakes
+    return []
 
 
 def _long_tmpdir(environ: Mapping[str, str]) -> list[str]:

@@ -5,9 +5,10 @@ about them, so that one decision applies to all its workers, and to all ranks if
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import count_noun
 
@@ -55,27 +56,26 @@ def max_bad_images(limit: float, num_images: int) -> int:
     return int(limit) if limit >= 1 else math.ceil(limit * num_images)
 
 
-def check_command(data: Mapping[str, Any]) -> str:
-    """Return the command that lists all unreadable images, in backticks. data: the resolved data.* keys."""
-    what = "" if data["_target_"] else f" data={data['name']}"
-    root = f" data.root={data['root']}" if data["root"] else ""
+def check_command(data: DataConfig) -> str:
+    """Return the command that lists all unreadable images, in backticks."""
+    what = "" if data.target else f" data={data.name}"
+    root = f" data.root={data.root}" if data.root else ""
     return f"`python -m imagenet_ddp.prepare prepare=check{what}{root}`"
 
 
 class BadImages:
-    """Log unreadable images, and end the run if there are too many. data: the resolved data.* keys. num_images:
-    number of training images. board: shared by the ranks; None: a board of this process alone. say: writes a line to
-    the log."""
+    """Log unreadable images, and end the run if there are too many. num_images: number of training images. board:
+    shared by the ranks; None: a board of this process alone. say: writes a line to the log."""
 
     def __init__(
         self,
-        data: Mapping[str, Any],
+        data: DataConfig,
         num_images: int,
         board: Board | None = None,
         say: Callable[[str], None] = print,
     ):
         self._data, self._num_images, self._say = data, num_images, say
-        self.most = max_bad_images(data["bad_image_limit"], num_images)
+        self.most = max_bad_images(data.bad_image_limit, num_images)
         self._check = check_command(data)
         self.board: Board = board or LocalBoard()
         self._seen: set[str] = set()
@@ -83,7 +83,7 @@ class BadImages:
     def on_bad_images(self, images: list[Bad]) -> None:
         """Log each unreadable image that is new. Raises RunError at the first unreadable image
         (data.on_bad_image=raise), or if all ranks have found more of them than the limit allows (skip)."""
-        if self._data["on_bad_image"] == "raise" and images:
+        if self._data.on_bad_image == "raise" and images:
             path, reason = images[0]
             raise RunError(
                 f"{path} must be an image, but cannot be read: {reason}. Hint: set data.on_bad_image=skip to leave out "
@@ -101,7 +101,7 @@ class BadImages:
         self._seen.update(path for path, _ in new)
         found = self.board.post(new)
         if found > self.most:
-            limit = self._data["bad_image_limit"]
+            limit = self._data.bad_image_limit
             share = f" ({limit:g} of {self._num_images} images)" if limit < 1 else ""
             raise RunError(
                 f"at most {count_noun(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but "

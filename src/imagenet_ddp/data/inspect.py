@@ -5,12 +5,12 @@ import itertools
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import validate
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
@@ -41,19 +41,18 @@ class Layout:
     num_classes: int | None = None
 
 
-def inspect_data(data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Layout:
-    """Inspect a data set without writing, generating or downloading anything. data: the resolved data.* keys. Raises
-    ConfigError for what is found only by opening the source."""
-    if data["_target_"]:
-        return Layout(validate.validate({"data": data}, environ))
-    kind = source_type(data["name"]) if data["name"] in SOURCES else None
-    more = f" {kind.see}" if kind and kind.see else ""
-    mistakes = [text + more for text in validate.validate({"data": data}, environ)]
-    if mistakes or kind is None:
+def inspect_data(data: DataConfig, seed: int) -> Layout:
+    """Inspect a data set without writing, generating or downloading anything. Raises ConfigError for what is found only
+    by opening the source."""
+    mistakes = validate.validate(data)
+    if data.target or data.name not in SOURCES:
         return Layout(mistakes)
-    if pending := kind.pending(data, seed, environ):
+    kind = source_type(data.name)
+    if mistakes:
+        return Layout([f"{text} {kind.see}".strip() for text in mistakes])
+    if pending := kind.pending(data, seed):
         return Layout([], [pending.note], num_classes=pending.num_classes)
-    source = open_source(data, seed, environ)
+    source = open_source(data, seed)
     layout = Layout(kind.audit(source), [note.rstrip(".") for note in source.notes], num_classes=len(source.classes))
     for name, images in (("train", source.train), ("val", source.val)):
         if images is not None:
@@ -105,9 +104,8 @@ def read_samples(layout: Layout, budget_s: float = 5.0) -> SampleReading:
 
 
 def reading_s(
-    data: Mapping[str, Any],
+    data: DataConfig,
     seed: int,
-    environ: Mapping[str, str],
     read: Callable[[Picture], object],
     budget_s: float,
     num_images: int = 64,
@@ -115,12 +113,10 @@ def reading_s(
     """Return the median time in seconds from reading a training image to the model's input in one thread, or 0 if the
     images must first be made, are refused or cannot be opened. read: turns a picture into the model's input. Measuring
     stops after budget_s seconds."""
-    if data["_target_"] or source_type(data["name"]).check(data, environ, "train"):
-        return 0.0
-    if source_type(data["name"]).pending(data, seed, environ):
+    if data.target or source_type(data.name).check(data, "train") or source_type(data.name).pending(data, seed):
         return 0.0
     try:
-        images = open_source(data, seed, environ).train
+        images = open_source(data, seed).train
     except (ConfigError, OSError):  # reported by the check of the data
         return 0.0
     assert images is not None

@@ -3,13 +3,13 @@
 
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader import Batch
 
 
@@ -24,24 +24,14 @@ class Draw(NamedTuple):
 @dataclass(frozen=True)
 class Mixing:
     """Mixes each batch with parameters that are drawn from the batch's seed. Therefore mixing does not wait for the
-    device, and a resumed run draws the same parameters.
+    device, and a resumed run draws the same parameters. If data.mixup_alpha and data.cutmix_alpha are both set, each
+    batch uses one of the two methods with equal probability. bool() is False if nothing is mixed."""
 
-    mixup_alpha, cutmix_alpha: both parameters of the Beta distribution from which the share is drawn; 0: off. If both
-    are set, each batch uses one of the two methods with equal probability. probability: the probability that a batch is
-    mixed at all.
-    """
-
+    data: DataConfig
     num_classes: int
-    mixup_alpha: float
-    cutmix_alpha: float
-    probability: float = 1.0
 
-    @classmethod
-    def from_options(cls, data: Mapping[str, Any], num_classes: int) -> "Mixing | None":
-        """Return the mixing described by the resolved data.* keys, or None if nothing is mixed."""
-        if not data["mixup_alpha"] and not data["cutmix_alpha"]:
-            return None
-        return cls(num_classes, data["mixup_alpha"], data["cutmix_alpha"], data["mix_probability"])
+    def __bool__(self) -> bool:
+        return bool(self.data.mixup_alpha or self.data.cutmix_alpha)
 
     def apply(self, batch: Batch) -> None:
         """Mix the images that count with each other, and add soft_target to the batch. target becomes the label with
@@ -63,10 +53,11 @@ class Mixing:
 
     def draw(self, generator: random.Random, num_images: int, height: int, width: int) -> Draw | None:
         """Draw the parameters for mixing one batch. Return None if the batch stays unchanged."""
-        if num_images < 2 or generator.random() >= self.probability:
+        mixup, cutmix = self.data.mixup_alpha, self.data.cutmix_alpha
+        if num_images < 2 or generator.random() >= self.data.mix_probability:
             return None
-        takes_cutmix = bool(self.cutmix_alpha) and (not self.mixup_alpha or generator.random() < 0.5)
-        alpha = self.cutmix_alpha if takes_cutmix else self.mixup_alpha
+        takes_cutmix = bool(cutmix) and (not mixup or generator.random() < 0.5)
+        alpha = cutmix if takes_cutmix else mixup
         share = generator.betavariate(alpha, alpha)
         shift = generator.randrange(1, num_images)
         if not takes_cutmix:

@@ -1,9 +1,8 @@
 """Provide a LightningDataModule that loads the images of a source."""
 
 import math
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,28 +44,27 @@ class ImageDataModule(L.LightningDataModule):
     def __init__(
         self,
         source: Source,
-        data: Mapping[str, Any],
+        data: DataConfig,
         seed: int,
         channels_last: bool,
         local_world_size: int | None = None,
         bad_images: BadImages | None = None,
         say: Callable[[str], None] = print,
     ):
-        """data: the resolved options of this config group (config.schema.data.DataConfig). local_world_size: number of
-        processes that share this machine's CPU cores; None: the Trainer's number of devices. say: writes a line to the
-        log."""
+        """local_world_size: number of processes that share this machine's CPU cores; None: the Trainer's number of
+        devices. say: writes a line to the log."""
         super().__init__()
         self.source = source
-        self.options = dict(data)
+        self.options = data
         self.seed = seed
         self._say = say
         self.channels_last = channels_last
         self._local_world_size = local_world_size
         num_images = len(source.train if source.train is not None else source.val or [])
-        self.bad_images = bad_images or BadImages(self.options, num_images)
-        self.eval_transform = EvalTransform.from_options(self.options)
-        self.train_transform = make_train_transform(self.options)
-        self._mixing = Mixing.from_options(self.options, len(source.classes))
+        self.bad_images = bad_images or BadImages(data, num_images)
+        self.eval_transform = EvalTransform.of(data)
+        self.train_transform = make_train_transform(data)
+        self._mixing = Mixing(data, len(source.classes))
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._copies: torch.cuda.Stream | None = None
@@ -88,18 +86,17 @@ class ImageDataModule(L.LightningDataModule):
         name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all
         mistakes.
         """
-        group = asdict(DataConfig())
-        if unknown := sorted(options.keys() - group.keys()):
-            known = ", ".join(sorted(group))
+        known = {field.name for field in fields(DataConfig)}
+        if unknown := sorted(options.keys() - known):
             raise ConfigError(
-                f"data options must be among {known}, got {', '.join(unknown)}. Hint: remove the unknown options."
+                f"data options must be among {', '.join(sorted(known))}, got {', '.join(unknown)}. "
+                "Hint: remove the unknown options."
             )
-        data = {**group, "name": name, "root": None if root is None else str(root), **options}
-        data |= implied(data)
-        config = {"data": data, "seed": seed, "trainer": {"accelerator": "auto"}}
-        if mistakes := validate(config, os.environ):
+        data = DataConfig(name=name, root=None if root is None else str(root), **options)
+        data = replace(data, **implied(data))
+        if mistakes := validate(data):
             raise ConfigError(mistakes)
-        return cls(open_source(data, seed, os.environ), data, seed, channels_last)
+        return cls(open_source(data, seed), data, seed, channels_last)
 
     def teardown(self, stage: str) -> None:
         self.close()
@@ -135,7 +132,7 @@ class ImageDataModule(L.LightningDataModule):
     @property
     def train_step_images(self) -> int:
         """Return the number of images in one training batch, summed over all ranks."""
-        return self.options["batch_size"] * self._rank_and_world_size[1]
+        return self.options.batch_size * self._rank_and_world_size[1]
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
         """Skip the first `image` images of `epoch`, which were trained on in `step` steps. Call this method before the
@@ -146,11 +143,11 @@ class ImageDataModule(L.LightningDataModule):
         images = self.train_images
         sampler = self._sampler(
             images,
-            self.options["batch_size"],
+            self.options.batch_size,
             shuffle=not self._overfit,
             fill_to=SMALLEST_TRAINING_BATCH,
-            repeats=self.options["repeats"],
-            balance=images.targets if self.options["sampling"] == "balanced" else None,
+            repeats=self.options.repeats,
+            balance=images.targets if self.options.sampling == "balanced" else None,
         )
         self.train_sampler = sampler
         sampler.start_at(*self._start)
@@ -158,12 +155,12 @@ class ImageDataModule(L.LightningDataModule):
 
     def plain_train_dataloader(self) -> EpochLoader:
         """Return a loader of the training images as they are validated, each once, in the random order of an epoch."""
-        batch_size = self.options["val_batch_size"] or self.options["batch_size"]
+        batch_size = self.options.val_batch_size or self.options.batch_size
         sampler = self._sampler(self.train_images, batch_size, shuffle=True, fill_to=1)
         return self._make_loader("plain train", self.train_images, self.eval_transform, sampler)
 
     def val_dataloader(self) -> EpochLoader:
-        batch_size = self.options["val_batch_size"] or self.options["batch_size"]
+        batch_size = self.options.val_batch_size or self.options.batch_size
         sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
         return self._make_loader("val", self.val_images, self.eval_transform, sampler)
 
@@ -196,11 +193,11 @@ class ImageDataModule(L.LightningDataModule):
     def _num_workers(self) -> int:
         on_cpu = self._root_device.type == "cpu"
         local_world_size = self._local_world_size or (self.trainer.num_devices if self.trainer else 1)
-        return choose_num_workers(self.options["num_workers"], on_cpu, local_world_size)[0]
+        return choose_num_workers(self.options.num_workers, on_cpu, local_world_size)[0]
 
     @property
     def _pin_memory(self) -> bool:
-        option = self.options["pin_memory"]
+        option = self.options.pin_memory
         return torch.cuda.is_available() and self._root_device.type != "cpu" if option == "auto" else option
 
     def _make_loader(self, split: str, images: Images, transform: Transform, sampler: BatchSampler) -> EpochLoader:
@@ -234,7 +231,7 @@ class ImageDataModule(L.LightningDataModule):
                 print_message(line)
 
         who = f"Rank {rank}" if world_size > 1 else "The training"
-        return partial(StallWatchdog, who=who, say=say, timeout_s=self.options["loader_timeout_s"])
+        return partial(StallWatchdog, who=who, say=say, timeout_s=self.options.loader_timeout_s)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Copy the tensors of a batch to a device. On a GPU, they are copied on a separate stream while the model
@@ -261,7 +258,7 @@ class ImageDataModule(L.LightningDataModule):
         also apply mixup or CutMix."""
         mean, std = self.eval_transform.mean, self.eval_transform.std
         batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
-        if training and self._mixing is not None:
+        if training and self._mixing:
             self._mixing.apply(batch)
         return batch
 

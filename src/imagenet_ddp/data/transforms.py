@@ -4,7 +4,7 @@ normalised and converted to float on the device."""
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
+from imagenet_ddp.config.section import to_config, to_plain
 from imagenet_ddp.data.decode import Picture, Pixels
 from imagenet_ddp.data.validate import validate_statistics
 from imagenet_ddp.errors import ConfigError
@@ -97,57 +98,44 @@ def empty(*shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.uint8).movedim(-1, -3)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of the training images in each epoch. With progressive sizes, they grow from `start` to `image_size`
-    between the epochs `begin` and `end` (counted from 0), rounded to multiples of 32 pixels, as in FFCV's ImageNet
-    script."""
+def last_train_size(data: DataConfig) -> int:
+    """Return height and width of the training images in the last epoch, in pixels."""
+    return data.train_size or data.image_size
 
-    image_size: int
-    start: int | None = None
-    begin: int = 0
-    end: int = 0
 
-    @classmethod
-    def from_options(cls, data: Mapping[str, Any]) -> "Sizes":
-        """Make the sizes from resolved data.* keys."""
-        begin, end = data["progressive_epochs"] or (0, 0)
-        return cls(int(data["train_size"] or data["image_size"]), data["progressive_start"], begin, end)
-
-    def at(self, epoch: int) -> int:
-        if self.start is None or epoch >= self.end:
-            return self.image_size
-        if epoch <= self.begin:
-            return self.start
-        share = (epoch - self.begin) / (self.end - self.begin)
-        nearest = round((self.start + share * (self.image_size - self.start)) / SIZE_STEP) * SIZE_STEP
-        return min(max(nearest, self.start), self.image_size)
+def train_size(data: DataConfig, epoch: int) -> int:
+    """Return height and width of the training images in an epoch, in pixels. With data.progressive_start, they grow
+    between two epochs, in multiples of 32 pixels, as in FFCV's ImageNet script."""
+    (begin, end), start, last = data.progressive_epochs or (0, 0), data.progressive_start, last_train_size(data)
+    if start is None or epoch >= end:
+        return last
+    if epoch <= begin:
+        return start
+    share = (epoch - begin) / (end - begin)
+    return min(max(round((start + share * (last - start)) / SIZE_STEP) * SIZE_STEP, start), last)
 
 
 @dataclass(frozen=True)
 class TrainTransform:
     """Random resized crop and horizontal flip, as is usual for ImageNet. The crop has a share of the image's area
-    within `scale` and an aspect ratio between 3:4 and 4:3. If none of ten draws fits, the centre is used."""
+    within data.crop_scale and an aspect ratio between 3:4 and 4:3. If none of ten draws fits, the centre is used."""
 
-    sizes: Sizes
-    scale: tuple[float, float]
-    flip: float
-    interpolation: str = "bilinear"
+    data: DataConfig
 
     def size(self, epoch: int) -> int:
-        return self.sizes.at(epoch)
+        return train_size(self.data, epoch)
 
     def into(self, out: Tensor, picture: Picture, generator: random.Random) -> bool:
-        flipped = generator.random() < self.flip
+        flipped = generator.random() < self.data.flip
         box = self.box(picture.height, picture.width, generator)
-        resize_into(out, picture.region(*box, size=out.shape[1]), self.interpolation)
+        resize_into(out, picture.region(*box, size=out.shape[1]), self.data.interpolation)
         return flipped
 
     def box(self, height: int, width: int, generator: random.Random) -> Box:
-        draw, area = generator.random, height * width
+        draw, area, (least, most) = generator.random, height * width, self.data.crop_scale
         low, high = math.log(_ASPECT[0]), math.log(_ASPECT[1])
         for _ in range(_TRIES):
-            target = area * (self.scale[0] + (self.scale[1] - self.scale[0]) * draw())
+            target = area * (least + (most - least) * draw())
             aspect = math.exp(low + (high - low) * draw())
             wide, tall = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
             if 0 < wide <= width and 0 < tall <= height:
@@ -161,23 +149,23 @@ class TrainTransform:
 class EvalTransform:
     """Makes a square of an image: uint8 (3, H, W) -> uint8 (3, image_size, image_size).
 
-    fit: crop (resize the short side to `resize` pixels, then crop the centre), pad (resize the long side to image_size,
-    then add the mean colour on both sides) or squash (resize both sides). views: orientations whose logits are averaged
-    (models/layers.py).
+    The fields are keys of data.*, with a value in place of each null. fit: crop (resize the short side to val_resize
+    pixels, then crop the centre), pad (resize the long side to image_size, then add the mean colour on both sides) or
+    squash (resize both sides).
 
     The transform is stored in every checkpoint (`as_dict`), so that evaluation and prediction use the same transform as
     validation.
     """
 
     image_size: int
-    resize: int
+    val_resize: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    interpolation: str = "bilinear"
-    fit: str = "crop"
-    vflip: float = 0.0
-    rot90: float = 0.0
-    mirror: bool = False
+    interpolation: str
+    fit: str
+    vflip: float
+    rot90: float
+    val_mirror: bool
 
     def __post_init__(self) -> None:
         """Raise ConfigError for statistics that were stored or passed by a caller, which no command has validated."""
@@ -185,31 +173,25 @@ class EvalTransform:
             raise ConfigError(mistakes)
 
     @classmethod
-    def from_options(cls, data: Mapping[str, Any]) -> "EvalTransform":
-        """Make the transform from resolved data.* keys. If val_resize is null, the short side is resized to 256/224 of
-        the image size, as is usual. Files of earlier versions lack fit, vflip and rot90."""
-        size = int(data["image_size"])
-        resize = data["val_resize"] or round(size * 256 / 224)
-        more = {key: data[key] for key in ("fit", "vflip", "rot90") if key in data}
-        return cls(size, int(resize), *mean_and_std(data), data["interpolation"], mirror=data["val_mirror"], **more)
+    def of(cls, data: DataConfig) -> "EvalTransform":
+        """If val_resize is null, the short side is resized to 256/224 of the image size, as is usual."""
+        resize, orientations = data.val_resize or round(data.image_size * 256 / 224), (data.vflip, data.rot90)
+        mean, std = mean_and_std(data)
+        return cls(data.image_size, resize, mean, std, data.interpolation, data.fit, *orientations, data.val_mirror)
+
+    @classmethod
+    def of_stored(cls, values: Mapping[str, Any]) -> "EvalTransform":
+        """values: as_dict of this or an earlier version, in which fit, vflip and rot90 may be missing."""
+        return cls.of(to_config(values, DataConfig))
 
     @property
     def views(self) -> int:
-        """Return how many orientations of an image are averaged: those that the training shows with equal right."""
-        return 1 if not self.mirror else 8 if self.rot90 else 4 if self.vflip else 2
+        """Return how many orientations of an image have their logits averaged (models/layers.py): those that the
+        training shows with equal right."""
+        return 1 if not self.val_mirror else 8 if self.rot90 else 4 if self.vflip else 2
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "image_size": self.image_size,
-            "val_resize": self.resize,
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "interpolation": self.interpolation,
-            "fit": self.fit,
-            "vflip": self.vflip,
-            "rot90": self.rot90,
-            "val_mirror": self.mirror,
-        }
+        return to_plain(asdict(self))
 
     def size(self, epoch: int) -> int:
         return self.image_size
@@ -225,7 +207,7 @@ class EvalTransform:
             top, left = (self.image_size - tall) // 2, (self.image_size - wide) // 2
             filled(out, mean_colour(self.mean))[:, top : top + tall, left : left + wide] = resized
             return False
-        resized = resize_short_side(picture, self.resize, self.interpolation)
+        resized = resize_short_side(picture, self.val_resize, self.interpolation)
         tall, wide = resized.shape[1:]
         # as in torchvision's CenterCrop
         top, left = round((tall - self.image_size) / 2), round((wide - self.image_size) / 2)
@@ -238,9 +220,9 @@ class EvalTransform:
         return out
 
 
-def mean_and_std(data: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and std of each channel from the resolved data.* keys. null selects ImageNet's values."""
-    return tuple(data["mean"] or IMAGENET_MEAN), tuple(data["std"] or IMAGENET_STD)
+def mean_and_std(data: DataConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and std of each channel. null selects ImageNet's values."""
+    return tuple(data.mean or IMAGENET_MEAN), tuple(data.std or IMAGENET_STD)
 
 
 def normalise(

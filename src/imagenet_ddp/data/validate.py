@@ -1,65 +1,42 @@
 """Find mistakes in the options of data, and in the folders they name, before torch is imported."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
-from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD
+from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, source_type
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import install
 
 _THREE = list_of(number(), "", 3)
 
 
-def validate(
-    config: Mapping[str, Any],
-    environ: Mapping[str, str],
-    *,
-    verb: str = "train",
-    partial: bool = False,
-    elsewhere: bool = False,
-) -> list[str]:
-    """Return a message for each mistake.
+def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, elsewhere: bool = False) -> list[str]:
+    """Return a message for each mistake. The values may have any type.
 
     verb: the command. evaluate needs only the validation images, predict and export need no folder at all, and check
     reads every image later. partial: check each key by itself, but no folders or combinations, because a checkpoint
     provides the other keys. elsewhere: check only the names of folders, because the folders are on another machine.
     """
-    data = config["data"]
-    found = validate_group("data", data) + validate_statistics(data["mean"], data["std"])
-    if not data["_target_"] and data["name"] not in SOURCES:
-        name = name_of(str(data["name"])) or next(iter(get_close_matches(str(data["name"]), SOURCES, 1)), "imagefolder")
-        more = " data.root=FOLDER" if name in OF_FOLDERS and not data["root"] else ""
-        more = " data.root=FILE.csv" if name == "table" and not data["root"] else more
-        found += expect("data.name", data["name"], choice(*SOURCES), f"data={name}{more}")
-        return found
-    if config.get("images") is not None:
-        from imagenet_ddp.data.sources.files import validate_images
-
-        found += validate_images(config["images"])
-    if config.get("real_labels") and not elsewhere:
-        from imagenet_ddp.data.sources.imagenet import read_reassessed
-
-        try:
-            read_reassessed(Path(config["real_labels"]))
-        except ConfigError as error:
-            found += error.mistakes
+    found = validate_group("data", data) + validate_statistics(data.mean, data.std)
+    if not data.target and data.name not in SOURCES:
+        name = name_of(str(data.name)) or next(iter(get_close_matches(str(data.name), SOURCES, 1)), "imagefolder")
+        more = " data.root=FOLDER" if name in OF_FOLDERS and not data.root else ""
+        more = " data.root=FILE.csv" if name == "table" and not data.root else more
+        return found + expect("data.name", data.name, choice(*SOURCES), f"data={name}{more}")
     if partial:
         return found
     found += _sizes(data) + _augmentation(data) + _order(data)
-    if data["_target_"] or verb in USE_MODEL:
+    if data.target or verb in USE_MODEL:
         return found
-    kind = source_type(data["name"])
-    if elsewhere and (kind.default_root or data["root"]) and not str(data["root"]).startswith("~"):
+    kind = source_type(data.name)
+    if elsewhere and (kind.default_root or data.root) and not str(data.root).startswith("~"):
         return found  # the job on the other machine checks it
-    return found + kind.check(data, environ, verb)
+    return found + kind.check(data, verb)
 
 
 def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[str]:
@@ -80,64 +57,63 @@ def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | Non
     return found
 
 
-def _sizes(data: Mapping[str, Any]) -> list[str]:
-    found, start = [], data["progressive_start"]
-    size = data["image_size"] if integer(1).accepts(data["image_size"]) else 1
-    if data["val_resize"] is not None and not integer(size).accepts(data["val_resize"]):
+def _sizes(data: DataConfig) -> list[str]:
+    found, start = [], data.progressive_start
+    size = data.image_size if integer(1).accepts(data.image_size) else 1
+    if data.val_resize is not None and not integer(size).accepts(data.val_resize):
         found.append(
-            f"data.val_resize must be null or at least data.image_size ({data['image_size']}), because "
-            f"the crop is cut out of it, got {data['val_resize']}. Hint: set data.val_resize=null."
+            f"data.val_resize must be null or at least data.image_size ({data.image_size}), because "
+            f"the crop is cut out of it, got {data.val_resize}. Hint: set data.val_resize=null."
         )
-    key = "train_size" if data["train_size"] else "image_size"
-    if not integer(8).accepts(start):
+    if start is None or not integer(8).accepts(start):
         return found
-    if data["progressive_epochs"] is None:
+    key, last = ("train_size", data.train_size) if data.train_size else ("image_size", data.image_size)
+    if data.progressive_epochs is None:
         found.append(
             "data.progressive_epochs must be set if data.progressive_start is set, got null. "
             "Hint: set data.progressive_epochs=[10,14]."
         )
-    elif start > data[key]:
+    elif start > last:
         found.append(
-            f"data.progressive_start must be at most data.{key} ({data[key]}), got {start}. "
-            f"Hint: set data.progressive_start={max(data[key] // 2, 1)}."
+            f"data.progressive_start must be at most data.{key} ({last}), got {start}. "
+            f"Hint: set data.progressive_start={max(last // 2, 1)}."
         )
     return found
 
 
-def _augmentation(data: Mapping[str, Any]) -> list[str]:
-    found = []
-    if str(data["policy"]).startswith("rand-") and find_spec("timm") is None:
+def _augmentation(data: DataConfig) -> list[str]:
+    found, magnitude = [], data.policy_magnitude
+    if str(data.policy).startswith("rand-") and find_spec("timm") is None:
         found.append(
-            f"data.policy={data['policy']} needs the package timm, which is not installed. Hint: run "
+            f"data.policy={data.policy} needs the package timm, which is not installed. Hint: run "
             f"`{install('timm')}`, or set data.policy=randaugment."
         )
-    magnitude = data["policy_magnitude"]
-    if data["policy"] == "augmix" and integer(0, 30).accepts(magnitude) and not 1 <= magnitude <= 10:
+    if data.policy == "augmix" and (magnitude == 0 or integer(11, 30).accepts(magnitude)):
         found.append(
             f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. "
             "Hint: set data.policy_magnitude=null."
         )
-    sizes = (data["train_size"] or data["image_size"], data["progressive_start"])
-    smallest = min((size for size in sizes if integer(1).accepts(size)), default=math.inf)
-    for key, is_used in (("pad", data["augment"] == "pad_crop"), ("cutout", True)):
-        if is_used and integer(0).accepts(data[key]) and data[key] >= smallest:
+    sizes = (data.train_size or data.image_size, data.progressive_start)
+    smallest = min((size for size in sizes if size and integer(1).accepts(size)), default=math.inf)
+    for key, value in (("pad", data.pad if data.augment == "pad_crop" else 0), ("cutout", data.cutout)):
+        if integer(0).accepts(value) and value >= smallest:
             found.append(
-                f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {data[key]}. "
+                f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {value}. "
                 f"Hint: set data.{key}={smallest // 8}."
             )
     return found
 
 
-def _order(data: Mapping[str, Any]) -> list[str]:
+def _order(data: DataConfig) -> list[str]:
     """Check the options that choose which images are used, and in which order. Values of another type are reported
     elsewhere."""
     found = [
-        f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {data[key]}. "
+        f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {value}. "
         f"Hint: set data.{key}={off}, or set data.sampling=shuffled."
-        for key, off in (("repeats", 1), ("shuffle_window_shards", 0))
-        if data["sampling"] == "balanced" and integer(off + 1).accepts(data[key])
+        for key, value, off in (("repeats", data.repeats, 1), ("shuffle_window_shards", data.shuffle_window_shards, 0))
+        if data.sampling == "balanced" and integer(off + 1).accepts(value)
     ]
-    fraction, fold = data["val_fraction"], data["val_fold"]
-    if integer(1).accepts(fold) and number(above=0, below=1).accepts(fraction):
+    fraction, fold = data.val_fraction, data.val_fold
+    if fraction and integer(1).accepts(fold) and number(above=0, below=1).accepts(fraction):
         found += expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
     return found

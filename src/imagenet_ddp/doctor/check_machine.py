@@ -220,7 +220,7 @@ def _rendezvous(machine: Machine) -> list[Check]:
 
 def _data(machine: Machine) -> list[Check]:
     data, layout = machine.config.data, machine.layout
-    if data["_target_"]:
+    if data.target:
         return _own_source(machine)
     if layout.mistakes:
         return failed(layout.mistakes)
@@ -235,18 +235,16 @@ def _data(machine: Machine) -> list[Check]:
     if len(words) == 2:
         train, val = (split.num_images for split in layout.splits.values())
         words.append(f"{train / val:.3g} training images for each validation image")
-    return passed(
-        "; ".join([f"{data['name']}: " + "; ".join(words) if words else data["name"], *layout.notes]), **numbers
-    )
+    return passed("; ".join([f"{data.name}: " + "; ".join(words) if words else data.name, *layout.notes]), **numbers)
 
 
 def _own_source(machine: Machine) -> list[Check]:
     """Open data._target_ as training does, and count its images."""
     from imagenet_ddp.data.sources.registry import open_source
 
-    source = open_source(machine.config.data, machine.config.seed, machine.environ)
+    source = open_source(machine.config.data, machine.config.seed)
     train, val = (len(images) if images is not None else 0 for images in (source.train, source.val))
-    what = f"{machine.config['data']['_target_']}: {train:,} training and {val:,} validation images"
+    what = f"{machine.config.data.target}: {train:,} training and {val:,} validation images"
     numbers = {"num_classes": len(source.classes), "num_train_images": train, "num_val_images": val}
     return passed(f"{what} of {len(source.classes):,} classes", **numbers)
 

@@ -4,7 +4,6 @@ Runs in every rank; rank 0 reports.
 """
 
 import contextlib
-import os
 import random
 import socket
 import time
@@ -17,7 +16,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.decode import Picture
 from imagenet_ddp.data.inspect import reading_s
-from imagenet_ddp.data.transforms import Sizes, empty
+from imagenet_ddp.data.transforms import empty, last_train_size
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, Machine, failed
@@ -120,14 +119,14 @@ def _read_s(plan: Plan) -> float:
     if plan.num_workers.value > 0:
         return 0.0
     transform, generator = make_train_transform(data), random.Random(0)
-    size = Sizes.from_options(data).image_size
+    size = last_train_size(data)
     out = empty(size, size, 3)
 
     def read(picture: Picture) -> object:
         return transform.into(out, picture, generator)
 
-    per_image_s = reading_s(data, plan.config.seed, os.environ, read, READING_BUDGET_S)
-    return per_image_s * data["batch_size"]
+    per_image_s = reading_s(data, plan.config.seed, read, READING_BUDGET_S)
+    return per_image_s * data.batch_size
 
 
 def _whole_step(config: CommonConfig, training: Training, times: StepTimes, read_s: float) -> Step:

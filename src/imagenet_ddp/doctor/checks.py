@@ -73,7 +73,7 @@ class Machine:
 
         data = self.config.data
         try:
-            return Layout([]) if data["_target_"] else inspect_data(data, self.config.seed, self.environ)
+            return Layout([]) if data.target else inspect_data(data, self.config.seed)
         except ConfigError as error:
             return Layout(error.mistakes)
 

@@ -3,7 +3,6 @@ made all decisions."""
 
 import functools
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,7 +62,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     """Open the images, and wait for the slowest rank. Raises ConfigError on all ranks if the ranks found different
     images. say: function that writes a line to the log. need_train: open the training images, too."""
     config, options = plan.config, data_options(plan)
-    source = open_source(options, config.seed, os.environ, verb="train" if need_train else "evaluate")
+    source = open_source(options, config.seed, verb="train" if need_train else "evaluate")
     images = source.train if source.train is not None else source.val
     board = SharedList(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
@@ -96,7 +95,7 @@ def make_module(
     training images of each class; None if nothing is trained."""
     config, num_classes = plan.config, len(classes)
     data, model = config.data, config.model
-    net = create_model(model, num_classes, config.seed, data["image_size"])
+    net = create_model(model, num_classes, config.seed, data.image_size)
     for key, size in (("train_size", data.train_size), ("progressive_start", data.progressive_start)):
         if num_train_images is not None and size and not model.target:
             require_image_size(net, model.name, f"data.{key}", size)
@@ -109,7 +108,7 @@ def make_module(
         make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
         loss=Loss(loss, num_classes, num_train_images),
         seed=config.seed,
-        val_views=EvalTransform.from_options(data).views,
+        val_views=EvalTransform.of(data).views,
     )
     if plan.precision.value == "64-true":
         module.double()  # Lightning converts it only after loading a checkpoint, whose weights would be rounded

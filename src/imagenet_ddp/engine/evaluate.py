@@ -5,6 +5,8 @@ from pathlib import Path
 from imagenet_ddp.callbacks.image_files import BadImagesList
 from imagenet_ddp.callbacks.loggers import connect
 from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
@@ -64,7 +66,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         f" on {num_images} validation images of {num_classes} classes"
         f" at {config.data.image_size} pixels, precision {trainer.precision}."
     )
-    folder = folder_of(config.data, "val_dir")
+    folder = folder_of(config.data, is_train=False)
     fraction = config.data.val_fraction
     is_split = fraction is not None
     for note in (*trained.notes, *data.source.notes):
@@ -72,7 +74,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     if not trained.has_names:
         log.say(f"Its {num_classes} classes are assumed to be those of the data, sorted by name.")
     own = trained.contents.get("config")
-    if folder and not is_split and own and folder == folder_of(own["data"], "train_dir"):
+    if folder and not is_split and own and folder == folder_of(to_config(own["data"], DataConfig), is_train=True):
         log.say(f"The checkpoint was trained on images of {folder}. Its accuracy on other images is usually lower.")
     if is_subset:
         log.say(f"Only {num_classes} of its {len(classes)} classes can be predicted (classes=subset).")

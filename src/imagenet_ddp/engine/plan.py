@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data import jpeg
@@ -112,11 +113,11 @@ def make_plan(
     data = replace(config.data, batch_size=size)
     trainer = to_config(batch_split.with_accumulation(trainer, accumulate), TrainerConfig)
     config = replace(config, data=data, trainer=trainer)
-    images = batch_split.images_per_forward(strategy, data["batch_size"], num_own_devices)
+    images = batch_split.images_per_forward(strategy, data.batch_size, num_own_devices)
     global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
-    decoder = jpeg.choose(data["decoder"])
+    decoder = jpeg.choose(data.decoder)
     gpu = devices.device_of(trainer, world_info.local_rank).index
-    share = partial(depthwise_share, config.model, data["image_size"])
+    share = partial(depthwise_share, config.model, data.image_size)
     accumulates = accumulate > 1 or "GradientAccumulationScheduler" in str(config.callbacks)
     precision = Choice(*devices.choose_precision(trainer["precision"], kind, data, share, gpu))
     return Plan(
@@ -131,12 +132,12 @@ def make_plan(
         num_threads=Choice(
             devices.choose_num_threads(config.cluster.num_threads, local_world_size), "cluster.num_threads"
         ),
-        num_workers=Choice(*choose_num_workers(data["num_workers"], kind == "cpu", local_world_size)),
+        num_workers=Choice(*choose_num_workers(data.num_workers, kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),
         batch=Choice({"images_per_device": size, "accumulation": accumulate}, reason),
         images_per_forward=images,
         val_images_per_forward=batch_split.images_per_forward(
-            strategy, data["val_batch_size"] or data["batch_size"], num_own_devices
+            strategy, data.val_batch_size or data.batch_size, num_own_devices
         ),
         global_batch_size=global_batch_size,
         update_before=update_before,
@@ -151,10 +152,13 @@ def make_plan(
 def image_statistics(config: Config) -> dict[str, Choice]:
     """Return the choices of mean and std, three values each, with which images are normalised."""
     data, model = config.data, config.model
-    of_model = own_statistics(model) if None in (data["mean"], data["std"]) else None
-    statistics = zip(("mean", "std"), of_model or mean_and_std(data), strict=True)
+    of_model = own_statistics(model) if None in (data.mean, data.std) else None
+    mean, std = of_model or mean_and_std(data)
     whose = f"of timm's {model.name}" if of_model else "ImageNet's"
-    return {key: Choice(tuple(data[key] or own), "as set" if data[key] else whose) for key, own in statistics}
+    return {
+        key: Choice(tuple(typed or own), "as set" if typed else whose)
+        for key, typed, own in (("mean", data.mean, mean), ("std", data.std, std))
+    }
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
@@ -171,15 +175,15 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
-def data_options(plan: Plan) -> dict[str, Any]:
+def data_options(plan: Plan) -> DataConfig:
     """Return data.*, with this plan's values for automatic ones. Batch sizes are those of a forward pass of this
     process."""
-    return {
-        **plan.config.data,
-        "batch_size": plan.images_per_forward,
-        "val_batch_size": plan.val_images_per_forward,
-        "num_workers": plan.num_workers.value,
-        "decoder": plan.decoder.value,
-        "mean": plan.mean.value,
-        "std": plan.std.value,
-    }
+    return replace(
+        plan.config.data,
+        batch_size=plan.images_per_forward,
+        val_batch_size=plan.val_images_per_forward,
+        num_workers=plan.num_workers.value,
+        decoder=plan.decoder.value,
+        mean=plan.mean.value,
+        std=plan.std.value,
+    )

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def eval_transform(config: Config) -> EvalTransform:
     """Return the transform of an evaluation. config: result of stored_config.from_checkpoint, so that each key has the
     checkpoint's value unless it was typed."""
     statistics = {key: choice.value for key, choice in image_statistics(config).items()}
-    return EvalTransform.from_options({**config.data, **statistics})
+    return EvalTransform.of(replace(config.data, **statistics))
 
 
 def load_net(config: Config, trained: TrainedModel) -> torch.nn.Module:
@@ -128,7 +128,7 @@ def open_exported(path: Path, decoder: str) -> Predictor:
 
 
 def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title: str) -> Predictor:
-    transform = EvalTransform.from_options(metadata["eval_transform"])
+    transform = EvalTransform.of_stored(metadata["eval_transform"])
     size, preprocessing = metadata["batch_size"], metadata["preprocessing"]
 
     @torch.inference_mode()

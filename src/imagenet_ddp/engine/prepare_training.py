@@ -11,7 +11,7 @@ from imagenet_ddp.callbacks.regression_head import RegressionHead
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.commands import RunConfig
-from imagenet_ddp.data.transforms import Sizes
+from imagenet_ddp.data.transforms import last_train_size
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.trained_model import find_other
@@ -93,6 +93,6 @@ def _require_batch(plan: Plan, module: ImageClassifier) -> None:
         return min(batch_split.first_device_images(strategy, batch_size, num_devices) or batch_size, batch_size)
 
     data = config.data
-    size = data.progressive_start or Sizes.from_options(data).image_size
+    size = data.progressive_start or last_train_size(data)
     smallest = next((each for each in (2, 3, 4) if fewest(each) > 1), 2)
     require_batch(config.model, module.net, fewest(data.batch_size), size, smallest)

@@ -12,6 +12,8 @@ from omegaconf import DictConfig
 from imagenet_ddp.cli import parse, validate
 from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, typed_value
 from imagenet_ddp.config.schema.commands import CommonConfig, TrainedConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.resume import TYPED_ONLY
@@ -63,14 +65,15 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     stored = read(checkpoint)[KEY]
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
-    exif_orientation = stored["config"]["data"]["exif_orientation"]
-    for key, value in {**stored["eval_transform"], "exif_orientation": exif_orientation}.items():
+    before = to_config(stored["config"]["data"], DataConfig)
+    for key, value in {**stored["eval_transform"], "exif_orientation": before.exif_orientation}.items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
+    now = typed_config(merged.data, DataConfig, partial=True)
     is_typed = typed_value(request, "data.val_fraction") is not None
-    if not is_typed and typed_value(request, "data.root") and _source(stored["config"]["data"]) != _source(merged.data):
+    if not is_typed and typed_value(request, "data.root") and _source(before) != _source(now):
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
-    if mistakes := _other_split(stored["config"], merged, checkpoint):
+    if mistakes := _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint):
         raise ConfigError(mistakes)
     return _checked(merged, request, environ, cls)
 
@@ -134,16 +137,15 @@ def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, s
     return typed_config(merged, cls)
 
 
-def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path) -> list[str]:
+def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], checkpoint: Path) -> list[str]:
     """Return an error for each key that would split the images of the training run in another way. Images that it was
-    trained on would then be counted as validation images."""
-    before, now = stored["data"], merged.data
-    if before.get("val_fraction") is None or now.val_fraction is None or _source(before) != _source(now):
+    trained on would then be counted as validation images. seeds: before and now."""
+    if before.val_fraction is None or now.val_fraction is None or _source(before) != _source(now):
         return []
     pairs = {
-        "seed": (stored["seed"], merged.seed),
-        "data.val_fraction": (before["val_fraction"], now.val_fraction),
-        "data.val_fold": (before.get("val_fold"), now.val_fold),
+        "seed": seeds,
+        "data.val_fraction": (before.val_fraction, now.val_fraction),
+        "data.val_fold": (before.val_fold, now.val_fold),
     }
     return [
         f"{key} must be {old}, as in {checkpoint}, because it chooses which images are not trained on "
@@ -153,21 +155,20 @@ def _other_split(stored: Mapping[str, Any], merged: DictConfig, checkpoint: Path
     ]
 
 
-def _source(data: Mapping[str, Any]) -> tuple[Any, ...]:
+def _source(data: DataConfig) -> tuple[Any, ...]:
     """Return what names the images that data.val_fraction splits."""
-    return data["name"], data.get("_target_"), folder_of(data, "train_dir")
+    return data.name, data.target, folder_of(data, is_train=True)
 
 
-def folder_of(data: Mapping[str, Any], key: str) -> Path | None:
-    """Return the folder of data.train_dir or data.val_dir, in the same form however it was typed; None without
+def folder_of(data: DataConfig, *, is_train: bool) -> Path | None:
+    """Return the folder of the training or the validation images, in the same form however it was typed; None without
     data.root."""
-    if data.get("root") is None:
+    if data.root is None:
         return None
-    if data["name"] not in OF_FOLDERS or data.get("_target_"):
-        return (Path(data["root"]) / (data.get(key) or "")).resolve()
-    usual = {"train_dir": "train", "val_dir": "val", "val_fraction": None}  # a config from elsewhere may lack them
-    layout = find_layout({**usual, **data}, need_train=key == "train_dir")
-    return (layout.train if key == "train_dir" else layout.val).resolve()
+    if data.name not in OF_FOLDERS or data.target:
+        return (Path(data.root) / (data.train_dir if is_train else data.val_dir)).resolve()
+    layout = find_layout(data, need_train=is_train)
+    return (layout.train if is_train else layout.val).resolve()
 
 
 def data_name(data: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ def main() -> None:
         with import_torch():
             from imagenet_ddp.export.export import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)
-        for line in export(config, os.environ, is_data_typed):
+        for line in export(config, is_data_typed):
             print(line, flush=True)
 
 

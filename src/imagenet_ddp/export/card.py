@@ -31,7 +31,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     metadata: the metadata of the exported file. file: name of that file."""
     evaluation, model, seen = _evaluation(config, metadata), config.model, metadata["eval_transform"]
     num_classes, size = len(metadata["classes"]), seen["image_size"]
-    kind, transform = FORMATS[config.format], EvalTransform.from_options(seen)
+    kind, transform = FORMATS[config.format], EvalTransform.of_stored(seen)
     accuracies = {k: evaluation[f"val/top{k}"] for k in (1, 5) if f"val/top{k}" in evaluation and k < num_classes}
     contents, data, title = trained.contents, "unknown", trained.origin
     if contents:

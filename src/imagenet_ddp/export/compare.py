@@ -1,6 +1,6 @@
 """Compare predictors on the same images: the checkpoint's validation images, files, or random ones."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -85,27 +85,25 @@ def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Compari
     return Comparison(samples.what, num_images, difference, num_same, top1)
 
 
-def find_samples(
-    config: ExportConfig, trained: TrainedModel, environ: Mapping[str, str], is_data_typed: bool
-) -> tuple[Samples, str]:
+def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: bool) -> tuple[Samples, str]:
     """Return (the images to compare on, why they are random). The reason is "" if they are not random. is_data_typed:
     options of the data were typed, so data that cannot be opened raise ConfigError."""
     if config.images is not None:
         return _files(config, config.images), ""
     if trained.contents or is_data_typed:
-        mistakes = data_validate.validate(config, environ, verb="evaluate")
+        mistakes = data_validate.validate(config.data, verb="evaluate")
     else:  # data.* has the default, which is not what these weights were trained on
         mistakes = ["data must be set, because these weights do not name their data. Hint: set data= and data.root=."]
     if not mistakes:
-        return _of_source(config, trained, environ), ""
+        return _of_source(config, trained), ""
     if is_data_typed:
         raise ConfigError(mistakes)
     return _random(), mistakes[0]
 
 
-def _of_source(config: ExportConfig, trained: TrainedModel, environ: Mapping[str, str]) -> Samples:
+def _of_source(config: ExportConfig, trained: TrainedModel) -> Samples:
     """Return config.num_images evenly spaced validation images."""
-    source = open_source(config.data, config.seed, environ, verb="evaluate")
+    source = open_source(config.data, config.seed, verb="evaluate")
     images = source.val
     assert images is not None
     chosen = _evenly(len(images), config.num_images)

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write
 
 
-def export(config: ExportConfig, environ: Mapping[str, str], is_data_typed: bool) -> Iterator[str]:
+def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     """Write the file, and yield a sentence after each step. Raises RunError if the file differs too much from the
     checkpoint; it is then removed."""
     kind, path = FORMATS[config.format], export_path(config)
     trained = load(config, checkpoint_path(config))
     yield from trained.notes
-    samples, why_random = compare.find_samples(config, trained, environ, is_data_typed)
+    samples, why_random = compare.find_samples(config, trained, is_data_typed)
     if why_random:
         yield f"Comparing on random images, because the validation images are not available: {why_random}"
     transform = eval_transform(config)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.data.transforms import Sizes, mean_and_std, normalise
+from imagenet_ddp.data.transforms import last_train_size, mean_and_std, normalise
 from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import ddp
@@ -101,7 +101,7 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
     Also run the first step. Raises ConfigError if this step does not fit into memory.
     """
     data, model = config.data, config.model
-    size = Sizes.from_options(data).image_size
+    size = last_train_size(data)
     torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config.trainer, device.type))  # as in the run
     net = create_model(model, classes, config.seed, data["image_size"])
     require_batch(model, net, data.batch_size, data.progressive_start or size)

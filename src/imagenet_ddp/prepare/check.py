@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
 from imagenet_ddp.data.pillow import is_rotated
@@ -61,7 +61,7 @@ class Report:
     """The results of a check. findings: sentences with a hint; any of them makes the exit code 1. notes: other
     remarks."""
 
-    data: Mapping[str, Any]
+    data: DataConfig
     splits: dict[str, SplitReport] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ def run(plan: Plan) -> int:
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
     report = Report(data)
-    layout = inspect.inspect_data(data, config.seed, os.environ)
+    layout = inspect.inspect_data(data, config.seed)
     report.findings += layout.mistakes
     report.notes += layout.notes
     images = _open_splits(data, config.seed, report)
@@ -110,16 +110,16 @@ def _report_errors(out: Path) -> Iterator[None]:
         raise RunError(f"the report cannot be written to {out}: {error.strerror}. Hint: set out=FOLDER.") from error
 
 
-def _open_splits(data: Mapping[str, Any], seed: int, report: Report) -> dict[str, Images]:
+def _open_splits(data: DataConfig, seed: int, report: Report) -> dict[str, Images]:
     """Open train and val separately if they are folders, because their classes may differ here. Open other sources as
     training does."""
     found: dict[str, tuple[Images, list[str]]] = {}
-    if data["_target_"] or data["name"] not in OF_FOLDERS or data["val_fraction"] is not None:
-        source = open_source(data, seed, os.environ, verb="check")
+    if data.target or data.name not in OF_FOLDERS or data.val_fraction is not None:
+        source = open_source(data, seed, verb="check")
         both = (("train", source.train), ("val", source.val))
         found = {name: (images, source.classes) for name, images in both if images is not None}
     else:
-        folders, reading = find_layout(data), Reading(data["decoder"], data["exif_orientation"])
+        folders, reading = find_layout(data), Reading(data.decoder, data.exif_orientation)
         for name, folder in (("train", folders.train), ("val", folders.val)):
             if folder.is_dir():
                 classes = class_folders(folder)

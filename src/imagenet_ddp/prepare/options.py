@@ -36,7 +36,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     mistakes += _validate_archive_dir(name, config.archive_dir) + _validate_out(name, out)
     if name != "imagenet":
         verb = "check" if name == "check" else "train"
-        mistakes += data_validate.validate(config, found.environ, verb=verb) or _validate_outside(config)
+        mistakes += data_validate.validate(config.data, verb=verb) or _validate_outside(config)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:
@@ -72,11 +72,11 @@ def _validate_out(name: str, value: str | None) -> list[str]:
 def _validate_outside(config: PrepareConfig) -> list[str]:
     """Return a mistake if the output folder is inside the input folder."""
     data, out = config.data, config.out
-    if data["name"] not in OF_FOLDERS or data["_target_"] or out is None:
+    if data.name not in OF_FOLDERS or data.target or out is None or data.root is None:
         return []
-    if not Path(out).resolve().is_relative_to(Path(data["root"]).resolve()):
+    if not Path(out).resolve().is_relative_to(Path(data.root).resolve()):
         return []
-    return [f"out must be outside data.root ({data['root']}), got {out}. Hint: set out=FOLDER to another folder."]
+    return [f"out must be outside data.root ({data.root}), got {out}. Hint: set out=FOLDER to another folder."]
 
 
 def require_free_space(out: Path, num_bytes: float, hint: str = "") -> None:

@@ -84,16 +84,16 @@ def run(plan: Plan) -> int:
 
 def _run(plan: Plan, out: Path) -> None:
     begin_s, data = time.monotonic(), plan.config.data
-    source = open_source(data, plan.config.seed, os.environ)
+    source = open_source(data, plan.config.seed)
     images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
-    names = {name: _names(split, data) for name, split in images.items()}
+    names = {name: _names(split, data.root) for name, split in images.items()}
     wanted = PackOptions(
         plan.config.prepare.form,
         plan.config.prepare.short_side,
         plan.config.prepare.quality,
-        data["exif_orientation"],
+        data.exif_orientation,
         plan.config.prepare.shard_mib,
-        _encoder_versions(data["decoder"]),
+        _encoder_versions(data.decoder),
         _fingerprint(source, images, names),
     )
     draft = out / WORK
@@ -143,11 +143,11 @@ def _run(plan: Plan, out: Path) -> None:
     )
 
 
-def _names(images: Images, data: Mapping[str, Any]) -> Names:
+def _names(images: Images, root: str | None) -> Names:
     """Return the names relative to the source's folder, whose path must not affect the packed bytes."""
     if isinstance(images, PackedImages):
         return images.names
-    prefix = f"{images.location or data['root']}{os.sep}"
+    prefix = f"{images.location or root}{os.sep}"
     return Names.of(images.path(index).removeprefix(prefix) for index in range(len(images)))
 
 

@@ -2,10 +2,8 @@
 
 import base64
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -31,7 +29,7 @@ class EvaluatedImages:
     def __init__(self, found: Predictions):
         self._found = found
         config = _trusted_config(found.folder, "data")
-        split = open_source(config["data"], config["seed"], os.environ, verb="evaluate").val
+        split = open_source(config.data, config.seed, verb="evaluate").val
         for index, path in zip(found.index.tolist(), found.paths, strict=True):
             if split is None or index >= len(split) or split.path(index) != path:
                 raise ConfigError(
@@ -67,8 +65,8 @@ class EvaluatedImages:
         from imagenet_ddp.models.class_activation import class_activation_maps, overlay
 
         found, uris = self._found, {}
-        config = to_config(_trusted_config(found.folder, "model"), EvaluateConfig)
-        device = device_of(config["trainer"])
+        config = _trusted_config(found.folder, "model")
+        device = device_of(config.trainer)
         net = load_net(config, load(config, found.checkpoint)).to(device)
         transform = eval_transform(config)
         for start in range(0, len(rows), MAPS_AT_ONCE):
@@ -81,13 +79,13 @@ class EvaluatedImages:
         return uris
 
 
-def _trusted_config(folder: Path, group: str) -> dict[str, Any]:
+def _trusted_config(folder: Path, group: str) -> EvaluateConfig:
     """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages,
     because a folder may come from anyone."""
     config = config_of(folder)
     if refused_targets(config[group], []):
         raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}; it is not run.")
-    return config
+    return to_config(config, EvaluateConfig)
 
 
 def data_uri(pixels: np.ndarray, aspect: float) -> str:

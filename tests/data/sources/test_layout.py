@@ -3,13 +3,13 @@ command makes before it begins."""
 
 import shlex
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import implied
 from imagenet_ddp.data.validate import validate
@@ -26,12 +26,12 @@ def make(*splits: str, classes: tuple[str, ...] = ("cat", "dog")) -> None:
         (Path(folder) / "1.jpg").touch()
 
 
-def options(root: str, typed: dict[str, Any]) -> dict[str, Any]:
-    return asdict(DataConfig(name="imagefolder")) | {"root": root} | typed
+def options(root: str, typed: dict[str, Any]) -> DataConfig:
+    return to_config({"name": "imagefolder", "root": root, **typed}, DataConfig)
 
 
 def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:
-    return validate({"data": options(root, typed)}, {}, verb=verb)
+    return validate(options(root, typed), verb=verb)
 
 
 def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:

@@ -2,7 +2,6 @@ import multiprocessing
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,8 @@ def packed(tree: Path, out: Path, *options: str) -> Path:
     return out
 
 
-def keys(root: Path, name: str = "packed", **more: Any) -> dict[str, Any]:
-    return {**asdict(DataConfig()), "name": name, "root": str(root), **more}
+def keys(root: Path, name: str = "packed", **more: Any) -> DataConfig:
+    return DataConfig(name=name, root=str(root), **more)
 
 
 def train_of(source: Source) -> PackedImages:
@@ -68,7 +67,7 @@ def in_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_packed_is_the_same_as_unpacked(tree: Path, as_it_is: Path):
-    files, found = open_source(keys(tree, "imagefolder", decoder="pillow"), 0, {}), open_source(keys(as_it_is), 0, {})
+    files, found = open_source(keys(tree, "imagefolder", decoder="pillow"), 0), open_source(keys(as_it_is), 0)
     assert (found.classes, found.labels) == (files.classes, files.labels)
     for name in ("train", "val"):
         one, other = getattr(files, name), getattr(found, name)
@@ -82,7 +81,7 @@ def test_packed_is_the_same_as_unpacked(tree: Path, as_it_is: Path):
 
 
 def test_it_weighs_little_and_works_in_another_process(as_it_is: Path):
-    images = train_of(open_source(keys(as_it_is), 0, {}))
+    images = train_of(open_source(keys(as_it_is), 0))
     before = images.read(7)
     assert len(pickle.dumps(images)) < 4_000
     images.targets = images.targets + 1  # an evaluation against other classes
@@ -97,7 +96,7 @@ def _in_another_process(images: PackedImages) -> tuple[np.ndarray, list[int]]:
 
 
 def test_a_window_of_shards(in_shards: Path):
-    images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0, {}))
+    images = train_of(open_source(keys(in_shards, shuffle_window_shards=2), 0))
     order = images.order(1, 0)
     assert order is not None
     assert sorted(order) == list(range(60))
@@ -116,14 +115,14 @@ def test_a_window_of_shards(in_shards: Path):
     assert images.order(2, 0).tolist() != order.tolist()  # type: ignore[union-attr]
     classes = images.targets[order[:16]]
     assert len(set(classes.tolist())) == 3, "images lie in a shard as they stood in the folders"
-    whole = train_of(open_source(keys(in_shards), 0, {}))
+    whole = train_of(open_source(keys(in_shards), 0))
     assert whole.order(1, 0) is None
 
 
 def test_an_altered_image_is_found(in_shards: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(in_shards, folder)
-    images = train_of(open_source(keys(folder), 0, {}))
+    images = train_of(open_source(keys(folder), 0))
     record = images.record(17)
     with (folder / images.split.shards[record.shard].file).open("r+b") as file:
         file.seek(record.offset + 1000)
@@ -137,7 +136,7 @@ def test_an_altered_image_is_found(in_shards: Path, tmp_path: Path):
         images.verify(17)
     images.read(17)
     with pytest.raises(UnreadableImage, match="checksum"):
-        train_of(open_source(keys(folder, verify=True), 0, {})).read(17)
+        train_of(open_source(keys(folder, verify=True), 0)).read(17)
 
 
 @pytest.mark.parametrize("form", ["jpeg", "raw"])
@@ -151,7 +150,7 @@ def test_a_shard_cut_off_under_way_is_named(form: str, tree: Path, tmp_path: Pat
 
 
 def _reads_what_is_cut_off(folder: Path) -> None:
-    images = train_of(open_source(keys(folder), 0, {}))
+    images = train_of(open_source(keys(folder), 0))
     images.read(0)
     with (folder / "train-00000.bin").open("r+b") as file:
         file.truncate(100)
@@ -205,16 +204,16 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
 def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_is: Path, tmp_path: Path):
     folder = tmp_path / "copy"
     shutil.copytree(as_it_is, folder)
-    assert Packed().check(keys(folder), {}, "train") == []
+    assert Packed().check(keys(folder), "train") == []
     damage(folder)
     with pytest.raises(ConfigError, match=said):
-        open_source(keys(folder), 0, {})
+        open_source(keys(folder), 0)
 
 
 def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path):
-    [text] = Packed().check(keys(tree), {}, "train")
+    [text] = Packed().check(keys(tree), "train")
     assert "Hint: set data=imagefolder to read it" in text
-    [text] = Packed().check({**keys(tree), "root": None}, {}, "train")
+    [text] = Packed().check(DataConfig(name="packed"), "train")
     assert "data.root must be a packed folder, got null" in text
-    [text] = Packed().check(keys(as_it_is, exif_orientation=True), {}, "train")
+    [text] = Packed().check(keys(as_it_is, exif_orientation=True), "train")
     assert "Hint: pack them again with data.exif_orientation=true" in text

@@ -2,7 +2,7 @@ import os
 import pickle
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
 
 
-def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> dict[str, Any]:
-    return {**asdict(DataConfig()), "name": name, "root": None if root is None else str(root), **more}
+def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfig:
+    return DataConfig(name=name, root=None if root is None else str(root), **more)
 
 
 def names(images: Images | None) -> list[str]:
@@ -32,13 +32,13 @@ def names(images: Images | None) -> list[str]:
 def test_no_image_at_all_is_said(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 1, "dog": 1})
     with pytest.raises(ConfigError, match="validation images, but has none"):
-        open_source(keys(tmp_path, val_fraction=0.5), 0, {})
+        open_source(keys(tmp_path, val_fraction=0.5), 0)
 
 
 def test_imagenets_folders_get_names_people_read(tmp_path: Path):
     for split in ("train", "val"):
         write_images(tmp_path / split, {"n01440764": 1, "n15075141": 1, "n99999999": 1})
-    source = open_source(keys(tmp_path, "imagenet"), 0, {})
+    source = open_source(keys(tmp_path, "imagenet"), 0)
     assert source.classes == ["n01440764", "n15075141", "n99999999"]
     assert source.labels == ["tench", "toilet tissue", "n99999999"]
 
@@ -98,10 +98,10 @@ class MadeSource(Source):
 def test_a_target_gives_a_source_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
     data = keys(None, "own", _target_="own_data.MadeSource", args={"size": 4})
-    assert open_source(data, 0, {}).classes == ["nowhere", "4"]
-    assert open_source({**data, "root": "/here"}, 0, {}).classes == ["/here", "4"]
-    with pytest.raises(ConfigError, match=r"own_data\.keys must return a Source, but returned a dict"):
-        open_source({**data, "_target_": "own_data.keys", "args": {"root": None}}, 0, {})
+    assert open_source(data, 0).classes == ["nowhere", "4"]
+    assert open_source(replace(data, root="/here"), 0).classes == ["/here", "4"]
+    with pytest.raises(ConfigError, match=r"own_data\.keys must return a Source, but returned a DataConfig"):
+        open_source(replace(data, _target_="own_data.keys", args={"root": None}), 0)
 
 
 def test_classes_a_checkpoint_does_not_know_are_named():

@@ -12,8 +12,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "NUM_PER_CLASS", {"train": 3, "val": 2})
 
 
-def environ(folder: Path) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(folder)}
+def made(cache: Path, seed: int) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        return shapes.ensure(seed)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -22,7 +24,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("few")
 def test_tree_has_every_class_and_readable_jpegs(tmp_path: Path):
-    folder = shapes.ensure(7, environ(tmp_path))
+    folder = made(tmp_path, 7)
     assert folder == tmp_path / "imagenet_ddp" / "shapes-v2-seed7"
     for part, num_images in (("train", 3), ("val", 2)):
         assert tuple(sorted(path.name for path in (folder / part).iterdir())) == shapes.CLASSES
@@ -39,9 +41,7 @@ def test_tree_has_every_class_and_readable_jpegs(tmp_path: Path):
 
 @pytest.mark.usefixtures("few")
 def test_same_seed_same_bytes_and_another_seed_other_images(tmp_path: Path):
-    first, again, other = (
-        tree(shapes.ensure(seed, environ(tmp_path / name))) for name, seed in (("a", 0), ("b", 0), ("c", 1))
-    )
+    first, again, other = (tree(made(tmp_path / name, seed)) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     assert first == again
     images = {name: data for name, data in first.items() if name.endswith(".jpg")}
     assert len(set(images.values())) == len(images) == 50  # no image twice, neither within nor across train and val
@@ -51,4 +51,4 @@ def test_same_seed_same_bytes_and_another_seed_other_images(tmp_path: Path):
 def test_a_cache_that_cannot_be_written_is_said_with_a_hint(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"can be written.*Hint: put XDG_CACHE_HOME=FOLDER"):
-        shapes.ensure(0, {"XDG_CACHE_HOME": str(tmp_path / "file")})
+        made(tmp_path / "file", 0)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +91,14 @@ def bucket(server: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     store.rm("bucket", recursive=True)
 
 
-def keys(server: str, cache: Path, root: str = "s3://bucket/pack", **more: Any) -> dict[str, Any]:
+def keys(server: str, cache: Path, root: str = "s3://bucket/pack", **more: Any) -> DataConfig:
     args = {"endpoint_url": server} if root.startswith("s3") else {}
-    return {
-        **asdict(DataConfig()),
-        **{"name": "streamed", "root": root, "cache_dir": str(cache), "args": args, "shuffle_window_shards": 2},
-        **more,
-    }
+    usual = {"args": args, "shuffle_window_shards": 2}
+    return DataConfig(name="streamed", root=root, cache_dir=str(cache), **usual | more)
 
 
-def opened(data: dict[str, Any], name: str = "train") -> StreamedImages:
-    images = getattr(open_source(data, 0, {}), name)
+def opened(data: DataConfig, name: str = "train") -> StreamedImages:
+    images = getattr(open_source(data, 0), name)
     assert isinstance(images, StreamedImages)
     return images
 
@@ -127,8 +123,8 @@ def same(one: Source, other: Source) -> bool:
 
 
 def test_streamed_is_the_same_as_packed(server: str, bucket: Any, folder: Path, tmp_path: Path):
-    packed = open_source({**asdict(DataConfig()), "name": "packed", "root": str(folder)}, 0, {})
-    streamed = open_source(keys(server, tmp_path), 0, {})
+    packed = open_source(DataConfig(name="packed", root=str(folder)), 0)
+    streamed = open_source(keys(server, tmp_path), 0)
     assert isinstance(streamed.train, StreamedImages)
     assert cached(streamed.train) == [], "nothing is fetched before it is needed"
     assert (streamed.classes, streamed.labels) == (packed.classes, packed.labels)
@@ -136,7 +132,7 @@ def test_streamed_is_the_same_as_packed(server: str, bucket: Any, folder: Path, 
     assert streamed.train.path(0) == "s3://bucket/pack/train: a/0.jpg"
     assert not list(streamed.train.folder.glob("*.part"))
     bucket.rm("bucket/pack/train-00000.bin")  # no second fetch
-    assert same(open_source(keys(server, tmp_path), 0, {}), packed)
+    assert same(open_source(keys(server, tmp_path), 0), packed)
 
 
 def test_a_bounded_cache(server: str, bucket: Any, folder: Path, tmp_path: Path):

@@ -1,6 +1,5 @@
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,20 @@ from imagenet_ddp.errors import ConfigError
 GOOD = "path,label,split,weight\na.jpg,cat,train,1\nb.jpg,dog,train,0.5\nc.jpg,cat,Val,2\n"
 
 
-def keys(root: Path | str | None, **typed: Any) -> dict[str, Any]:
-    return asdict(DataConfig(name="table", root=None if root is None else str(root))) | typed
+def keys(root: Path | str | None, **typed: Any) -> DataConfig:
+    return DataConfig(name="table", root=None if root is None else str(root), **typed)
 
 
 def found(folder: Path, content: str, verb: str = "train", **typed: Any) -> list[str]:
     for name in "abcde":
         (folder / f"{name}.jpg").touch()
     (folder / "t.csv").write_text(content)
-    return ImageTable().check(keys(folder / "t.csv", **typed), {}, verb)
+    return ImageTable().check(keys(folder / "t.csv", **typed), verb)
 
 
 def test_a_good_table(tmp_path: Path):
     assert found(tmp_path, GOOD) == found(tmp_path, GOOD, "evaluate") == []
-    table = read_table(keys(tmp_path / "t.csv"), {})
+    table = read_table(keys(tmp_path / "t.csv"))
     assert (table.folder, table.paths, table.labels) == (tmp_path, ["a.jpg", "b.jpg", "c.jpg"], ["cat", "dog", "cat"])
     assert (table.splits, table.weights) == (["train", "train", "val"], [1.0, 0.5, 2.0])
     assert (table.rows_of("train"), table.rows_of("val")) == ([0, 1], [2])
@@ -53,7 +52,7 @@ def test_a_cell_that_says_no_value_is_no_class(tmp_path: Path, word: str):
 def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: list[str]):
     rows = "".join(f"{name}.jpg,{label}\n" for name, label in zip("abcd", labels, strict=False))
     assert found(tmp_path, f"path,label\n{rows}", val_fraction=0.5) == []
-    assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5), {}).labels == names
+    assert read_table(keys(tmp_path / "t.csv", val_fraction=0.5)).labels == names
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_files_are_looked_for_once_the_rows_are_right(tmp_path: Path):
 
 def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
     assert found(tmp_path, "path,label\na.jpg,cat\nb.jpg,dog\n", "evaluate") == []
-    assert read_table(keys(tmp_path / "t.csv"), {}, "evaluate").rows_of("val", "evaluate") == [0, 1]
+    assert read_table(keys(tmp_path / "t.csv"), "evaluate").rows_of("val", "evaluate") == [0, 1]
     assert found(tmp_path, "path,label,split\na.jpg,cat,val\n", "evaluate") == []
     assert len(found(tmp_path, "path,label,split\na.jpg,cat,train\n", "evaluate")) == 1
 
@@ -145,7 +144,8 @@ def test_columns_of_other_names(tmp_path: Path):
 def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
-    (text,) = ImageTable().check(keys(root), {"HOME": "/home/ann"}, "train")
+    monkeypatch.setenv("HOME", "/home/ann")
+    (text,) = ImageTable().check(keys(root), "train")
     assert text.startswith("data.root must be ") and text.endswith(said)
 
 

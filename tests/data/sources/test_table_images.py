@@ -1,7 +1,6 @@
 import csv
 import json
 import pickle
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,8 @@ from imagenet_ddp.data.sources.registry import open_source
 
 
 def opened(root: Path, name: str = "table", need_train: bool = True, **more: Any) -> Source:
-    return open_source(
-        {**asdict(DataConfig()), "name": name, "root": str(root), **more},
-        3,
-        {},
-        verb="train" if need_train else "evaluate",
-    )
+    data = DataConfig(name=name, root=str(root), **more)
+    return open_source(data, 3, verb="train" if need_train else "evaluate")
 
 
 def files(images: Images | None) -> list[str]:

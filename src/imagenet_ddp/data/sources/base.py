@@ -6,13 +6,14 @@ because a command checks its data before.
 
 import os
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
 from imagenet_ddp.errors import ConfigError
 
@@ -128,22 +129,21 @@ class Pending(NamedTuple):
 class SourceType:
     """One value of data.name: the checks of its keys and files, how it is recognised, and how it is opened.
 
-    data: the resolved data.* keys, in every method. verb: train, evaluate (only the validation images are needed) or
-    check (each image is read later).
+    verb: train, evaluate (only the validation images are needed) or check (each image is read later).
     """
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused
     see: str = ""  # a sentence about the documentation, for messages about the layout
 
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    def check(self, data: DataConfig, verb: str) -> list[str]:
         """Return a message for each mistake that can be found by looking at names, sizes or the table."""
         return []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         """Open the source. Raises ConfigError for what can be found only by opening it."""
         raise NotImplementedError
 
-    def implied(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def implied(self, data: DataConfig) -> dict[str, Any]:
         """Return the data.* keys, with their values, that follow from what is found in data.root. They are set before
         the checks, in every command that trains."""
         return {}
@@ -153,7 +153,7 @@ class SourceType:
         otherwise: the value of data= if the content fits several."""
         return []
 
-    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
+    def pending(self, data: DataConfig, seed: int) -> Pending | None:
         """Return what opening the source would first have to make, or None if its images are there."""
         return None
 

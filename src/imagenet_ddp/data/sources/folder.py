@@ -4,10 +4,12 @@ thousand classes."""
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Source, SourceType, one_form
 from imagenet_ddp.data.sources.files import (
@@ -30,20 +32,19 @@ from imagenet_ddp.data.sources.layout import (
 )
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import describe_path, expand_home
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
-USUAL = {"train_dir": "train", "val_dir": "val", "val_fraction": None}
 
 
 class ImageFolder(SourceType):
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    def check(self, data: DataConfig, verb: str) -> list[str]:
         """For verb=check, only look for a folder, because mistakes inside it are reported with the images."""
-        if found := self.check_root(data, environ):
+        if found := _check_root(data):
             return found
         try:
             layout = find_layout(data)
@@ -53,44 +54,21 @@ class ImageFolder(SourceType):
         except PermissionError as error:
             return [f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on that folder."]
 
-    def check_root(self, data: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
-        """Return a message if data.root is not set or is not a folder, else an empty list."""
-        layout = "FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
-        if not data["root"]:
-            is_here = any(Path(data[key]).is_dir() for key in ("train_dir", "val_dir"))
-            hint = (
-                "`data.root=.`; data.train_dir and data.val_dir are relative to it"
-                if is_here
-                else f"data.root=FOLDER, with {layout}"
-            )
-            return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
-        root = Path(data["root"])
-        if root.is_dir():
-            return []
-        hint = f"data.root=FOLDER, with {layout}"
-        if root.suffix.lower() in TABLE_SUFFIXES:
-            hint = shlex.join(["data=table", f"data.root={data['root']}"])
-        if data["root"].startswith("~"):  # no shell expands ~ after "data.root="
-            hint = f"data.root={environ.get('HOME', '/home/me')}{data['root'][1:]}"
-        what = "is a file" if root.exists() else "does not exist"
-        return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
-
-    def implied(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def implied(self, data: DataConfig) -> dict[str, Any]:
         """If data.root itself contains the class folders, keep a share of each class for validation."""
-        is_usual = (data["name"], data["train_dir"], data["val_dir"]) == ("imagefolder", "train", "val")
-        if not data["root"] or not is_usual:
+        if not data.root or (data.name, data.train_dir, data.val_dir) != ("imagefolder", "train", "val"):
             return {}
-        root, layout = Path(data["root"]), find_layout(data)
+        root, layout = Path(data.root), find_layout(data)
         if layout.train.is_dir() or layout.val.is_dir() or splits_in(root) or len(class_folders_or_none(root)) < 2:
             return {}
-        return {"train_dir": ".", "val_fraction": data["val_fraction"] or OWN_SHARE}
+        return {"train_dir": ".", "val_fraction": data.val_fraction or OWN_SHARE}
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         if (folder / KAGGLE / "train").is_dir():
             return ["data=imagenet", f"data.root={Path(root) / KAGGLE}"]
         if not folder.is_dir():
             return []
-        layout, classes = find_layout({**USUAL, "root": str(folder)}), class_folders(folder)
+        layout, classes = find_layout(DataConfig(root=str(folder))), class_folders(folder)
         if layout.train.is_dir():
             more = [] if layout.val.is_dir() else ["data.val_fraction=0.1"]
             return [f"data={_by_names(layout.train, otherwise)}", f"data.root={root}", *more]
@@ -103,16 +81,16 @@ class ImageFolder(SourceType):
             return [f"data={name}", f"data.root={root}", *options]
         return []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         need_train = verb != "evaluate"
         layout = find_layout(data, need_train=need_train)
-        reading = Reading(data["decoder"], data["exif_orientation"])
+        reading = Reading(data.decoder, data.exif_orientation)
         notes = [layout.note] if layout.note else []
-        if data["val_fraction"] is not None:
+        if data.val_fraction is not None:
             classes = _classes(layout.train)
             whole = list_images(layout.train, classes, reading)
-            notes.append(f"{percent(data['val_fraction'], 0)} of each class of {layout.train} is kept for validation.")
-            train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
+            notes.append(f"{percent(data.val_fraction, 0)} of each class of {layout.train} is kept for validation.")
+            train, val, digits = split_validation(whole, data.val_fraction, seed, data.val_fold)
             return Source(classes, train, val, notes=[*notes, *_notes(whole)], digest=digits)
         classes = _classes(layout.train if need_train else layout.val)
         train = list_images(layout.train, classes, reading) if need_train else None
@@ -133,13 +111,13 @@ class ImageFolder(SourceType):
         """Return a message about names of class folders that this data set cannot have."""
         return []
 
-    def _check(self, data: Mapping[str, Any], need_train: bool) -> list[str]:
-        is_share = data["val_fraction"] is not None
+    def _check(self, data: DataConfig, need_train: bool) -> list[str]:
+        is_share = data.val_fraction is not None
         layout, found = find_layout(data, need_train=need_train), []
         if is_share and layout.val.is_dir():
             found.append(
                 f"data.val_fraction must be null if there is a folder of validation images "
-                f"({describe_path(layout.val)}), got {data['val_fraction']}. Hint: set data.val_fraction=null to use "
+                f"({describe_path(layout.val)}), got {data.val_fraction}. Hint: set data.val_fraction=null to use "
                 "that folder."
             )
         train = val = None
@@ -153,22 +131,18 @@ class ImageFolder(SourceType):
             found += _overlap(layout, data) or _foreign_classes(train, val)
         return found
 
-    def _options(self, data: Mapping[str, Any]) -> list[str]:
-        """Return the options that the content of data.root requires, without those that are set already."""
-        options = _without_typed(options_for(data["root"], data["name"]), data)
-        is_share = data["val_fraction"] is not None
-        return [option for option in options if not (is_share and option.startswith("data.val_fraction="))]
-
     def _read_classes(
-        self, folder: Path, key: str, data: Mapping[str, Any], need_train: bool, known: Sequence[str] = ()
+        self, folder: Path, key: str, data: DataConfig, need_train: bool, known: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
         """Return (class names, messages about mistakes). known: the classes of the training images."""
         is_train, where = key == "data.train_dir", describe_path(folder)
         if not folder.is_dir():
-            hint = shlex.join(self._options(data))
-            if not is_train and not need_train and (name := next(iter(splits_in(Path(data["root"]))), None)):
-                is_around = len(splits_in(Path(data["root"]) / name)) > 1
-                hint = shlex.join([f"data.root={Path(data['root']) / name}" if is_around else f"data.val_dir={name}"])
+            root, is_share = str(data.root), data.val_fraction is not None
+            options = _without_typed(options_for(root, data.name), data)
+            hint = shlex.join(each for each in options if not (is_share and each.startswith("data.val_fraction=")))
+            if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
+                is_around = len(splits_in(Path(root, name))) > 1
+                hint = shlex.join([f"data.root={Path(root, name)}" if is_around else f"data.val_dir={name}"])
             hint = f"`{hint}`" if hint else f"{key}=NAME to another folder"
             return [], [f"{key} must be a folder, but {where} does not exist. Hint: set {hint}."]
         classes = class_folders(folder)
@@ -188,12 +162,30 @@ class ImageFolder(SourceType):
         return classes if is_train else filled, found
 
 
+def _check_root(data: DataConfig) -> list[str]:
+    """Return a message if data.root is not set or is not a folder, else an empty list."""
+    hint = "data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+    if not data.root:
+        if Path(data.train_dir).is_dir() or Path(data.val_dir).is_dir():
+            hint = "`data.root=.`; data.train_dir and data.val_dir are relative to it"
+        return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
+    root = Path(data.root)
+    if root.is_dir():
+        return []
+    if root.suffix.lower() in TABLE_SUFFIXES:
+        hint = shlex.join(["data=table", f"data.root={data.root}"])
+    if data.root.startswith("~"):  # no shell expands ~ after "data.root="
+        hint = f"data.root={expand_home(data.root)}"
+    what = "is a file" if root.exists() else "does not exist"
+    return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
+
+
 def _no_classes(
-    folder: Path, key: str, classes: Sequence[str], data: Mapping[str, Any], need_train: bool, known: Sequence[str]
+    folder: Path, key: str, classes: Sequence[str], data: DataConfig, need_train: bool, known: Sequence[str]
 ) -> str:
     """Return a message if the sub-folders are not the classes: there are none, they are splits, or the classes are one
     level below; else ""."""
-    is_train, where, root = key == "data.train_dir", describe_path(folder), Path(data["root"])
+    is_train, where, root = key == "data.train_dir", describe_path(folder), Path(str(data.root))
     if not classes:
         with os.scandir(folder) as entries:
             is_flat = any(is_image(entry.name) for entry in entries)
@@ -201,10 +193,10 @@ def _no_classes(
         return f"{where} must contain a folder per class, but {what}. Hint: sort the images into {folder}/<class>/."
     named = [name for name in classes if is_split(name)]
     if len(named) > 1 and splits_in(folder):
-        inside = find_layout({**data, **USUAL, "root": str(folder)})
+        inside = find_layout(DataConfig(root=str(folder)))
         options = [*_without_typed([f"data.root={folder}"], data), f"data.train_dir={inside.train.name}"]
         options += [f"data.val_dir={inside.val.name}"] if inside.val.is_dir() else ["data.val_fraction=0.1"]
-        options += ["data.val_fraction=null"] if inside.val.is_dir() and data["val_fraction"] is not None else []
+        options += ["data.val_fraction=null"] if inside.val.is_dir() and data.val_fraction is not None else []
         return (
             f"{where} must contain a folder per class, but {shorten_list(named)} are named as splits and contain "
             f"folders themselves. Hint: set `{shlex.join(options)}`."
@@ -223,7 +215,7 @@ def _no_classes(
     return f"{where} must contain {rule}, but contains only {classes[0]}. Hint: {hint}."
 
 
-def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
+def _overlap(layout: Layout, data: DataConfig) -> list[str]:
     """Return a message if one of the two folders is inside the other, or is the same, or if they share a class folder,
     also through links."""
     train, val = layout.train.resolve(), layout.val.resolve()
@@ -240,7 +232,7 @@ def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
             else []
         )
     where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
-    usual = find_layout({**data, "train_dir": "train", "val_dir": "val"})
+    usual = find_layout(replace(data, train_dir="train", val_dir="val"))
     hint = "set `data.train_dir=train data.val_dir=val`"
     if not usual.train.is_dir():
         hint = "put the class folders of both into separate folders"
@@ -248,7 +240,7 @@ def _overlap(layout: Layout, data: Mapping[str, Any]) -> list[str]:
         hint = "set `data.val_dir=val data.val_fraction=0.1`"
     return [
         f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} is {where} "
-        f"{layout.train}. Hint: {hint}; to score training images, run evaluate with data.val_dir={data['val_dir']}."
+        f"{layout.train}. Hint: {hint}; to score training images, run evaluate with data.val_dir={data.val_dir}."
     ]
 
 
@@ -265,8 +257,8 @@ def _foreign_classes(train: list[str], val: list[str]) -> list[str]:
     ]
 
 
-def _without_typed(options: list[str], data: Mapping[str, Any]) -> list[str]:
-    return [option for option in options if option not in (f"data={data['name']}", f"data.root={data['root']}")]
+def _without_typed(options: list[str], data: DataConfig) -> list[str]:
+    return [option for option in options if option not in (f"data={data.name}", f"data.root={data.root}")]
 
 
 def _by_names(folder: Path, otherwise: str) -> str:

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.folder import WORDNET_ID, ImageFolder
@@ -35,8 +35,8 @@ class ImageNet(ImageFolder):
             f"{shorten_list(foreign)}. Hint: set data=imagefolder, which accepts any names."
         ]
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
-        source, known = super().open(data, seed, environ, verb), class_labels()
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
+        source, known = super().open(data, seed, verb), class_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
         return source
 

@@ -1,11 +1,10 @@
 """Decide which folders hold the training and the validation images, from names only. Does not import torch."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.files import class_folders
 
 _MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
@@ -26,33 +25,33 @@ class Layout:
     note: str = ""
 
 
-def find_layout(data: Mapping[str, Any], *, need_train: bool = True) -> Layout:
-    """Return the folders of the splits. data: the resolved data.* keys. need_train: False for an evaluation.
+def find_layout(data: DataConfig, *, need_train: bool = True) -> Layout:
+    """Return the folders of the splits of data.root, which must be set. need_train: False for an evaluation.
 
     - A folder that is missing under its default name, train or val, may have another usual name, in any case. test/
       counts as validation images if there are no others.
     - If data.root is itself the folder of one split, the other one is beside it.
     - In an evaluation, the class folders may be directly in data.root.
     """
-    root = Path(data["root"])
+    root, is_share = Path(str(data.root)), data.val_fraction is not None
+    may_name_train, may_name_val = data.train_dir == "train", data.val_dir == "val"
     place = root if root.name else root.absolute()
-    named = Layout(root / data["train_dir"], root / data["val_dir"])
-    is_share = data["val_fraction"] is not None
+    named = Layout(root / data.train_dir, root / data.val_dir)
     has_train, has_val = named.train.is_dir() and named.train != root, named.val.is_dir() and named.val != root
-    if (has_train or data["train_dir"] != "train") and (has_val or data["val_dir"] != "val"):
+    if (has_train or not may_name_train) and (has_val or not may_name_val):
         return named
     train, val = named.train, named.val
     inside = splits_in(root)
     # a folder named test beside cat and dog is a class
     is_whole = has_train or any(map(TRAIN.fullmatch, inside)) or inside == class_folders_or_none(root)
-    if is_whole and not has_train and data["train_dir"] == "train":
+    if is_whole and not has_train and may_name_train:
         train = _first(root, [name for name in inside if TRAIN.fullmatch(name)]) or train
-    if is_whole and not has_val and data["val_dir"] == "val":
+    if is_whole and not has_val and may_name_val:
         others = [] if is_share else [name for name in inside if TEST.fullmatch(name)]
         val = _first(root, [name for name in inside if VAL.fullmatch(name)]) or _first(root, others) or val
     is_missing = not ((class_folders_or_none(train) and train != root) or val.is_dir())
-    if is_missing and data["train_dir"] == "train" and is_split(place.name) and class_folders_or_none(root):
-        beside = find_layout({**data, "root": str(place.parent)}, need_train=need_train)
+    if is_missing and may_name_train and is_split(place.name) and class_folders_or_none(root):
+        beside = find_layout(replace(data, root=str(place.parent)), need_train=need_train)
         if TRAIN.fullmatch(place.name):
             is_used = need_train or is_share or (beside.val.is_dir() and beside.val != place.parent)
             train, val = (root, beside.val) if is_used else (train, val)
@@ -60,15 +59,15 @@ def find_layout(data: Mapping[str, Any], *, need_train: bool = True) -> Layout:
             train, val = beside.train, root
         is_missing = (train, val) == (named.train, named.val)
     has_classes = len(classes := class_folders_or_none(root)) > 1 or (classes and not splits_in(root / classes[0]))
-    if is_missing and not need_train and not is_share and data["val_dir"] == "val" and has_classes:
-        return Layout(train, root, f"{root} has no {data['val_dir']}/, so all images of its class folders are used.")
+    if is_missing and not need_train and not is_share and may_name_val and has_classes:
+        return Layout(train, root, f"{root} has no {data.val_dir}/, so all images of its class folders are used.")
     missing, found = [], []
-    for key, what, path, was in (
-        ("train_dir", "training", train, named.train),
-        ("val_dir", "validation", val, named.val),
+    for what, is_read, path, was in (
+        ("training", need_train or is_share, train, named.train),
+        ("validation", not is_share, val, named.val),
     ):
-        if path != was and not (key == "val_dir" and is_share) and (need_train or is_share or key == "val_dir"):
-            missing.append(f"no {data[key]}/")
+        if is_read and path != was:
+            missing.append(f"no {was.name}/")
             found.append(f"the {what} images are those of {path}")
     note = f"{root} has {' and '.join(missing)}, so {' and '.join(found)}." if found else ""
     return Layout(train, val, note)

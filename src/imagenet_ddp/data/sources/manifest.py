@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.errors import ConfigError
 
 FILE = "packed.json"  # written last
@@ -118,7 +119,7 @@ def required_splits(verb: str) -> tuple[str, ...]:
     return ("val",) if verb == "evaluate" else ("train", "val")
 
 
-def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], verb: str) -> list[str]:
+def missing_features(manifest: Manifest, where: str, data: DataConfig, verb: str) -> list[str]:
     """Return messages about everything that these options need but a packed folder lacks. where: the folder or address
     in messages."""
     has = ", ".join(manifest.splits) or "nothing"
@@ -127,7 +128,7 @@ def missing_features(manifest: Manifest, where: str, data: Mapping[str, Any], ve
         for name in required_splits(verb)
         if name not in manifest.splits
     ]
-    if data.get("exif_orientation") and not manifest.exif_orientation:
+    if data.exif_orientation and not manifest.exif_orientation:
         found.append(
             f"data.exif_orientation is true, but the images in {where} were packed without it. "
             "Hint: pack them again with data.exif_orientation=true, or set data.exif_orientation=false."

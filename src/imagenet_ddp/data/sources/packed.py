@@ -10,13 +10,14 @@ reads only the rows it needs (19 µs, with pread 35 to 40).
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
@@ -222,11 +223,11 @@ class PackedImages(Images):
 
 
 class Packed(SourceType):
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    def check(self, data: DataConfig, verb: str) -> list[str]:
         """Compare the sizes of files, but not their bytes."""
-        if not data["root"]:
+        if not data.root:
             return [f"data.root must be a packed folder, got null. Hint: {HINT}."]
-        folder = Path(data["root"])
+        folder = Path(data.root)
         try:
             manifest = manifests.read(folder)
         except PermissionError as error:
@@ -246,17 +247,17 @@ class Packed(SourceType):
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         return ["data=packed", f"data.root={root}"] if (folder / FILE).exists() else []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
-        if found := self.check(data, environ, verb):
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
+        if found := self.check(data, verb):
             raise ConfigError(found)
-        folder = Path(data["root"])
+        folder = Path(str(data.root))
         return source_of(manifests.read(folder), data, verb, partial(PackedImages, folder))
 
 
-def source_of(manifest: Manifest, data: Mapping[str, Any], verb: str, make: Callable[..., PackedImages]) -> Source:
+def source_of(manifest: Manifest, data: DataConfig, verb: str, make: Callable[..., PackedImages]) -> Source:
     """Return the source with the splits that the command needs. make: called with the arguments of PackedImages after
     `folder`."""
-    options = {"reading": Reading(data["decoder"]), "verify": data["verify"], "window": data["shuffle_window_shards"]}
+    options = {"reading": Reading(data.decoder), "verify": data.verify, "window": data.shuffle_window_shards}
     images = {
         name: make(name, manifest.splits[name], manifest.form, **options) for name in manifests.required_splits(verb)
     }

@@ -2,7 +2,6 @@
 conf/data/ and conf/recipe/."""
 
 import re
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from imagenet_ddp.system.text import count_noun, shorten_list
 if TYPE_CHECKING:
     import numpy as np
 
+    from imagenet_ddp.config.schema.data import DataConfig
     from imagenet_ddp.data.sources.base import Source, SourceType
 
 # data.name -> module and class. A module is imported when it is needed, so that --help does not wait for it.
@@ -58,25 +58,25 @@ def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:
     return [f"data={otherwise}", f"data.root={root}"]
 
 
-def implied(data: Mapping[str, Any]) -> dict[str, Any]:
+def implied(data: "DataConfig") -> dict[str, Any]:
     """Return SourceType.implied of this data."""
-    return {} if data["_target_"] or data["name"] not in SOURCES else source_type(data["name"]).implied(data)
+    return {} if data.target or data.name not in SOURCES else source_type(data.name).implied(data)
 
 
-def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], *, verb: str = "train") -> "Source":
-    """Open the source. data: the resolved data.* keys. verb: as in SourceType. Raises ConfigError for
-    mistakes that can be found only by opening the source."""
+def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Source":
+    """Open the source. verb: as in SourceType. Raises ConfigError for mistakes that can be found only by opening the
+    source."""
     try:
-        if data["_target_"]:
-            source = _own_source(data)
+        if data.target:
+            source = _own_source(data.target, data)
         else:
-            source = source_type(data["name"]).open(data, seed, environ, verb)
+            source = source_type(data.name).open(data, seed, verb)
     except PermissionError as error:
         raise ConfigError(f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on it.") from error
     for name, images in (("training", source.train), ("validation", source.val)):
         if images is not None and not len(images):
             hint = "set a larger data.val_fraction"
-            if data["val_fraction"] is None:
+            if data.val_fraction is None:
                 hint = "set data.root=FOLDER to a folder with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
     if source.train is not None and source.val is not None:
@@ -87,14 +87,14 @@ def open_source(data: Mapping[str, Any], seed: int, environ: Mapping[str, str], 
     return source
 
 
-def _own_source(data: Mapping[str, Any]) -> "Source":
+def _own_source(target: str, data: "DataConfig") -> "Source":
     from imagenet_ddp.data.sources.base import Source
 
-    root = {"root": data["root"]} if data["root"] else {}
-    source = make("data._target_", data["_target_"], {**data["args"], **root})
+    root = {"root": data.root} if data.root else {}
+    source = make("data._target_", target, {**data.args, **root})
     if not isinstance(source, Source):
         raise ConfigError(
-            f"data._target_={data['_target_']} must return a Source, but returned a {type(source).__name__}. "
+            f"data._target_={target} must return a Source, but returned a {type(source).__name__}. "
             "Hint: return an imagenet_ddp.data.Source."
         )
     return source

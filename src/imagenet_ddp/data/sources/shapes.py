@@ -5,15 +5,17 @@ backgrounds, positions, sizes, angles, light and noise from the same distributio
 image reveals almost nothing about its class. No class distinguishes left from right.
 """
 
+import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Pending, Source
 from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
@@ -36,39 +38,39 @@ VERSION = 2  # part of the cache folder's name, so increase it whenever an image
 class Shapes(ImageFolder):
     default_root = "the cache folder"
 
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
-        if not data["root"]:
+    def check(self, data: DataConfig, verb: str) -> list[str]:
+        if not data.root:
             return []
         return [
             f"data.root must be null for data=shapes, which generates its images in the cache folder, got "
-            f"{data['root']}. Hint: set data.root=null."
+            f"{data.root}. Hint: set data.root=null."
         ]
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         return []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
-        return super().open({**data, "root": str(ensure(seed, environ))}, seed, environ, verb)
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
+        return super().open(replace(data, root=str(ensure(seed))), seed, verb)
 
-    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
-        if (root := cache_folder(seed, environ)).is_dir():
+    def pending(self, data: DataConfig, seed: int) -> Pending | None:
+        if (root := cache_folder(seed)).is_dir():
             return None
         train, val = (count * len(CLASSES) for count in NUM_PER_CLASS.values())
         return Pending(f"{train} training and {val} validation images will be generated in {root}", len(CLASSES))
 
 
-def cache_folder(seed: int, environ: Mapping[str, str]) -> Path:
-    return cache_dir(environ) / f"shapes-v{VERSION}-seed{seed}"
+def cache_folder(seed: int) -> Path:
+    return cache_dir(os.environ) / f"shapes-v{VERSION}-seed{seed}"
 
 
-def ensure(seed: int, environ: Mapping[str, str]) -> Path:
+def ensure(seed: int) -> Path:
     """Return the folder with train/<class>/*.jpg and val/<class>/*.jpg for this seed; generate it first if it is
     missing.
 
     Several processes may call this function at once. Each generates the images in its own temporary folder, but only
     the first can rename it, and all return the same folder. Raises ConfigError if the folder cannot be written.
     """
-    folder = cache_folder(seed, environ)
+    folder = cache_folder(seed)
     if folder.is_dir():
         return folder
     # Hidden, with a random name, so that the leftovers of a killed process are never used or written into.

@@ -10,7 +10,6 @@ Source: https://cs.stanford.edu/~acoates/stl10/
 
 import shutil
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.error import URLError
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Pending, Source, SourceType
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
@@ -52,28 +52,29 @@ OFFICIAL = Archive(
 class Stl10(SourceType):
     default_root = "data"
 
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
-        return validate(self._root(data), data["download"])
+    def check(self, data: DataConfig, verb: str) -> list[str]:
+        return validate(_root(data), data.download)
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:
         is_there = any((folder / mark).exists() for mark in (FOLDER, OFFICIAL.name))
         return ["data=stl10", f"data.root={root}"] if is_there else []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
-        folder = prepare(self._root(data), data["download"])
-        train = None if verb == "evaluate" else Stl10Images(folder, "train", data["fold"])
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
+        folder = prepare(_root(data), data.download)
+        train = None if verb == "evaluate" else Stl10Images(folder, "train", data.fold)
         val = Stl10Images(folder, "test", None)
         return Source(class_names(folder), train, val)
 
-    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
-        root = self._root(data)
+    def pending(self, data: DataConfig, seed: int) -> Pending | None:
+        root = _root(data)
         if (root / FOLDER).is_dir():
             return None
         what = "unpacked" if (root / OFFICIAL.name).exists() else "downloaded (2.64 GB) and unpacked"
         return Pending(f"STL-10 will be {what} into {root / FOLDER}", 10)
 
-    def _root(self, data: Mapping[str, Any]) -> Path:
-        return Path(data["root"] or "data")
+
+def _root(data: DataConfig) -> Path:
+    return Path(data.root or "data")
 
 
 class Stl10Images(Images):

@@ -28,15 +28,15 @@ from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.bad_images import LoadError
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Pending, Source, SourceType
 from imagenet_ddp.data.sources.manifest import FILE, File, Split
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import files
 from imagenet_ddp.system.bounded_wait import lock_or_wait
-from imagenet_ddp.system.files import sha256
+from imagenet_ddp.system.files import cache_dir, sha256
 from imagenet_ddp.system.text import MIB, first_line, install
 
 GIB = 2**30
@@ -267,14 +267,14 @@ def _keep_ahead(cache: ShardCache, sequence: Sequence[File], window: int, stop: 
 
 
 class Streamed(SourceType):
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    def check(self, data: DataConfig, verb: str) -> list[str]:
         """Check the form of the address. No server is contacted."""
-        root, example = data["root"], "set data.root=s3://BUCKET/FOLDER to the address of an uploaded packed folder"
-        scheme, colon, _ = (root or "null").partition("://")
+        root, example = str(data.root), "set data.root=s3://BUCKET/FOLDER to the address of an uploaded packed folder"
+        scheme, colon, _ = root.partition("://")
         if not colon:
             return [
-                f"data.root must be the address of a packed folder, with ://, got {scheme}. Hint: {example}, or set "
-                "data=packed for a folder on this machine."
+                f"data.root must be the address of a packed folder, with ://, got {data.root or 'null'}. Hint: "
+                f"{example}, or set data=packed for a folder on this machine."
             ]
         import fsspec
 
@@ -293,16 +293,16 @@ class Streamed(SourceType):
         is_address = root.startswith(("s3://", "gs://", "http://", "https://"))
         return ["data=streamed", f"data.root={root}"] if is_address else []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         """Fetch the index, but none of the shards."""
-        remote = Remote(data["root"].rstrip("/"), data["args"])
+        remote = Remote(str(data.root).rstrip("/"), data.args)
         try:
             raw = remote.read(FILE)
             manifest = manifests.parse(raw, f"{remote.url}/{FILE}")
             if found := manifests.missing_features(manifest, remote.url, data, verb):
                 raise ConfigError(found)
             splits = {name: manifest.splits[name] for name in manifests.required_splits(verb)}
-            cache = _make_cache(remote, hashlib.sha256(raw).hexdigest()[:16], splits, data, environ)
+            cache = _make_cache(remote, hashlib.sha256(raw).hexdigest()[:16], splits, data)
             for split in splits.values():
                 for file in split.arrays.values():
                     cache.fetch(file)
@@ -310,18 +310,16 @@ class Streamed(SourceType):
             raise ConfigError(str(error)) from error
         return source_of(manifest, data, verb, partial(StreamedImages, cache))
 
-    def pending(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str]) -> Pending | None:
-        return Pending(f"the index will be fetched from {data['root']}")
+    def pending(self, data: DataConfig, seed: int) -> Pending | None:
+        return Pending(f"the index will be fetched from {data.root}")
 
 
-def _make_cache(
-    remote: Remote, pack_id: str, splits: Mapping[str, Split], data: Mapping[str, Any], environ: Mapping[str, str]
-) -> ShardCache:
+def _make_cache(remote: Remote, pack_id: str, splits: Mapping[str, Split], data: DataConfig) -> ShardCache:
     """Make the cache of a remote packed folder. pack_id: hash of its content, so that it is never mixed with another
     packed folder at the same address. Raises ConfigError."""
-    top = Path(data["cache_dir"]) if data["cache_dir"] else files.cache_dir(environ) / "streamed"
+    top = Path(data.cache_dir) if data.cache_dir else cache_dir(os.environ) / "streamed"
     shards = [shard for split in splits.values() for shard in split.shards]
-    max_bytes = None if data["cache_gib"] is None else int(data["cache_gib"] * GIB)
+    max_bytes = None if data.cache_gib is None else int(data.cache_gib * GIB)
     try:
         cache = ShardCache(remote, top / pack_id, shards, max_bytes)
     except OSError as error:
@@ -332,7 +330,7 @@ def _make_cache(
     return cache
 
 
-def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[str, Any]) -> None:
+def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: DataConfig) -> None:
     """Check that the cache has room for the shards that are in use at the same time or, if its size is not limited,
     that its disk has room for all shards. Raises ConfigError."""
     if cache.max_bytes is None:
@@ -345,12 +343,12 @@ def _check_room(cache: ShardCache, splits: Mapping[str, Split], data: Mapping[st
             )
         return
     for split in splits.values():
-        window = data["shuffle_window_shards"] if split.shuffled else 1
+        window = data.shuffle_window_shards if split.shuffled else 1
         in_use = min(2 * window, len(split.shards)) if window else len(split.shards)
         needed = in_use * max(shard.num_bytes for shard in split.shards)
         if needed > cache.max_bytes:
             raise ConfigError(
                 f"data.cache_gib must be at least {needed / GIB:.3g}, the size of two windows of "
-                f"data.shuffle_window_shards ({window or 'all'}), got {data['cache_gib']}. Hint: set a larger "
+                f"data.shuffle_window_shards ({window or 'all'}), got {data.cache_gib}. Hint: set a larger "
                 "data.cache_gib, or a smaller data.shuffle_window_shards."
             )

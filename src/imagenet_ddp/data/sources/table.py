@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source, SourceType
 from imagenet_ddp.data.sources.cells import Cells, class_names_of, is_missing, read_cells
@@ -18,7 +18,7 @@ from imagenet_ddp.data.sources.files import FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.files import describe_path, expand_home
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 NEEDED = ("path", "label")
@@ -31,15 +31,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ImageTable(SourceType):
-    def check(self, data: Mapping[str, Any], environ: Mapping[str, str], verb: str) -> list[str]:
+    def check(self, data: DataConfig, verb: str) -> list[str]:
         """Report each kind of mistake in the table, including paths of missing files, which verb=check finds when it
         reads them."""
         try:
-            table = read_table(data, environ, verb)
+            table = read_table(data, verb)
         except ConfigError as error:
             return list(error.mistakes)
         rows: Sequence[int] = range(len(table.paths))
-        if verb == "evaluate" and data["val_fraction"] is None:
+        if verb == "evaluate" and data.val_fraction is None:
             rows = table.rows_of("val", verb)
         missing = [] if verb == "check" else find_missing(table.folder, [table.paths[row] for row in rows])
         return rows_message(
@@ -54,14 +54,14 @@ class ImageTable(SourceType):
         is_table = folder.suffix.lower() in TABLE_SUFFIXES and not folder.is_dir() and "://" not in root
         return ["data=table", f"data.root={root}"] if is_table else []
 
-    def open(self, data: Mapping[str, Any], seed: int, environ: Mapping[str, str], verb: str) -> Source:
+    def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         """This function does not check whether the images exist."""
-        table = read_table(data, environ, verb)
-        reading = Reading(data["decoder"], data["exif_orientation"])
-        if data["val_fraction"] is not None:
+        table = read_table(data, verb)
+        reading = Reading(data.decoder, data.exif_orientation)
+        if data.val_fraction is not None:
             classes = sorted(set(table.labels))
             whole = _images(table, range(len(table.paths)), classes, reading)
-            train, val, digits = split_validation(whole, data["val_fraction"], seed, data["val_fold"])
+            train, val, digits = split_validation(whole, data.val_fraction, seed, data.val_fold)
         else:
             train_rows = [] if verb == "evaluate" else table.rows_of("train", verb)
             val_rows = table.rows_of("val", verb)
@@ -125,16 +125,16 @@ def find_missing(folder: Path, paths: Sequence[str], budget_s: float = BUDGET_S)
     return [at for found in map_concurrently(look, range(0, len(paths), _CHUNK)) for at in found]
 
 
-def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = "train") -> Table:
+def read_table(data: DataConfig, verb: str = "train") -> Table:
     """Read data.root. Raises ConfigError with all mistakes except files that do not exist."""
-    if unknown := [key for key in data["args"] if key not in TABLE_COLUMNS]:
+    if unknown := [key for key in data.args if key not in TABLE_COLUMNS]:
         raise ConfigError(
             f"data.args of data=table must be among {', '.join(TABLE_COLUMNS)}, got {', '.join(map(str, unknown))}. "
             f"Hint: leave data.args.{unknown[0]} out."
         )
-    names = {purpose: str(data["args"].get(purpose) or purpose) for purpose in TABLE_COLUMNS}
-    path = _file(data["root"], environ)
-    folder = Path(data["images_dir"]) if data.get("images_dir") else path.parent
+    names = {purpose: str(data.args.get(purpose) or purpose) for purpose in TABLE_COLUMNS}
+    path = _file(data.root)
+    folder = Path(data.images_dir) if data.images_dir else path.parent
     if not folder.is_dir():
         raise ConfigError(
             f"data.images_dir must be the folder of the images, but {describe_path(folder)} is not a folder. Hint: set "
@@ -158,12 +158,12 @@ def read_table(data: Mapping[str, Any], environ: Mapping[str, str], verb: str = 
     ignored = f" Columns ignored: {shorten_list(cells.ignored)}." if cells.ignored else ""
     note = f"{path}: {count_noun(len(cells.numbers), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
     table = Table(path, folder, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
-    if found := found + _wrong_splits(table, data["val_fraction"], verb):
+    if found := found + _wrong_splits(table, data.val_fraction, verb):
         raise ConfigError(found)
     return table
 
 
-def _file(root: str | None, environ: Mapping[str, str]) -> Path:
+def _file(root: str | None) -> Path:
     if not root:
         raise ConfigError(
             "data.root must be the table of the images, got null. Hint: set data.root=FILE.csv to a table with the "
@@ -176,7 +176,7 @@ def _file(root: str | None, environ: Mapping[str, str]) -> Path:
     if path.is_dir():
         what, hint = "is a folder", f"data.root=FILE.csv, or set data=imagefolder with data.root={root}"
     elif root.startswith("~"):  # no shell expands ~ after "data.root="
-        hint = f"data.root={environ.get('HOME', '/home/me')}{root[1:]}"
+        hint = f"data.root={expand_home(root)}"
     raise ConfigError(f"data.root must be a table, but {describe_path(path)} {what}. Hint: set {hint}.")
 
 

@@ -66,7 +66,7 @@ def _resize_and_crop(images: Tensor, transform: EvalTransform) -> Tensor:
     if transform.fit == "pad":
         return _pad(images, transform)
     short = torch.sym_min(height, width)
-    tall, wide = transform.resize * height // short, transform.resize * width // short
+    tall, wide = transform.val_resize * height // short, transform.val_resize * width // short
     size: Any = (tall, wide)  # these are symbolic integers while torch.export traces
     resized = F.interpolate(images, size, mode=transform.interpolation, antialias=True)
     positions = torch.arange(transform.image_size, device=images.device)
