@@ -89,8 +89,7 @@ def test_every_condition_is_of_a_key():
 def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     verb = command_of(path)
     option = typed_value(declared(verb)[path])
-    of_check = path == "prepare.timeout_s"
-    other = "imagenet" if path == "prepare.num_workers" else "pack" if of_check else "check"
+    other = "imagenet" if path in ("prepare.num_workers", "prepare.timeout_s") else "check"
     first = {"prepare": [f"prepare={other}"], "benchmark": ["benchmark=step"]}.get(verb, [])
     [message] = refused(verb, [*first, *FALSE.get(path, []), option])
     assert message.startswith(f"{path}=") and "has no effect" in message

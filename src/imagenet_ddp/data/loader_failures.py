@@ -156,8 +156,7 @@ def _from_exits(exits: list[tuple[int, int]], loader: Any) -> str:
     pid, code = by_name[name]
     check = "`python -m imagenet_ddp.prepare prepare=check` with the same data options"
     why = "Its own error message, if any, is printed above"
-    key = _workers_key(loader)
-    hint = f"set {key}=0 to get the error in the training process" if key == "data.num_workers" else f"run {check}"
+    hint = "set data.num_workers=0 to get the error in the training process"
     if name == "SIGKILL":
         why, hint = "Memory has usually run out", f"set {_less(loader)}, or request more memory"
     elif name == "SIGBUS":
@@ -193,16 +192,10 @@ def _more_shm(loader: Any) -> str:
     return f"start the container with docker run --ipc=host (or --shm-size=8g), or set {_less(loader)}"
 
 
-def _workers_key(loader: Any) -> str:
-    """Return the option that sets the number of the loader's processes."""
-    return getattr(loader, "workers_key", "data.num_workers")
-
-
 def _less(loader: Any) -> str:
-    number, key = loader.num_workers, _workers_key(loader)
-    batch = getattr(loader.batch_sampler, "batch_size", None)
+    number, batch = loader.num_workers, getattr(loader.batch_sampler, "batch_size", None)
     smaller = f" or data.batch_size={max(batch // 2, 1)} (now {batch})" if batch else ""
-    return f"{key}={number // 2} (now {number}){smaller}"
+    return f"data.num_workers={number // 2} (now {number}){smaller}"
 
 
 def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:

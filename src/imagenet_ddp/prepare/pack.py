@@ -4,6 +4,7 @@ The bytes depend only on the source and the options, because the images of each 
 encoded. All files are written in a folder inside `out`, then moved, packed.json last. A killed pack starts again.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -14,21 +15,19 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, features
 from torch.nn.functional import interpolate
-from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.decode import Pixels, UnreadableImage, open_picture
 from imagenet_ddp.data.jpeg import JpegPicture, choose
-from imagenet_ddp.data.loader_failures import StallWatchdog, explain_failures
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.files import FileImages
@@ -36,9 +35,9 @@ from imagenet_ddp.data.sources.manifest import FILE, WORK, File, Manifest, PackO
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.split import file_size, map_files
-from imagenet_ddp.data.workers import choose_mp_context, end_workers, init_worker, start_fork_server
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
+from imagenet_ddp.prepare.worker_pool import Result, process_images
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import csv_bytes, sync_folder
@@ -70,15 +69,10 @@ def run(plan: Plan) -> int:
             f"out must be a new folder, an empty folder or an unfinished pack, but {out} contains "
             f"{', '.join(sorted(names)[:5])}. Hint: set out=FOLDER to another folder."
         )
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small images take half the time with one thread
-    try:
-        with explain_disk_errors(out):
-            out.mkdir(parents=True, exist_ok=True)
-            with lock_or_wait(out / LOCK):
-                _run(plan, out)
-    finally:
-        torch.set_num_threads(num_threads)
+    with explain_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with lock_or_wait(out / LOCK):
+            _run(plan, out)
     return 0
 
 
@@ -121,8 +115,13 @@ def _run(plan: Plan, out: Path) -> None:
         for name, split in images.items():
             per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
             shards = divide(len(split), per_shard, shuffle=name == "train")
-            encoded = _encode_all(split, np.concatenate(shards), wanted, plan)
-            splits[name] = _write_split(draft, name, (split, names[name]), shards, encoded, bad_images, progress)
+            tasks = ((name, index) for index in np.concatenate(shards).tolist())
+            results = process_images(
+                partial(encode_image, options=wanted), {name: split}, tasks, plan.num_workers,
+                plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
+            )  # fmt: skip
+            with contextlib.closing(results):
+                splits[name] = _write_split(draft, name, (split, names[name]), shards, results, bad_images, progress)
     finally:
         progress.close()
     manifest = Manifest(**asdict(wanted), classes=source.classes, labels=source.labels, splits=splits)
@@ -186,47 +185,12 @@ def divide(num_images: int, per_shard: int, *, shuffle: bool) -> list[np.ndarray
     return [np.sort(order[first : first + per_shard]) for first in range(0, num_images, per_shard)]
 
 
-class _Encoding(Dataset):
-    """The encoded images, in the order of their shards."""
-
-    def __init__(self, images: Images, order: np.ndarray, options: PackOptions):
-        self._images, self._order, self._options = images, order, options
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __getitem__(self, position: int) -> EncodedImage:
-        return encode_image(self._images, int(self._order[position]), self._options)
-
-
-def _encode_all(images: Images, order: np.ndarray, options: PackOptions, plan: Plan) -> Iterator[EncodedImage]:
-    """Yield the encoded images. With one worker, encode them in this process. Raises RunError if a process ends."""
-    arguments: dict[str, Any] = {}
-    if plan.num_workers > 1:
-        start_fork_server()
-        arguments = {
-            "num_workers": plan.num_workers,
-            "prefetch_factor": AHEAD,
-            "multiprocessing_context": choose_mp_context(),
-            "persistent_workers": True,
-            "worker_init_fn": init_worker,
-        }
-    loader = DataLoader(_Encoding(images, order, options), batch_size=None, **arguments)
-    loader.__dict__["workers_key"] = "prepare.num_workers"
-    timeout_s = plan.config.data.loader_timeout_s
-    watchdog = StallWatchdog(loader, images.location, "The command", timeout_s=timeout_s)
-    try:
-        yield from explain_failures(loader.__iter__, loader, watchdog)
-    finally:
-        end_workers(loader)
-
-
 def _write_split(
     folder: Path,
     name: str,
     source: tuple[Images, Names],
     shards: list[np.ndarray],
-    encoded: Iterator[EncodedImage],
+    encoded: Iterator[Result],
     bad_images: BadImages,
     progress: Progress,
 ) -> Split:
@@ -236,8 +200,9 @@ def _write_split(
     for number, indices in enumerate(shards):
         path, sha, position = folder / f"{name}-{number:05}.bin", hashlib.sha256(), 0
         with path.open("wb") as file:
-            for index, image in zip(indices.tolist(), encoded, strict=False):
+            for index, result in zip(indices.tolist(), encoded, strict=False):
                 progress.add(1)
+                image: EncodedImage = result.value or EncodedImage(b"", reason=result.failure)
                 if image.reason:
                     left_out.append((index, image.reason))
                     bad_images.on_bad_images([(images.path(index), image.reason)])

@@ -102,6 +102,8 @@ def process_images(
                 return handle(task, again=True)
             late = f"it takes longer than {timeout_s:g} s (prepare.timeout_s)"
             crash = f"it crashes the decoder{f' ({name})' * bool(name)}"
+            if name == "SIGKILL":
+                crash = "its process was killed (SIGKILL), usually because memory ran out"
             return Result(*task, None, late if isinstance(error, TimeoutError) else crash)
         if isinstance(value, Exception):
             raise value

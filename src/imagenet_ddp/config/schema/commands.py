@@ -291,7 +291,7 @@ class PrepareOptions(Section):
         Any, AUTO | integer(1), "pack, check: number of processes; auto: the number of CPU cores of this machine."
     ] = "auto"
     timeout_s: Annotated[
-        float, number(above=0), Example("60"), "check: seconds after which an image is reported as bad."
+        float, number(above=0), Example("60"), "pack, check: seconds after which an image counts as unreadable."
     ] = 60.0
     short_side: Annotated[
         int,
