@@ -50,19 +50,6 @@ class LocalBoard:
         return sorted(self._found.items())
 
 
-def max_bad_images(limit: float, num_images: int) -> int:
-    """Return the largest allowed number of unreadable images. limit: data.bad_image_limit, a number of images or, if
-    below 1, a share of num_images. The share is rounded up, so that only a limit of 0 allows no unreadable image."""
-    return int(limit) if limit >= 1 else math.ceil(limit * num_images)
-
-
-def check_command(data: DataConfig) -> str:
-    """Return the command that lists all unreadable images, in backticks."""
-    what = "" if data.target else f" data={data.name}"
-    root = f" data.root={data.root}" if data.root else ""
-    return f"`python -m imagenet_ddp.prepare prepare=check{what}{root}`"
-
-
 class BadImages:
     """Log unreadable images, and end the run if there are too many. num_images: number of training images. board:
     shared by the ranks; None: a board of this process alone. say: writes a line to the log."""
@@ -75,8 +62,11 @@ class BadImages:
         say: Callable[[str], None] = print,
     ):
         self._data, self._num_images, self._say = data, num_images, say
-        self.most = max_bad_images(data.bad_image_limit, num_images)
-        self._check = check_command(data)
+        limit = data.bad_image_limit
+        # a share is rounded up, so that only a limit of 0 allows no unreadable image
+        self.most = int(limit) if limit >= 1 else math.ceil(limit * num_images)
+        what = ("" if data.target else f" data={data.name}") + (f" data.root={data.root}" if data.root else "")
+        self._check = f"`python -m imagenet_ddp.prepare prepare=check{what}`"
         self.board: Board = board or LocalBoard()
         self._seen: set[str] = set()
 

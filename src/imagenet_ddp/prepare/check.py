@@ -5,7 +5,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages, class_folders, list_images
 from imagenet_ddp.data.sources.layout import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, open_source
-from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.options import Plan
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.prepare.options import Plan, explain_disk_errors
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.system.console import Progress, print_message
@@ -87,7 +87,7 @@ def run(plan: Plan) -> int:
         out = run_folder.make_new(plan.out)
     else:
         out = plan.out
-        with _report_errors(out):
+        with explain_disk_errors(out):
             out.mkdir(parents=True, exist_ok=True)
     try:
         contents = _probe_all(images, plan, report)
@@ -96,18 +96,10 @@ def run(plan: Plan) -> int:
             run_folder.remove_refused(out, ConfigError(""))  # nothing was written
         raise
     _add_duplicates(contents, images, report)
-    with _report_errors(out):
+    with explain_disk_errors(out):
         _write_report(out, report)
     _print_report(report, out)
     return int(report.num_bad > 0)
-
-
-@contextlib.contextmanager
-def _report_errors(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"the report cannot be written to {out}: {error.strerror}. Hint: set out=FOLDER.") from error
 
 
 def _open_splits(data: DataConfig, seed: int, report: Report) -> dict[str, Images]:
