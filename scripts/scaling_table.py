@@ -224,7 +224,7 @@ def _images_per_s(rank: int, store: Any, variant: tuple[dict[str, Any], int, int
     info = WorldInfo(rank=own, node_rank=own, world_size=world, num_nodes=world, address=f"{ADDRESS}1", port=PORT)
     trainer = L.Trainer(
         accelerator="cpu", devices=1, num_nodes=world, plugins=[DetectedEnvironment(info)], max_epochs=1,
-        strategy=ddp.make_strategy(vars(StrategyConfig()) | {"init_sync": False} | strategy, world, store, kind="cpu"),
+        strategy=ddp.make_strategy(StrategyConfig(**{"init_sync": False, **strategy}), world, store, kind="cpu"),
         accumulate_grad_batches=accumulate, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip

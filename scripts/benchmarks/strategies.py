@@ -16,8 +16,8 @@ NAMES = ("ddp", "dp", "balanced_dp")
 
 
 def run(job: Job) -> Results:
-    on_cpu = devices.device_type(job.config["trainer"]["accelerator"]) == "cpu"
-    most = num_cores() if on_cpu else devices.count_devices(devices.local_devices(job.config["trainer"]))
+    on_cpu = devices.device_type(job.config.trainer.accelerator) == "cpu"
+    most = num_cores() if on_cpu else devices.count_devices(devices.local_devices(job.config.trainer))
     numbers = sorted({*(2**power for power in range(1, most.bit_length())), most} - {1})
     turns: dict[str, Any] = {"turns": job.repeats, "steps": job.steps}
     one = job.trainings.train(ONE_DEVICE, ready=True, **turns)

@@ -11,6 +11,8 @@ import torch
 import torchvision
 from helpers.plans import plan_of
 
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.validate import MIN_BF16_PIXELS
 from imagenet_ddp.errors import ConfigError
@@ -35,7 +37,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [("auto", 4, 4), ("2", 2, 2), ("0,3", [0, 3], 2), ("3,", [3], 1), (-1, 4, 4)],
 )
 def test_gpus(asked: object, found: object, number: int) -> None:
-    local = devices.local_devices({"accelerator": "auto", "devices": asked})
+    local = devices.local_devices(TrainerConfig(devices=asked))
     assert local == found
     assert devices.count_devices(local) == number
 
@@ -44,14 +46,14 @@ def test_gpus(asked: object, found: object, number: int) -> None:
 def test_gpus_that_are_not_there() -> None:
     for asked in (5, [0, 4]):
         with pytest.raises(ConfigError, match=r"but torch finds only 4 GPUs .*Hint: set trainer.devices=4"):
-            devices.local_devices({"accelerator": "gpu", "devices": asked})
+            devices.local_devices(TrainerConfig("gpu", asked))
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_without_gpu() -> None:
     assert devices.device_type("auto") == "cpu"
-    assert devices.local_devices({"accelerator": "auto", "devices": "auto"}) == 1
-    assert devices.local_devices({"accelerator": "cpu", "devices": 3}) == 3
+    assert devices.local_devices(TrainerConfig()) == 1
+    assert devices.local_devices(TrainerConfig("cpu", 3)) == 3
     for asked in ("gpu", "cuda"):
         with pytest.raises(ConfigError, match=f"trainer.accelerator={asked} needs a GPU"):
             devices.device_type(asked)
@@ -104,23 +106,23 @@ def test_own_gpus(
         return SimpleNamespace(name="NVIDIA H200", uuid=f"{number}", pci_bus_id=number, pci_device_id=0)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    trainer = {"accelerator": "auto", "devices": asked}
+    trainer = TrainerConfig(devices=asked)
     assert [each.number for each in devices.rank_gpus(trainer, local_rank, num)] == numbers
     with pytest.raises(ConfigError, match="local rank 4 needs GPU 4, but torch finds 4 on this machine"):
-        devices.rank_gpus({"accelerator": "auto", "devices": 1}, 4)
+        devices.rank_gpus(TrainerConfig(devices=1), 4)
 
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("trainer", "device"),
     [
-        ({"accelerator": "auto", "devices": "auto"}, "cuda:0"),
-        ({"accelerator": "auto", "devices": [3, 1]}, "cuda:3"),
-        ({"accelerator": "gpu", "devices": "2,"}, "cuda:2"),
-        ({"accelerator": "cpu", "devices": "auto"}, "cpu"),
+        (TrainerConfig(), "cuda:0"),
+        (TrainerConfig(devices=[3, 1]), "cuda:3"),
+        (TrainerConfig("gpu", "2,"), "cuda:2"),
+        (TrainerConfig("cpu"), "cpu"),
     ],
 )
-def test_the_device_of_a_command_that_needs_one(trainer: dict[str, object], device: str) -> None:
+def test_the_device_of_a_command_that_needs_one(trainer: TrainerConfig, device: str) -> None:
     """predict, whose trainer.devices=[3] must not be GPU 0."""
     assert devices.device_of(trainer) == torch.device(device)
 
@@ -133,7 +135,7 @@ def test_each_rank_sees_only_its_own_gpu(monkeypatch: pytest.MonkeyPatch, asked:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3f")
     card = SimpleNamespace(name="NVIDIA A100", uuid="3f", pci_bus_id=1, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: card if number == 0 else None)
-    trainer = {"accelerator": "auto", "devices": asked}
+    trainer = TrainerConfig(devices=asked)
     assert devices.local_devices(trainer, 4) == 1
     assert [devices.device_of(trainer, rank).index for rank in range(4)] == [0] * 4
     uuids = [devices.rank_gpus(trainer, rank)[0].uuid for rank in range(4)]
@@ -146,7 +148,7 @@ def test_one_visible_gpu_does_not_stand_for_others(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match="but torch finds only 1 GPU"):
-        devices.local_devices({"accelerator": "auto", "devices": asked}, num_ranks)
+        devices.local_devices(TrainerConfig(devices=asked), num_ranks)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
@@ -167,14 +169,14 @@ def test_the_memory_of_a_freed_tensor_is_used_again():
 
 def test_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "bf16_units", lambda: "AVX512-BF16")
-    assert devices.choose_precision("auto", "cpu", {"image_size": 17}, lambda: 0.0)[0] == "bf16-mixed"
-    for tiny in ({"image_size": 16}, {"image_size": 64, "train_size": 48, "progressive_start": 16}):
+    assert devices.choose_precision("auto", "cpu", DataConfig(image_size=17), lambda: 0.0)[0] == "bf16-mixed"
+    for tiny in (DataConfig(image_size=16), DataConfig(image_size=64, train_size=48, progressive_start=16)):
         chosen, reason = devices.choose_precision("auto", "cpu", tiny, lambda: 0.0)
         assert chosen == "32-true" and "images this small" in reason
     monkeypatch.setattr(devices, "bf16_units", lambda: "")
-    assert devices.choose_precision("auto", "cpu", {"image_size": 64}, lambda: 0.0)[0] == "32-true"
+    assert devices.choose_precision("auto", "cpu", DataConfig(image_size=64), lambda: 0.0)[0] == "32-true"
     for asked, name in ((64, "64-true"), ("16", "16-mixed"), ("bf16", "bf16-mixed")):
-        assert devices.choose_precision(asked, "cpu", {"image_size": 16}, lambda: 0.0) == (name, "as set")
+        assert devices.choose_precision(asked, "cpu", DataConfig(image_size=16), lambda: 0.0) == (name, "as set")
 
 
 @pytest.mark.parametrize(
@@ -211,9 +213,9 @@ def test_depthwise_convolutions_on_a_cpu(
 def test_precision_of_gpus(name: str, major: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(name=name, major=major))
     monkeypatch.setattr(torch.version, "hip", None)
-    value, reason = devices.choose_precision("auto", "cuda", {"image_size": 224}, pytest.fail, 0)
+    value, reason = devices.choose_precision("auto", "cuda", DataConfig(), pytest.fail, 0)
     assert value == expected and name in reason
-    assert devices.choose_precision("32", "cuda", {"image_size": 224}, pytest.fail, 0) == ("32-true", "as set")
+    assert devices.choose_precision("32", "cuda", DataConfig(), pytest.fail, 0) == ("32-true", "as set")
 
 
 def test_gradients_in_bf16_at_the_smallest_size() -> None:

@@ -1,30 +1,23 @@
 """What must be the same in every command of one run."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import facts
 from imagenet_ddp.distributed.facts import code_digest, differences, facts_of_command
 
 
-def config(**changed: Any) -> dict[str, Any]:
-    nodes: dict[str, Any] = {
-        "seed": 0, "resume": None, "trainer": {"devices": 2, "max_epochs": 3}, "cluster": asdict(ClusterConfig()),
-        "nccl": asdict(NcclConfig()), "data": asdict(DataConfig()), "callbacks": {},
-    }  # fmt: skip
+def config(**changed: Any) -> TrainConfig:
+    config = TrainConfig(nccl=NcclConfig(env={}))
     for key, value in changed.items():
-        node, _, name = key.partition("__")
-        if name:
-            nodes[node][name] = value
-        else:
-            nodes[node] = value
-    return nodes
+        node, _, name = key.rpartition("__")
+        setattr(getattr(config, node) if node else config, name, value)
+    return config
 
 
 def differing(**changed: Any) -> list[str]:
@@ -47,7 +40,7 @@ def test_a_node_s_own_may_differ(own: dict[str, Any]):
     ("changed", "said"),
     [
         ({"seed": 1}, "the nodes disagree on seed: 0 on node 0; 1 on node 1. Hint: type the same options everywhere."),
-        ({"trainer__max_epochs": None}, "trainer.max_epochs: 3 on node 0; null on node 1."),
+        ({"trainer__max_epochs": None}, "trainer.max_epochs: 90 on node 0; null on node 1."),
         ({"nccl__env": {"NCCL_NET": "IB"}}, "nccl.env.NCCL_NET: not set on node 0; IB on node 1."),
         ({"callbacks": {"x": {"_target_": "y"}}}, "callbacks.x._target_: not set on node 0; y on node 1."),
     ],

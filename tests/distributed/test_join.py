@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all
 from helpers.ports import free_port
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.distributed import facts, join, store, store_file
 from imagenet_ddp.distributed.join import Rendezvous, join_commands, share_file
@@ -46,11 +46,11 @@ class Commands:
     def start(
         self, launch_info: LaunchInfo, num_local: int = 2, *, machine: str = "", **options: Any
     ) -> Future[Rendezvous]:
-        config = {"seed": 0, "cluster": asdict(ClusterConfig()), **options}
+        config = CommonConfig(cluster=ClusterConfig(timeout_s=self.timeout_s), **options)
 
         def command() -> Rendezvous:
             MACHINE.name = machine
-            return join_commands(launch_info, config, num_local, self.timeout_s)
+            return join_commands(launch_info, config, num_local)
 
         return self.pool.submit(command)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from helpers import forked_commands
 from helpers.ports import free_port, program
 from torch.distributed import TCPStore
 
-from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import refusal, store
 from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.distributed.launchers.detect import detect
@@ -145,11 +146,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True
 def test_who_waits(
     cluster: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], found: tuple[str, int | None, int] | None
 ) -> None:
-    config = {
-        "cluster": {**asdict(ClusterConfig()), **cluster},
-        "strategy": asdict(StrategyConfig()),
-        "trainer": {"num_nodes": None, "devices": "auto", "accelerator": "cpu", **trainer},
-    }
+    config = CommonConfig(cluster=ClusterConfig(**cluster), trainer=TrainerConfig("cpu", **trainer))
     who = refusal.refused_command(detect(config, environ), environ)
     assert (who and (who.noun, who.number, who.size)) == found
     assert who is None or str(who.address) == "10.0.0.1:29500"

@@ -1,10 +1,10 @@
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.distributed import ClusterConfig, NcclConfig, StrategyConfig
+from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed import validate as validate_module
 from imagenet_ddp.distributed.launchers.world_info import num_devices
@@ -23,19 +23,13 @@ def validate(*arguments: Any, **options: Any) -> list[str]:
     return validate_module.validate(*arguments, **options)[0]
 
 
-def config(**typed: Any) -> dict[str, Any]:
+def config(**typed: Any) -> TrainConfig:
     """The defaults with trainer__devices=... laid over."""
-    nodes: dict[str, Any] = {
-        "trainer": {"accelerator": "auto", "devices": "auto", "num_nodes": "auto"},
-        "strategy": asdict(StrategyConfig()),
-        "cluster": asdict(ClusterConfig()),
-        "nccl": asdict(NcclConfig()),
-        "data": {},
-    }
+    config = TrainConfig(nccl=NcclConfig(env={}))
     for key, value in typed.items():
         node, _, name = key.partition("__")
-        nodes[node][name] = value
-    return nodes
+        setattr(getattr(config, node), name, value)
+    return config
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.step_timer import Training
 
 CPU = torch.device("cpu")
-STRATEGY = {"static_graph": False, "gradient_as_bucket_view": True, "init_sync": True, "find_unused_parameters": False,
-            "bucket_cap_mb": 25.0, "forward_sync_buffers": True, "comm_hook": None}  # fmt: skip
+STRATEGY = StrategyConfig(forward_sync_buffers=True)
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ No function of this module creates a CUDA context.
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.validate import is_too_small_for_bf16
@@ -67,14 +69,14 @@ def _refuse_missing_gpus() -> None:
         )
 
 
-def local_devices(trainer: Mapping[str, Any], num_ranks: int = 1) -> int | list[int]:
+def local_devices(trainer: TrainerConfig, num_ranks: int = 1) -> int | list[int]:
     """Return the devices that this node uses: their number, or a list of GPU numbers.
 
     num_ranks: processes that a launcher has started on this node. If each of them sees only one GPU (srun
     --gpus-per-task=1), this is the number of devices of this process, 1.
     trainer.devices=auto means all GPUs, or one CPU process if there is no GPU. Raises ConfigError if a GPU is missing.
     """
-    kind, requested = device_type(trainer["accelerator"]), trainer["devices"]
+    kind, requested = device_type(trainer.accelerator), trainer.devices
     if isinstance(requested, str) and requested != "auto":
         numbers = [int(part) for part in requested.split(",") if part.strip()]
         requested = numbers if "," in requested else numbers[0]
@@ -99,30 +101,30 @@ def count_devices(devices: int | list[int]) -> int:
     return len(devices) if isinstance(devices, list) else devices
 
 
-def num_local_processes(config: Mapping[str, Any], num_ranks: int = 1) -> int:
+def num_local_processes(config: CommonConfig, num_ranks: int = 1) -> int:
     """Return the number of processes that run on this node. num_ranks: see local_devices."""
-    return batch_split.num_processes(config["strategy"], count_devices(local_devices(config["trainer"], num_ranks)))
+    return batch_split.num_processes(config.strategy, count_devices(local_devices(config.trainer, num_ranks)))
 
 
-def rank_gpus(trainer: Mapping[str, Any], local_rank: int, num: int = 1) -> list[RankGpu]:
+def rank_gpus(trainer: TrainerConfig, local_rank: int, num: int = 1) -> list[RankGpu]:
     """Return the GPUs of the process with this local rank; [] if the devices are not CUDA devices.
 
     num: number of GPUs of the process, which is above 1 if one process uses all devices of its node (strategy=dp).
     Raises ConfigError if a GPU is missing.
     """
-    if device_type(trainer["accelerator"]) != "cuda":
+    if device_type(trainer.accelerator) != "cuda":
         return []
     numbers = _own_numbers(trainer, local_rank, num)
     return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in numbers]
 
 
-def device_of(trainer: Mapping[str, Any], local_rank: int = 0) -> torch.device:
+def device_of(trainer: TrainerConfig, local_rank: int = 0) -> torch.device:
     """Return the device of the process with this local rank. A command that runs in one process has local rank 0."""
-    kind = device_type(trainer["accelerator"])
+    kind = device_type(trainer.accelerator)
     return torch.device(kind, _own_numbers(trainer, local_rank, 1)[0]) if kind == "cuda" else torch.device(kind)
 
 
-def _own_numbers(trainer: Mapping[str, Any], local_rank: int, num: int) -> list[int]:
+def _own_numbers(trainer: TrainerConfig, local_rank: int, num: int) -> list[int]:
     if (available := torch.cuda.device_count()) == 1:  # its own; ranks that share one are found by its UUID
         return [0]
     local = local_devices(trainer)
@@ -174,7 +176,7 @@ def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) 
 def choose_precision(
     requested: str | int | None,
     kind: str,
-    data: Mapping[str, Any],
+    data: DataConfig,
     depthwise_share: Callable[[], float],
     gpu: int | None = None,
 ) -> tuple[str, str]:
@@ -206,11 +208,11 @@ def choose_precision(
     return "32-true", "no bf16 units on this device"
 
 
-def choose_cudnn_benchmark(trainer: Mapping[str, Any], kind: str) -> bool | None:
+def choose_cudnn_benchmark(trainer: TrainerConfig, kind: str) -> bool | None:
     """Return whether cuDNN tries which of its convolution algorithms is fastest, which Lightning's default, None, does
     not do. kind: cpu, cuda or mps."""
-    by_default = True if kind == "cuda" and not trainer["deterministic"] else None
-    return by_default if trainer["benchmark"] is None else trainer["benchmark"]
+    by_default = True if kind == "cuda" and not trainer.deterministic else None
+    return by_default if trainer.benchmark is None else trainer.benchmark
 
 
 def set_num_threads(count: int) -> None:

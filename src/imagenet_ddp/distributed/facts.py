@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
@@ -32,7 +33,7 @@ HINTS = {
 }
 
 
-def facts_of_command(config: Mapping[str, Any], num_local: int | None) -> dict[str, Any]:
+def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
     """Return, as plain JSON, the facts about this command that must be equal in all commands.
 
     config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if

@@ -4,11 +4,11 @@ import atexit
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import facts, store
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import Meeting, Roster, explain_lost_store, meet, post_failure
@@ -46,21 +46,21 @@ class Rendezvous:
         run_bounded(lambda: post_failure(self.meeting.root, code, [reason]), ABORT_S)
 
 
-def join_commands(launch_info: LaunchInfo, options: Mapping[str, Any], num_local: int, timeout_s: float) -> Rendezvous:
+def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int) -> Rendezvous:
     """Wait for the other commands, and check that all agree.
 
-    options: what is compared, the resolved config as typed on this machine. num_local: number of workers that this
+    config: what is compared, the resolved config as typed on this machine. num_local: number of workers that this
     command starts if it is not itself a rank. Raises ConfigError, with the same error on all commands once they have
     joined.
     """
-    world_info = launch_info.world_info
+    world_info, timeout_s = launch_info.world_info, config.cluster.timeout_s
     number, size = launch_info.number, launch_info.size
     who = f"{launch_info.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
     found = store.find(launch_info, timeout_s, who)
     root = store.of_attempt(found.store, world_info)
     hint = _hint(launch_info, found.host, found.port)
     roster = Roster(size, launch_info.noun, _label(world_info), hint, launch_info.job_id)
-    equal = facts.facts_of_command(options, None if world_info else num_local)
+    equal = facts.facts_of_command(config, None if world_info else num_local)
     meeting = meet(
         root, "commands", roster, number, timeout_s, equal=equal,
         leader=found.is_server if world_info is None else number == 0,

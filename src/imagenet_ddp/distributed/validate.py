@@ -5,14 +5,17 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.config.keys import key_of, validate_group
-from imagenet_ddp.config.schema.trainer import DEVICES
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig
+from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices, requested_address
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices, requested_address, typed_ranks
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
@@ -26,7 +29,7 @@ MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
 
 
 def validate(
-    config: Mapping[str, Any],
+    config: CommonConfig,
     environ: Mapping[str, str],
     *,
     verb: str = "train",
@@ -40,23 +43,23 @@ def validate(
     the command lines in hints. elsewhere: whether the run is a SLURM job on other machines, with the nodes and devices
     of the config.
     """
-    trainer, strategy = config["trainer"], config["strategy"]
-    num_nodes, devices = trainer.get("num_nodes"), num_devices(trainer.get("devices"))
+    trainer, strategy = config.trainer, config.strategy
+    num_nodes, devices = trainer.num_nodes, num_devices(trainer.devices)
     local = batch_split.num_processes(strategy, devices or 1)
     errors = validate_options(config) + _gpus_of_cpus(trainer)
-    unusable = validate_group("cluster", config["cluster"]) or validate_group("strategy", {"name": strategy["name"]})
+    unusable = validate_group("cluster", config.cluster) or validate_group("strategy", {"name": strategy.name})
     if verb != "evaluate":
         errors += _cpu_precision(config)
-    if unusable or (strategy["name"] in DATA_PARALLEL and integer(2).accepts(num_nodes)):
+    if unusable or (strategy.name in DATA_PARALLEL and integer(2).accepts(num_nodes)):
         if not elsewhere:
             with contextlib.suppress(Exception):  # the values may be of any type
                 # the other nodes wait for this one, whatever these values are
-                return errors, detect({**config, "strategy": {**strategy, "name": "ddp"}}, environ, verb=verb)
+                return errors, detect(replace(config, strategy=replace(strategy, name="ddp")), environ, verb=verb)
         return errors, None
     if elsewhere:
-        errors += _numbers_of_slurm(config["cluster"])
+        errors += _numbers_of_slurm(config.cluster)
         several = local > 1 or integer(2).accepts(num_nodes)
-        errors += (validate_multi_process(trainer) if several else []) + nccl.validate_names(config["nccl"], environ)
+        errors += (validate_multi_process(trainer) if several else []) + nccl.validate_names(config.nccl, environ)
         return errors, None
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed)
@@ -64,7 +67,7 @@ def validate(
         return errors + error.mistakes, None
     if launch_info.world_info is None:
         errors += _too_many_processes(trainer, devices)
-    if trainer.get("batch_finder") is True and verb == "train":
+    if trainer.batch_finder is True and verb == "train":
         errors += _batch_finder(config, typed)
     if multirun and not launch_info.standalone:
         errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
@@ -72,18 +75,17 @@ def validate(
         errors += validate_multi_process(trainer)
     host = launch_info.host if launch_info.num_nodes > 1 else None
     if not launch_info.standalone or devices != 1:
-        errors += nccl.validate(config["nccl"], environ, host)
+        errors += nccl.validate(config.nccl, environ, host)
     if launch_info.address and launch_info.address.file:
         errors += validate_rendezvous_file(Path(launch_info.address.file))
     return errors, launch_info
 
 
-def _numbers_of_slurm(cluster: Mapping[str, Any]) -> list[str]:
+def _numbers_of_slurm(cluster: ClusterConfig) -> list[str]:
     """Return the errors of options that the ranks of a SLURM job would refuse."""
     found = [
-        f"cluster.{key} must be left out, got {cluster[key]}: SLURM numbers the ranks. Hint: leave cluster.{key} out."
-        for key in ("rank", "local_rank", "world_size", "node_rank")
-        if cluster[key] is not None
+        f"cluster.{key} must be left out, got {value}: SLURM numbers the ranks. Hint: leave cluster.{key} out."
+        for key, value in typed_ranks(cluster).items()
     ]
     try:
         requested_address(cluster, {})
@@ -92,14 +94,14 @@ def _numbers_of_slurm(cluster: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
+def _batch_finder(config: CommonConfig, typed: Sequence[str]) -> list[str]:
     """Return the errors that trainer.batch_finder=true causes."""
-    no_gpu, name = no_gpu_reason(config["trainer"]), config["strategy"]["name"]
+    no_gpu, name = no_gpu_reason(config.trainer), config.strategy.name
     size = next((option for option in typed if key_of(option) == "data.batch_size"), None)
     reasons = (
         (no_gpu, f"needs a GPU, whose memory limits the batch, but {no_gpu}"),
         (name in DATA_PARALLEL, f"tries batches on one device, but strategy={name} uses several in one process"),
-        (config["teacher"]["weights"], "tries batches without the teacher's memory, but teacher.weights is set"),
+        (config.teacher.weights, "tries batches without the teacher's memory, but teacher.weights is set"),
         (size, f"finds data.batch_size, but {size} is set"),
     )
     return [
@@ -109,24 +111,24 @@ def _batch_finder(config: Mapping[str, Any], typed: Sequence[str]) -> list[str]:
     ]
 
 
-def validate_options(config: Mapping[str, Any]) -> list[str]:
+def validate_options(config: CommonConfig) -> list[str]:
     """Return the errors in cluster.* and strategy.* that do not depend on the machine or the launcher."""
-    strategy, trainer = config["strategy"], config["trainer"]
-    found = validate_group("cluster", config["cluster"]) + validate_group("strategy", strategy)
-    if (name := strategy["name"]) in DATA_PARALLEL:
-        if integer(2).accepts(trainer.get("num_nodes")):
+    strategy, trainer = config.strategy, config.trainer
+    found = validate_group("cluster", config.cluster) + validate_group("strategy", strategy)
+    if (name := strategy.name) in DATA_PARALLEL:
+        if integer(2).accepts(trainer.num_nodes):
             found.append(
                 f"strategy={name} runs in one process, but trainer.num_nodes is {trainer['num_nodes']}. "
                 "Hint: set strategy=ddp, or set trainer.num_nodes=1."
             )
-        if strategy["first_device_batch"] == 0 and num_devices(trainer.get("devices")) == 1:
+        if strategy.first_device_batch == 0 and num_devices(trainer.devices) == 1:
             found.append(batch_split.ONLY_GATHERS)
-        if trainer.get("sync_batchnorm") is True:
+        if trainer.sync_batchnorm is True:
             found.append(
                 f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the "
                 "batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false."
             )
-    elif strategy["static_graph"] and integer(2).accepts(accumulate := trainer.get("accumulate_grad_batches")):
+    elif strategy.static_graph and integer(2).accepts(accumulate := trainer.accumulate_grad_batches):
         found.append(
             f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={accumulate}: torch's "
             "DistributedDataParallel stops in the first step (pytorch issue 143580). "
@@ -135,9 +137,9 @@ def validate_options(config: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def validate_multi_process(trainer: Mapping[str, Any]) -> list[str]:
+def validate_multi_process(trainer: TrainerConfig) -> list[str]:
     """Return the errors of options that do not work with several processes."""
-    interval = trainer.get("val_check_interval")
+    interval = trainer.val_check_interval
     if not isinstance(interval, str | Mapping):
         return []
     return [
@@ -182,20 +184,20 @@ def is_elsewhere(launch_info: LaunchInfo) -> bool:
         return False
 
 
-def is_too_small_for_bf16(data: Mapping[str, Any]) -> bool:
+def is_too_small_for_bf16(data: DataConfig) -> bool:
     """Return whether images of this size are too small to train on in bf16 on a CPU.
 
     A net that halves the image five times then has feature maps of 1 pixel. A strided 3 × 3 kernel applies 8 of its 9
     weights only to padding, and oneDNN leaves the gradients of these weights uninitialised, although they should be 0
     (torch 2.15, AVX512-BF16). tests/distributed/test_devices.py checks this behaviour.
     """
-    sizes = [data.get(key) for key in ("image_size", "train_size", "progressive_start")]
+    sizes = data.image_size, data.train_size, data.progressive_start
     return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)
 
 
-def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
-    precision, data = config["trainer"].get("precision"), config.get("data") or {}
-    if str(precision) not in BF16 or no_gpu_reason(config["trainer"]) is None or not is_too_small_for_bf16(data):
+def _cpu_precision(config: CommonConfig) -> list[str]:
+    precision, data = config.trainer.precision, config.data
+    if str(precision) not in BF16 or no_gpu_reason(config.trainer) is None or not is_too_small_for_bf16(data):
         return []
     return [
         f"trainer.precision must be 32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, because "
@@ -203,9 +205,9 @@ def _cpu_precision(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _gpus_of_cpus(trainer: Mapping[str, Any]) -> list[str]:
+def _gpus_of_cpus(trainer: TrainerConfig) -> list[str]:
     """Return an error if trainer.devices names GPUs, but only CPUs are used."""
-    devices, reason = trainer.get("devices"), no_gpu_reason(trainer)
+    devices, reason = trainer.devices, no_gpu_reason(trainer)
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if reason is None or not DEVICES.accepts(devices) or not (names_gpus or devices in (-1, "-1")):
         return []
@@ -216,7 +218,7 @@ def _gpus_of_cpus(trainer: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _too_many_processes(trainer: Mapping[str, Any], num_local: int | None) -> list[str]:
+def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[str]:
     reason, cores = no_gpu_reason(trainer), num_cores()
     if reason is None or num_local is None or num_local <= PROCESSES_PER_CORE * cores:
         return []

@@ -47,7 +47,7 @@ def _devices(machine: Machine) -> list[Check]:
     trainer = machine.config.trainer
     if machine.kind == "cpu":
         bf16 = "computes" if bf16_units() else "does not compute"
-        hidden = trainer["accelerator"] != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        hidden = trainer.accelerator != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
         if not hidden and (present := nvidia_gpus.query_gpus()):
             return failed([_unseen(present)])
         return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
@@ -123,7 +123,7 @@ def _shared_memory(machine: Machine) -> list[Check]:
         return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
     batch = (
-        max(data["batch_size"], data["val_batch_size"] or 0) * 3 * max(data["image_size"], data["train_size"] or 0) ** 2
+        max(data.batch_size, data.val_batch_size or 0) * 3 * max(data.image_size, data.train_size or 0) ** 2
     )  # uint8
     workers = machine.plan.num_workers.value
     needed = machine.num_local * workers * PREFETCH * batch

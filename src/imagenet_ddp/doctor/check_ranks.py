@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -102,8 +103,8 @@ def _check_one_rank(checks: list[Check], plan: Plan, node_checks: Sequence[Check
         read_s = _read_s(plan)
         fill_step(check, config, times, read_s)
     with _check(checks, "scaling") as check:
-        if strategy["name"] in batch_split.DATA_PARALLEL:
-            check.what = f"not predicted, because strategy={strategy['name']} uses only this machine"
+        if strategy.name in batch_split.DATA_PARALLEL:
+            check.what = f"not predicted, because strategy={strategy.name} uses only this machine"
         else:
             fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
 
@@ -152,7 +153,7 @@ def _check_ranks(
     assert world.store is not None
     device = devices.device_of(config.trainer, info.local_rank)
     with _check(checks, "group") as check:
-        backend = strategy["process_group_backend"]
+        backend = strategy.process_group_backend
         stack.enter_context(step_timer.process_group(info, world.store, device, backend, GROUP_TIMEOUT_S))
         hosts = _gather((info.node_rank, socket.gethostname()))
         nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
@@ -190,7 +191,7 @@ def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
     # the ranks start with equal weights, so nothing needs to be sent before the first step
-    wrapper = step_timer.wrap(training.net, training.images.device, {**strategy, "init_sync": False})
+    wrapper = step_timer.wrap(training.net, training.images.device, replace(strategy, init_sync=False))
     variants = [(wrapper, False), (wrapper, True)]
     alone, together = step_timer.time_steps(training, variants, budget_s=STEPS_BUDGET_S)
     return alone, together, read_s

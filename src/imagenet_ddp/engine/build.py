@@ -129,7 +129,7 @@ def make_trainer(
     else:
         # frozen layers have no gradients, so DistributedDataParallel must not wait for them
         unused = config.strategy.find_unused_parameters or config.model.unfreeze_epoch is not None
-        options = {**config.strategy, "find_unused_parameters": unused}
+        options = replace(config.strategy, find_unused_parameters=unused)
         own = [torch.device(kind, 0)] * world.info.local_world_size if plan.sees_own_gpu_only else None
         strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):

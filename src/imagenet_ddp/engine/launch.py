@@ -70,7 +70,7 @@ class Launch:
                 sys.exit(2)
             raise parse.NotMetError(error.mistakes, request) from error
         try:
-            return cls(info, join.join_commands(info, config, num_local, config.cluster.timeout_s))
+            return cls(info, join.join_commands(info, config, num_local))
         except SharedError:
             if not speaks:
                 sys.exit(2)

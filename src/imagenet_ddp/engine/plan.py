@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data import jpeg
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.data.workers import choose_num_workers
@@ -101,8 +99,8 @@ def make_plan(
     """
     trainer, data, optim, strategy = config.trainer, config.data, config.optim, config.strategy
     local_world_size = world_info.local_world_size
-    kind = devices.device_type(trainer["accelerator"])
-    local_devices = devices.local_devices({**trainer, "accelerator": kind}, local_world_size)
+    kind = devices.device_type(trainer.accelerator)
+    local_devices = devices.local_devices(replace(trainer, accelerator=kind), local_world_size)
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
     # the number of devices of trainer.devices=auto is known only now
@@ -111,19 +109,19 @@ def make_plan(
     wanted = update_before if keep_update else None
     size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted)
     data = replace(config.data, batch_size=size)
-    trainer = to_config(batch_split.with_accumulation(trainer, accumulate), TrainerConfig)
+    trainer = batch_split.with_accumulation(trainer, accumulate)
     config = replace(config, data=data, trainer=trainer)
     images = batch_split.images_per_forward(strategy, data.batch_size, num_own_devices)
-    global_batch_size = images * world_info.world_size * trainer["accumulate_grad_batches"]
+    global_batch_size = images * world_info.world_size * trainer.accumulate_grad_batches
     decoder = jpeg.choose(data.decoder)
     gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data.image_size)
     accumulates = accumulate > 1 or "GradientAccumulationScheduler" in str(config.callbacks)
-    precision = Choice(*devices.choose_precision(trainer["precision"], kind, data, share, gpu))
+    precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, gpu))
     return Plan(
         config=config,
         world_info=world_info,
-        accelerator=Choice(kind, "as set" if trainer["accelerator"] != "auto" else "the best one that torch finds"),
+        accelerator=Choice(kind, "as set" if trainer.accelerator != "auto" else "the best one that torch finds"),
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,
@@ -143,8 +141,8 @@ def make_plan(
         update_before=update_before,
         update_wanted=wanted or global_batch_size,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
-        warmup_epochs=Choice(*choose_warmup_epochs(config.schedule, optim, global_batch_size, trainer["max_epochs"])),
-        averaging_start_epoch=first_averaged_epoch(config.averaging, trainer["max_epochs"]),
+        warmup_epochs=Choice(*choose_warmup_epochs(config.schedule, optim, global_batch_size, trainer.max_epochs)),
+        averaging_start_epoch=first_averaged_epoch(config.averaging, trainer.max_epochs),
         **image_statistics(config),
     )
 

@@ -26,12 +26,12 @@ def lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     config, info = plan.config, plan.world_info
     trainer, optim, options = config.trainer, config.optim, config.data
     epochs, reason = plan.warmup_epochs
-    least = ", or a tenth of trainer.max_steps if that is less" if epochs and trainer["max_steps"] > 0 else ""
+    least = ", or a tenth of trainer.max_steps if that is less" if epochs and trainer.max_steps > 0 else ""
     warmup = f"Warm-up: {_epochs(epochs) if epochs else 'none'}{least}, because {reason} (schedule.warmup_epochs=auto)."
     return [
         info.sentence(),
         _data_line(data, config),
-        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer['max_epochs'])}"
+        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer.max_epochs)}"
         f" at {options['image_size']} pixels, {_optimizer_words(optim)},"
         f" schedule {_schedule_words(config.schedule, epochs)},"
         f" {_loss_words(config.loss)}.",

@@ -7,7 +7,7 @@ training.
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.data.transforms import last_train_size, mean_and_std, normalise
 from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
@@ -103,13 +104,13 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
     data, model = config.data, config.model
     size = last_train_size(data)
     torch.backends.cudnn.benchmark = bool(choose_cudnn_benchmark(config.trainer, device.type))  # as in the run
-    net = create_model(model, classes, config.seed, data["image_size"])
+    net = create_model(model, classes, config.seed, data.image_size)
     require_batch(model, net, data.batch_size, data.progressive_start or size)
     net = net.to(device, TRUE_PRECISION.get(precision))
     kind, channels_last = TRUE_PRECISION.get(precision, torch.float32), model.channels_last
     generator = torch.Generator().manual_seed(config.seed)
-    images = torch.randint(0, 256, (data["batch_size"], 3, size, size), dtype=torch.uint8, generator=generator)
-    target = torch.randint(0, classes, (data["batch_size"],), generator=generator)
+    images = torch.randint(0, 256, (data.batch_size, 3, size, size), dtype=torch.uint8, generator=generator)
+    target = torch.randint(0, classes, (data.batch_size,), generator=generator)
     training = Training(
         net,
         make_optimizer(config.optim, net, lr=1e-6, fused=choose_fused(config, device.type, precision)[0]),
@@ -123,8 +124,8 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
         training.optimize()
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"a step of {data['batch_size']} images of {size} pixels does not fit into the memory of {device}. "
-            f"Hint: set data.batch_size={max(data['batch_size'] // 2, 1)} trainer.accumulate_grad_batches=2."
+            f"a step of {data.batch_size} images of {size} pixels does not fit into the memory of {device}. "
+            f"Hint: set data.batch_size={max(data.batch_size // 2, 1)} trainer.accumulate_grad_batches=2."
         ) from error
     return training
 
@@ -232,12 +233,12 @@ class AllReduce:
         return 2 * (self.num_ranks - 1) / self.num_ranks * self.num_bytes / self.seconds
 
 
-def wrap(net: nn.Module, device: torch.device, strategy: Mapping) -> DistributedDataParallel:
-    """Wrap the net in DistributedDataParallel as training does. strategy: the resolved strategy.* keys."""
+def wrap(net: nn.Module, device: torch.device, strategy: StrategyConfig) -> DistributedDataParallel:
+    """Wrap the net in DistributedDataParallel as training does."""
     wrapper = DistributedDataParallel(
         net, device_ids=[device] if device.type == "cuda" else None, **ddp.ddp_arguments(strategy, net)
     )
-    if hook := strategy["comm_hook"]:
+    if hook := strategy.comm_hook:
         wrapper.register_comm_hook(None, ddp.COMM_HOOKS[hook])
     return wrapper
 

@@ -1,16 +1,14 @@
 """The frozen table: what surrounds a command and what is typed -> what its process is, or the sentence."""
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.distributed import ClusterConfig, StrategyConfig
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.launchers.detect import detect, restarted
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.errors import ConfigError
-
-AUTO = {"accelerator": "gpu", "devices": "auto", "num_nodes": "auto"}
 
 # ---- surroundings, as they were seen ---------------------------------------------------------------------------------
 
@@ -59,16 +57,14 @@ def mpi(rank: int, size: int, local_rank: int, local_size: int, **more: str) -> 
     return {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in numbers.items()} | more
 
 
-def typed(line: str) -> dict[str, Any]:
+def typed(line: str) -> CommonConfig:
     """ "num_nodes=2 devices=8 cluster.rank=1": keys of the trainer, unless they say otherwise."""
-    config: dict[str, Any] = {
-        "trainer": dict(AUTO), "strategy": asdict(StrategyConfig()), "cluster": asdict(ClusterConfig()),
-    }  # fmt: skip
+    config = CommonConfig(trainer=TrainerConfig("gpu"))
     for option in line.split():
         key, value = option.split("=", 1)
         key = {"cluster": "cluster.name", "strategy": "strategy.name"}.get(key, key)
         node, _, name = key.rpartition(".")
-        config[node or "trainer"][name] = int(value) if value.isdecimal() else value
+        setattr(getattr(config, node or "trainer"), name, int(value) if value.isdecimal() else value)
     return config
 
 

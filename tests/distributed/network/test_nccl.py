@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.commands import register
+from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
 from imagenet_ddp.distributed.network.nccl import configured_variables, interface_variables, nccl_choice, validate
@@ -28,8 +29,8 @@ DOWN = Interface("down0", ("10.3.3.20",), False, False)
 KNOWN = [LO, SIX, ENS3, ENS3F1, DOWN]
 
 
-def config(**env: Any) -> dict[str, Any]:
-    return {"name": "default", "env": env}
+def config(**env: Any) -> NcclConfig:
+    return NcclConfig(env=env)
 
 
 @pytest.fixture(autouse=True)
@@ -70,8 +71,8 @@ def test_presets_and_options_on_top(preset: str, expected: dict[str, str]):
     register("train")
     typed = ["nccl.env.NCCL_P2P_DISABLE=true", "nccl.env.NCCL_NTHREADS=64", "nccl.env.NCCL_IB_HCA=null"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        group: Any = OmegaConf.to_container(compose("train", overrides=[f"nccl={preset}", *typed]).nccl)
-    assert group["name"] == preset and validate(group, {}, None) == []
+        group: Any = OmegaConf.to_object(compose("train", overrides=[f"nccl={preset}", *typed]).nccl)
+    assert group.name == preset and validate(group, {}, None) == []
     assert configured_variables(group, {}) == {**expected, "NCCL_P2P_DISABLE": "1", "NCCL_NTHREADS": "64"}
 
 
@@ -153,7 +154,9 @@ def test_the_interface_of_the_route_on_a_machine_with_two_cards():
     out = in_own_network(
         TWO_CARDS + "ip route add default via 10.1.1.1",
         """
-typed = {"env": {}}
+from imagenet_ddp.config.schema.distributed import NcclConfig
+
+typed = NcclConfig(env={})
 for address in ("10.1.1.9", "10.2.2.9", "fd00:2::9", "10.1.1.21", "node-z", "8.8.8.8"):
     out[address] = nccl.interface_variables(address, False, typed, {})[0]["GLOO_SOCKET_IFNAME"]
 out["exact"] = nccl.interface_variables("10.1.1.21", False, typed, {})[0]["NCCL_SOCKET_IFNAME"]

@@ -1,6 +1,3 @@
-from dataclasses import asdict
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -9,10 +6,6 @@ from hypothesis import strategies as st
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
-
-
-def strategy(name: str, **keys: Any) -> dict[str, Any]:
-    return {**asdict(StrategyConfig(name=name)), **keys}
 
 
 @given(num_images=st.integers(1, 500), num_devices=st.integers(1, 16))
@@ -29,7 +22,7 @@ def test_dp_cuts_as_torch_chunk(num_images: int, num_devices: int):
 def test_every_batch_is_split_as_a_full_one(
     name: str, batch_size: int, num_devices: int, first: int | None, part: float
 ):
-    keys = strategy(name, first_device_batch=first if name == "balanced_dp" else None)
+    keys = StrategyConfig(name, first_device_batch=first if name == "balanced_dp" else None)
     full = batch_split.images_per_forward(keys, batch_size, num_devices)
     if name in ("auto", "ddp"):
         assert (full, batch_split.num_processes(keys, num_devices)) == (batch_size, num_devices)
@@ -51,14 +44,16 @@ def test_every_batch_is_split_as_a_full_one(
 
 
 def test_the_arithmetic_of_the_two_examples():
-    def split(keys: dict[str, Any], batch_size: int, num_devices: int, accumulate: int) -> str:
+    def split(keys: StrategyConfig, batch_size: int, num_devices: int, accumulate: int) -> str:
         return batch_split.describe(keys, batch_size, num_devices, accumulate, False)[0]
 
-    two_three_three = strategy("balanced_dp", first_device_batch=2)
+    two_three_three = StrategyConfig("balanced_dp", first_device_batch=2)
     assert split(two_three_three, 3, 3, 2) == (
         "Split: 2 + 3 + 3 = 8 images per forward pass and, with 2 passes per step, 4 + 6 + 6 = 16 images per step."
     )
-    assert split(strategy("balanced_dp"), 4, 3, 1) == "Split: 2 + 4 + 4 = 10 images per forward pass.", "half of 4"
-    assert "ddp is usually faster" in " ".join(batch_split.describe(strategy("dp"), 32, 2, 1, False))
+    assert split(StrategyConfig("balanced_dp"), 4, 3, 1) == "Split: 2 + 4 + 4 = 10 images per forward pass.", (
+        "half of 4"
+    )
+    assert "ddp is usually faster" in " ".join(batch_split.describe(StrategyConfig("dp"), 32, 2, 1, False))
     with pytest.raises(ConfigError, match="needs two devices or more, but there is 1"):
-        batch_split.images_per_forward(strategy("balanced_dp", first_device_batch=0), 3, 1)
+        batch_split.images_per_forward(StrategyConfig("balanced_dp", first_device_batch=0), 3, 1)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split, data_parallel
@@ -206,8 +207,7 @@ def make_trainer(strategy: Any, folder: Path, **keys: Any) -> L.Trainer:
 
 
 def on_cpu(name: str, num_devices: int, batch_size: int, first: int | None = None) -> Any:
-    keys = {"name": name, "first_device_batch": first}
-    return make_data_parallel(keys, "cpu", num_devices, batch_size)
+    return make_data_parallel(StrategyConfig(name, first_device_batch=first), "cpu", num_devices, batch_size)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_training_is_that_of_one_device(
 ):
     """With last batches that do not divide, and are smaller than the devices are many."""
     num_devices, found = 4, []
-    loaded = batch_split.images_per_forward({"name": name, "first_device_batch": first}, 2, num_devices)
+    loaded = batch_split.images_per_forward(StrategyConfig(name, first_device_batch=first), 2, num_devices)
     for strategy in ("auto", on_cpu(name, num_devices, 2, first)):
         classifier = make_classifier(11)
         classifier.net[1] = Fixed(4)  # type: ignore[index, operator]
@@ -274,7 +274,7 @@ def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
 
 
 def test_the_devices_are_those_of_the_list():
-    strategy = make_data_parallel({"name": "dp"}, "cuda", [2, 0], 8)
+    strategy = make_data_parallel(StrategyConfig("dp"), "cuda", [2, 0], 8)
     assert isinstance(strategy, DataParallelStrategy)
     assert strategy.devices == [torch.device("cuda", 2), torch.device("cuda", 0)]
     assert strategy.root_device == torch.device("cuda", 2)

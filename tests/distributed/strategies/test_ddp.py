@@ -109,10 +109,6 @@ def test_each_option_reaches_ddp(seen: Seen) -> None:
 # ---- without ranks -------------------------------------------------------------------------------------------------
 
 
-def strategy_keys(**changed: Any) -> dict[str, Any]:
-    return vars(StrategyConfig()) | changed
-
-
 class Counting(nn.Module):
     """Reads in each step what it has changed in the one before, or a constant."""
 
@@ -131,21 +127,21 @@ class Counting(nn.Module):
     ],
 )
 def test_auto_sends_buffers_that_training_may_read(nets: list[nn.Module], sends: bool) -> None:
-    found = ddp.ddp_arguments(strategy_keys(), nn.Sequential(*nets))
+    found = ddp.ddp_arguments(StrategyConfig(), nn.Sequential(*nets))
     assert sends == (not {"forward_sync_buffers", "broadcast_buffers"} & found.keys())
 
 
 def test_an_error_is_raised_before_any_process_group() -> None:
     store = distributed.HashStore()
     with pytest.raises(ConfigError, match="nccl is for GPUs"):
-        ddp.make_strategy(strategy_keys(process_group_backend="nccl"), 2, store, kind="cpu")
+        ddp.make_strategy(StrategyConfig(process_group_backend="nccl"), 2, store, kind="cpu")
 
 
 def test_lightning_counts_ranks_that_see_one_device_each():
     """Lightning is told one device, all that this process sees, and the world is still that of the launcher."""
     info = WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29500)
     store = distributed.HashStore()
-    strategy = ddp.make_strategy(strategy_keys(name="ddp"), 4, store, "cpu", [torch.device("cpu")] * 2)
+    strategy = ddp.make_strategy(StrategyConfig(name="ddp"), 4, store, "cpu", [torch.device("cpu")] * 2)
     trainer = L.Trainer(
         accelerator="cpu", devices=1, num_nodes=2, strategy=strategy, plugins=[DetectedEnvironment(info)],
         logger=False, enable_checkpointing=False,

@@ -10,6 +10,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import process_group
 
 
@@ -32,7 +33,7 @@ def test_a_group_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_batch_norm_over_all_ranks_needs_gpus():
-    (text,) = process_group.validate({"process_group_backend": None}, "cpu", sync_batchnorm=True)
+    (text,) = process_group.validate(StrategyConfig(), "cpu", sync_batchnorm=True)
     assert "trainer.sync_batchnorm=true needs GPUs" in text and "Hint: set trainer.sync_batchnorm=false." in text
 
 
@@ -54,7 +55,7 @@ def test_backends_that_torch_does_not_have(
 ) -> None:
     for name in ("nccl", "gloo"):
         monkeypatch.setattr(distributed, f"is_{name}_available", lambda name=name: name in built)
-    errors = process_group.validate({"process_group_backend": backend, "comm_hook": None}, kind)
+    errors = process_group.validate(StrategyConfig(process_group_backend=backend), kind)
     assert (message is None and errors == []) or (message and message in errors[0]), errors
 
 

@@ -121,7 +121,7 @@ def train(name: str, rank: int, store: FileStore) -> dict[str, Any]:
     model = Small()
     if not (changed.get("find_unused_parameters") or changed.get("static_graph")):
         del model.unused
-    strategy = ddp.make_strategy(vars(StrategyConfig()) | changed, 2, store, kind="cpu")
+    strategy = ddp.make_strategy(StrategyConfig(**changed), 2, store, kind="cpu")
     world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=PORT)
     watch = Watch()
     trainer = L.Trainer(

@@ -8,10 +8,17 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.distributed.launchers import ranks, slurm, table
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, num_devices, requested_address
+from imagenet_ddp.distributed.launchers.world_info import (
+    LaunchInfo,
+    LaunchRequest,
+    num_devices,
+    requested_address,
+    typed_ranks,
+)
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
@@ -19,7 +26,7 @@ from imagenet_ddp.errors import ConfigError
 
 
 def detect(
-    config: Mapping[str, Any],
+    config: CommonConfig,
     environ: Mapping[str, str],
     *,
     verb: str = "train",
@@ -29,12 +36,12 @@ def detect(
 
     config: the resolved config, whose types have been checked. verb: name of the command. typed: the options as typed.
     """
-    cluster, trainer = config["cluster"], config["trainer"]
-    one_process = config["strategy"]["name"] in batch_split.DATA_PARALLEL
-    num_nodes = trainer.get("num_nodes")
+    cluster, trainer = config.cluster, config.trainer
+    one_process = config.strategy.name in batch_split.DATA_PARALLEL
+    num_nodes = trainer.num_nodes
     request = LaunchRequest(
         num_nodes=num_nodes if isinstance(num_nodes, int) else None,
-        devices=None if one_process else num_devices(trainer.get("devices")),
+        devices=None if one_process else num_devices(trainer.devices),
         cluster=cluster,
         line=f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}",
         cpu=no_gpu_reason(trainer) is not None,
@@ -49,14 +56,14 @@ def detect(
         )
     if launcher is not None:
         _refuse_contradictions(cluster, launcher, found)
-    return replace(found, job_id=cluster["job_id"] or found.job_id, run_key=_run_key(environ, found))
+    return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found))
 
 
-def launcher_name(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+def launcher_name(cluster: ClusterConfig, environ: Mapping[str, str]) -> str | None:
     """Return the name of the launcher that assigns the ranks; None if a person or a platform has set the variables."""
     if "TORCHELASTIC_RUN_ID" in environ:
         return "torchrun"
-    if cluster["name"] == "env" or "RANK" in environ:
+    if cluster.name == "env" or "RANK" in environ:
         return None
     if row := table.process_launcher(environ):
         return row.name
@@ -64,7 +71,7 @@ def launcher_name(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> str
 
 
 def _first_row(request: LaunchRequest, environ: Mapping[str, str], launcher: str | None) -> LaunchInfo:
-    if request.cluster["name"] == "env":  # without all launchers but torchrun
+    if request.cluster.name == "env":  # without all launchers but torchrun
         found = None if launcher else _typed_rank(request, environ)
         return found or _rank_in_variables(request, environ) or _typed_node(request, environ) or LaunchInfo()
     row, step = table.process_launcher(environ), slurm.is_step_of_several(environ)
@@ -94,8 +101,8 @@ def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     An option that is not set defaults to RANK, LOCAL_RANK or WORLD_SIZE. The options correspond to --rank and
     --world-size in older tutorials.
     """
-    values = {name: request.cluster[option.partition(".")[2]] for name, option in ranks.OPTIONS.items()}
-    typed = {name: str(value) for name, value in values.items() if value is not None}
+    values = {key.upper(): str(value) for key, value in typed_ranks(request.cluster).items()}
+    typed = {name: value for name, value in values.items() if name in ranks.OPTIONS}
     if not typed:
         return None
     names = {name: option for name, option in ranks.OPTIONS.items() if name in typed or name not in environ}
@@ -104,11 +111,11 @@ def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
 
 def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """Return the launch info of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
-    cluster, is_typed = request.cluster, request.cluster["node_rank"] is not None
+    cluster, is_typed = request.cluster, request.cluster.node_rank is not None
     by_node = is_typed or "NODE_RANK" in environ
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         per_node = by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR"))
-        if cluster["name"] != "env" or per_node:
+        if cluster.name != "env" or per_node:
             return None
     in_torchrun = "TORCHELASTIC_RUN_ID" in environ
     if request.num_nodes is not None and not in_torchrun and "LOCAL_RANK" not in environ:
@@ -121,10 +128,10 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
             return None
     found = ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
     master = (environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"))
-    if in_torchrun and found.address and cluster["address"] and (found.host, str(found.address.port)) != master:
+    if in_torchrun and found.address and cluster.address and (found.host, str(found.address.port)) != master:
         raise ConfigError(
             f"torchrun determines the rendezvous address, {master[0]}:{master[1]}, but cluster.address is "
-            f"{cluster['address']}. Hint: leave cluster.address out."
+            f"{cluster.address}. Hint: leave cluster.address out."
         )
     return found
 
@@ -185,7 +192,7 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
         return None
     environ = {**environ, **given}
     place = given.get("NODE_RANK", "0")
-    if request.cluster["node_rank"] is None and not (place.isdecimal() and int(place) < num):
+    if request.cluster.node_rank is None and not (place.isdecimal() and int(place) < num):
         raise ConfigError(
             f"{row.node_rank} must identify one of {row.name}'s {num} machines ({row.num}), got {place}. Hint: set "
             f"cluster.node_rank=<0 to {num - 1}>, because nodes are numbered from 0."
@@ -206,12 +213,12 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     Raises ConfigError if the node rank, the address and trainer.num_nodes do not match.
     """
     cluster, num_nodes = request.cluster, request.num_nodes
-    sources = {"cluster.node_rank": cluster["node_rank"]}
+    sources = {"cluster.node_rank": cluster.node_rank}
     sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}
     source = next((key for key, value in sources.items() if value is not None), None)
     node_rank = str(sources[source]) if source else None
     # an option is deliberate, but a variable may be left over from another program
-    deliberate = source == "cluster.node_rank" or (source is not None and cluster["name"] == "env")
+    deliberate = source == "cluster.node_rank" or (source is not None and cluster.name == "env")
     if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
         unset = "" if source == "cluster.node_rank" else f", or run `unset {source}` if the variable is left over"
         raise ConfigError(
@@ -230,9 +237,9 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
         )
     address = requested_address(cluster, environ)
     if num_nodes is None or num_nodes <= 1:
-        if cluster["address"] is not None:
+        if cluster.address is not None:
             raise ConfigError(
-                f"cluster.address={cluster['address']} is for runs on several nodes, but trainer.num_nodes is "
+                f"cluster.address={cluster.address} is for runs on several nodes, but trainer.num_nodes is "
                 f"{num_nodes or 'not set'}. Hint: set trainer.num_nodes=2, or leave cluster.address out."
             )
         return None
@@ -242,7 +249,7 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
             "set, and no launcher has set RANK and WORLD_SIZE. Hint: on every node, type "
             f"`MASTER_ADDR=<address of node 0> {request.line}`."
         )
-    source = "MASTER_ADDR" if cluster["address"] is None else "cluster.address"
+    source = "MASTER_ADDR" if cluster.address is None else "cluster.address"
     return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)
 
 
@@ -263,12 +270,16 @@ def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> 
             )
 
 
-def _refuse_contradictions(cluster: Mapping[str, Any], launcher: str, found: LaunchInfo) -> None:
+def _refuse_contradictions(cluster: ClusterConfig, launcher: str, found: LaunchInfo) -> None:
     launched: dict[str, int | None] = {"node_rank": found.node_rank}
-    keys = ("rank", "local_rank", "world_size", "node_rank")
-    if found.world_info is not None:
-        launched |= {key: getattr(found.world_info, key) for key in keys}
-    given = {key: cluster[key] for key in keys if cluster[key] is not None}
+    if (own := found.world_info) is not None:
+        launched = {
+            "rank": own.rank,
+            "local_rank": own.local_rank,
+            "world_size": own.world_size,
+            "node_rank": own.node_rank,
+        }
+    given = typed_ranks(cluster)
     differing = [
         f"cluster.{key}={value} "
         f"({f'{launcher} assigns {launched[key]}' if key in launched else 'each task starts its own workers'})"

@@ -41,8 +41,8 @@ def read_ranks(
     if address is None:
         return LaunchInfo(world_info=WorldInfo(source=source if names else "a launcher's single process"))
     node_rank = number.get("GROUP_RANK", number.get("NODE_RANK", number["RANK"] // per_node if per_node else 0))
-    if request.cluster["node_rank"] is not None and source in BY_HAND:
-        node_rank = request.cluster["node_rank"]
+    if request.cluster.node_rank is not None and source in BY_HAND:
+        node_rank = request.cluster.node_rank
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     world_info = WorldInfo(
         rank=number["RANK"],
@@ -124,7 +124,7 @@ def _missing(
     names: Mapping[str, str],
 ) -> str:
     """Return an error message that lists the missing values, and hints how to set them per process or per machine."""
-    in_variables = request.cluster["name"] == "env"
+    in_variables = request.cluster.name == "env"
     address = ("MASTER_ADDR=HOST" if in_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)
     what = f"these values are not set: {', '.join(names.get(name, name) for name in missing)}. Hint: "
     row = next((row for row in PROCESS_LAUNCHERS if row.name == source), None)

@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from omegaconf import DictConfig
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed.launchers.world_info import (
-    LaunchRequest,
-)
+from imagenet_ddp.distributed.launchers.world_info import LaunchRequest
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
 
@@ -111,7 +109,7 @@ def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> No
     if "SLURM_JOB_ID" not in environ:
         return
     job_nodes, is_in_step = num_job_nodes(environ), in_step(environ)
-    others_come = request.cluster["address"] or request.cluster["node_rank"] is not None or "NODE_RANK" in environ
+    others_come = request.cluster.address or request.cluster.node_rank is not None or "NODE_RANK" in environ
     if (request.num_nodes or (1 if is_in_step else job_nodes)) <= 1 or (others_come and request.num_nodes is not None):
         return
     per_node = f" --ntasks-per-node={request.devices}" if request.devices else ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.errors import ConfigError
 
 DEFAULT_PORT = 29500  # also torchrun's default
@@ -127,7 +128,7 @@ class LaunchRequest:
 
     num_nodes: int | None
     devices: int | None  # processes per node
-    cluster: Mapping[str, Any]
+    cluster: ClusterConfig
     line: str  # the command as typed, for hints
     cpu: bool  # whether there is no GPU, or none is requested
 
@@ -141,12 +142,18 @@ def num_devices(devices: Any) -> int | None:
     return len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else None
 
 
-def requested_address(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> Address | None:
+def typed_ranks(cluster: ClusterConfig) -> dict[str, int]:
+    """Return the keys of cluster that number this process and are set."""
+    keys = {"rank": cluster.rank, "local_rank": cluster.local_rank, "world_size": cluster.world_size}
+    return {key: value for key, value in {**keys, "node_rank": cluster.node_rank}.items() if value is not None}
+
+
+def requested_address(cluster: ClusterConfig, environ: Mapping[str, str]) -> Address | None:
     """Return the address from cluster.address, else from MASTER_ADDR and MASTER_PORT, else None.
 
     Raises ConfigError if the address is invalid or does not match cluster.name.
     """
-    name, text = cluster["name"], cluster["address"]
+    name, text = cluster.name, cluster.address
     if name == "env" and text is not None:
         raise ConfigError(
             f"cluster=env reads the address from MASTER_ADDR, but cluster.address is {text}. "

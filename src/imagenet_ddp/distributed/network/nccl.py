@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, shown
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
 from imagenet_ddp.system.text import shorten_list
@@ -40,18 +41,18 @@ _LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loop
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
-def configured_variables(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+def configured_variables(nccl: NcclConfig, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of nccl.env to set, which are those that are not null and do not conflict with the
     environment."""
     return {
         name: _as_text(value)
-        for name, value in nccl["env"].items()
+        for name, value in nccl.env.items()
         if value is not None and not _conflicts(name, value, environ)
     }
 
 
 def interface_variables(
-    address: str | None, one_machine: bool, nccl: Mapping[str, Any], environ: Mapping[str, str]
+    address: str | None, one_machine: bool, nccl: NcclConfig, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
     """Choose the network interfaces that nccl.env and the environment do not name.
 
@@ -99,7 +100,7 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
     return outward, f"used to reach other machines{why}"
 
 
-def validate(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:
+def validate(nccl: NcclConfig, environ: Mapping[str, str], address: str | None) -> list[str]:
     """List the errors in nccl.env, and in the interfaces named by nccl.env or the environment.
 
     address: the rendezvous address of several machines, without a port; None on one machine.
@@ -111,10 +112,10 @@ def validate(nccl: Mapping[str, Any], environ: Mapping[str, str], address: str |
     return errors
 
 
-def validate_names(nccl: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
+def validate_names(nccl: NcclConfig, environ: Mapping[str, str]) -> list[str]:
     """List the errors in nccl.env that do not depend on this machine's interfaces."""
     errors: list[str] = []
-    for name, value in nccl["env"].items():
+    for name, value in nccl.env.items():
         found = _validate_name(name)
         if not found:
             text = _as_text(value) if value is not None and _PLAIN.accepts(value) else value
@@ -193,10 +194,10 @@ def _gloo_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
     return [usable[name] for name in names] if usable.keys() >= {*names} else []
 
 
-def _source(name: str, nccl: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
+def _source(name: str, nccl: NcclConfig, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return (value, name of the option or variable) for an interface variable; None if the variable is not set."""
-    if nccl["env"].get(name) not in (None, ""):
-        return str(nccl["env"][name]), f"nccl.env.{name}"
+    if nccl.env.get(name) not in (None, ""):
+        return str(nccl.env[name]), f"nccl.env.{name}"
     return (environ[name], name) if environ.get(name) else None
 
 

@@ -6,9 +6,13 @@ epoch and the checkpoints depend on it. strategy.first_device_batch changes the 
 devices, strategy.first_device_batch=2 results in 2 + 3 + 3 = 8 images.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.distributed import StrategyConfig
+from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.config.validators import integer
 from imagenet_ddp.errors import ConfigError
 
@@ -19,17 +23,17 @@ ONLY_GATHERS = (
 )
 
 
-def num_processes(strategy: Mapping[str, Any], num_devices: int) -> int:
+def num_processes(strategy: StrategyConfig, num_devices: int) -> int:
     """Return the number of processes that use this many devices of one machine."""
-    return 1 if strategy["name"] in DATA_PARALLEL else num_devices
+    return 1 if strategy.name in DATA_PARALLEL else num_devices
 
 
-def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int:
+def images_per_forward(strategy: StrategyConfig, batch_size: int, num_devices: int) -> int:
     """Return the images per forward pass of a process, which is batch_size if each device has its own process.
 
     Raises ConfigError if the number is 0.
     """
-    if strategy["name"] not in DATA_PARALLEL:
+    if strategy.name not in DATA_PARALLEL:
         return batch_size
     first = first_device_images(strategy, batch_size, num_devices)
     num_images = (batch_size if first is None else first) + (num_devices - 1) * batch_size
@@ -38,21 +42,18 @@ def images_per_forward(strategy: Mapping[str, Any], batch_size: int, num_devices
     return num_images
 
 
-def split_update(
-    config: Mapping[str, Any], num_devices: int, world_size: int, wanted: int | None
-) -> tuple[int, int, str]:
+def split_update(config: CommonConfig, num_devices: int, world_size: int, wanted: int | None) -> tuple[int, int, str]:
     """Return (images per device and forward pass, forward passes per update of the weights, reason).
 
     num_devices: number of devices of each process. wanted: number of images per update, which is reached with the
     largest batch up to data.batch_size that divides it. If no batch divides it, or wanted is None, both numbers stay as
     set.
     """
-    strategy, most = config["strategy"], config["data"]["batch_size"]
-    times = config["trainer"]["accumulate_grad_batches"]
+    strategy, most, times = config.strategy, config.data.batch_size, config.trainer.accumulate_grad_batches
     if wanted in (None, images_per_forward(strategy, most, num_devices) * world_size * times):
         return most, times, "as set"
     # neither torch's static graph nor Lightning's GradientAccumulationScheduler works with accumulate_grad_batches > 1
-    one_forward = strategy["static_graph"] or "GradientAccumulationScheduler" in str(config["callbacks"])
+    one_forward = strategy.static_graph or "GradientAccumulationScheduler" in str(config.callbacks)
     for size in range(most, 0, -1):
         forwards, rest = divmod(wanted, images_per_forward(strategy, size, num_devices) * world_size)
         if not rest and (forwards == 1 or not one_forward):
@@ -61,29 +62,33 @@ def split_update(
     return most, times, reason
 
 
-def with_accumulation(trainer: Mapping[str, Any], forwards: int) -> dict[str, Any]:
-    """Return the trainer.* keys with this number of forward passes per update of the weights.
+def with_accumulation(trainer: TrainerConfig, forwards: int) -> TrainerConfig:
+    """Return trainer.* with this number of forward passes per update of the weights.
 
     Options that count forward passes are scaled so that they mean the same number of updates and images as before.
     """
-    times, counted = trainer["accumulate_grad_batches"], ("limit_train_batches", "val_check_interval")
-    given = {key: trainer[key] for key in counted if integer(1).accepts(trainer[key])}
-    return {
-        **trainer,
-        "accumulate_grad_batches": forwards,
-        **{key: -(-number * forwards // times) for key, number in given.items()},
-    }
+    times = trainer.accumulate_grad_batches
+
+    def scaled(number: Any) -> Any:
+        return -(-number * forwards // times) if integer(1).accepts(number) else number
+
+    return replace(
+        trainer,
+        accumulate_grad_batches=forwards,
+        limit_train_batches=scaled(trainer.limit_train_batches),
+        val_check_interval=scaled(trainer.val_check_interval),
+    )
 
 
-def first_device_images(strategy: Mapping[str, Any], batch_size: int, num_devices: int) -> int | None:
+def first_device_images(strategy: StrategyConfig, batch_size: int, num_devices: int) -> int | None:
     """Return the number of images on the first device in a full forward pass; None for dp, which splits evenly.
 
     The number is half of batch_size if strategy.first_device_batch is null and there are other devices.
     """
-    if strategy["name"] != "balanced_dp":
+    if strategy.name != "balanced_dp":
         return None
-    if strategy["first_device_batch"] is not None:
-        return int(strategy["first_device_batch"])
+    if strategy.first_device_batch is not None:
+        return int(strategy.first_device_batch)
     return batch_size if num_devices == 1 else max(1, batch_size // 2)
 
 
@@ -105,11 +110,9 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
     return [own] + [share + (device < rest) for device in range(num_devices - 1)]
 
 
-def describe(
-    strategy: Mapping[str, Any], batch_size: int, num_devices: int, accumulate: int, on_cpu: bool
-) -> list[str]:
+def describe(strategy: StrategyConfig, batch_size: int, num_devices: int, accumulate: int, on_cpu: bool) -> list[str]:
     """Return the log lines of a run with dp or balanced_dp; [] for other strategies."""
-    if strategy["name"] not in DATA_PARALLEL:
+    if strategy.name not in DATA_PARALLEL:
         return []
     if num_devices == 1:
         return ["Split: none for one device."]

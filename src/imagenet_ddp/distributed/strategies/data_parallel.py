@@ -14,7 +14,6 @@ the replicas use the same parameters and are called one after the other.
 """
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.strategies import batch_split
 
 
@@ -133,11 +133,11 @@ def _twin(net: nn.Module) -> nn.Module:
 
 
 def make_data_parallel(
-    strategy: Mapping[str, Any], kind: str, devices: int | list[int], batch_size: int
+    strategy: StrategyConfig, kind: str, devices: int | list[int], batch_size: int
 ) -> DataParallelStrategy | str:
     """Return the strategy, or "auto" (Lightning's strategy for a single device) if there is nothing to split.
 
-    strategy: the resolved strategy.* keys, for dp or balanced_dp. kind: cpu, cuda or mps. devices: number of devices,
+    strategy: that of dp or balanced_dp. kind: cpu, cuda or mps. devices: number of devices,
     or a list of device numbers.
     """
     numbers = devices if isinstance(devices, list) else list(range(devices))

@@ -2,7 +2,8 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.launchers.world_info import DEFAULT_PORT, WorldInfo
 from imagenet_ddp.distributed.strategies import process_group
 from imagenet_ddp.errors import ConfigError
@@ -75,11 +77,11 @@ class DetectedEnvironment(ClusterEnvironment):
 class StoreDDPStrategy(DDPStrategy):
     """DDPStrategy with a process group on a store that is already connected.
 
-    options: the resolved strategy.* keys. devices: see make_strategy.
+    devices: see make_strategy.
     """
 
-    def __init__(self, store: Store, options: Mapping[str, Any], devices: list[torch.device] | None = None):
-        super().__init__(process_group_backend=options["process_group_backend"], parallel_devices=devices)
+    def __init__(self, store: Store, options: StrategyConfig, devices: list[torch.device] | None = None):
+        super().__init__(process_group_backend=options.process_group_backend, parallel_devices=devices)
         self._store, self._options = store, options
 
     def setup_distributed(self) -> None:
@@ -90,7 +92,7 @@ class StoreDDPStrategy(DDPStrategy):
             rank, world_size = self.cluster_environment.global_rank(), self.cluster_environment.world_size()
             backend = self.process_group_backend
             process_group.init_process_group(
-                rank, world_size, store, self.root_device, backend, self._options["timeout_s"]
+                rank, world_size, store, self.root_device, backend, self._options.timeout_s
             )
         super().setup_distributed()
 
@@ -103,9 +105,9 @@ class StoreDDPStrategy(DDPStrategy):
         self._ddp_kwargs = ddp_arguments(self._options, self.model)
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
-        if (hook := self._options["comm_hook"]) is not None:
+        if (hook := self._options.comm_hook) is not None:
             self.model.register_comm_hook(None, COMM_HOOKS[hook])
-        if self._options["init_sync"] and self._ddp_kwargs.get("broadcast_buffers") is False:
+        if self._options.init_sync and self._ddp_kwargs.get("broadcast_buffers") is False:
             _send_buffers(self.model)  # in this case, DistributedDataParallel does not broadcast the buffers
 
     def on_validation_start(self) -> None:
@@ -129,7 +131,7 @@ def _send_buffers(model: nn.Module) -> None:
 
 
 def make_strategy(
-    strategy: Mapping[str, Any],
+    strategy: StrategyConfig,
     world_size: int,
     store: Store | None,
     kind: str,
@@ -137,7 +139,7 @@ def make_strategy(
 ) -> Strategy | str:
     """Return the strategy, or "auto" (Lightning's strategy for a single device) for a single process.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps. devices: device of each local rank, as this process
+    kind: cpu, cuda or mps. devices: device of each local rank, as this process
     numbers it; None means that Lightning chooses them. Raises ConfigError if this kind of device does not
     support the strategy.* keys.
     """
@@ -146,11 +148,11 @@ def make_strategy(
     assert store is not None
     if errors := process_group.validate(strategy, kind):
         raise ConfigError(errors)
-    if kind == "cpu" and world_size > 2 and not strategy["comm_hook"]:
+    if kind == "cpu" and world_size > 2 and not strategy.comm_hook:
         # Otherwise, DistributedDataParallel rebuilds its buckets after the first step of a process. With three or more
         # ranks, Gloo adds in an order that depends on the position in a bucket, so a resumed run would differ in the
         # last bit.
-        strategy = {**strategy, "find_unused_parameters": True}
+        strategy = replace(strategy, find_unused_parameters=True)
         warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return StoreDDPStrategy(store, strategy, devices)
 
@@ -179,15 +181,19 @@ def training_reads_buffers(model: nn.Module) -> bool:
     return any(id(buffer) in stored - only_written for buffer in model.buffers())
 
 
-def ddp_arguments(strategy: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Translate the strategy.* keys into arguments of DistributedDataParallel for this model."""
-    arguments = {name: strategy[name] for name in ("static_graph", "gradient_as_bucket_view", "init_sync")}
+def ddp_arguments(strategy: StrategyConfig, model: nn.Module) -> dict[str, Any]:
+    """Return the arguments of DistributedDataParallel for this model."""
+    arguments: dict[str, Any] = {
+        "static_graph": strategy.static_graph,
+        "gradient_as_bucket_view": strategy.gradient_as_bucket_view,
+        "init_sync": strategy.init_sync,
+    }
     # a static graph finds unused parameters by itself, and torch warns if both options are set
-    arguments["find_unused_parameters"] = strategy["find_unused_parameters"] and not strategy["static_graph"]
-    if strategy["bucket_cap_mb"] != DDP_DEFAULT_BUCKET_CAP_MB:
+    arguments["find_unused_parameters"] = strategy.find_unused_parameters and not strategy.static_graph
+    if strategy.bucket_cap_mb != DDP_DEFAULT_BUCKET_CAP_MB:
         # torch's default is more than this number, because it also creates a first bucket of 1 MiB, which is sent early
-        arguments["bucket_cap_mb"] = strategy["bucket_cap_mb"]
-    sync_buffers = strategy["forward_sync_buffers"]
+        arguments["bucket_cap_mb"] = strategy.bucket_cap_mb
+    sync_buffers = strategy.forward_sync_buffers
     if not (training_reads_buffers(model) if sync_buffers == "auto" else sync_buffers):
         # torch 2.13 renamed broadcast_buffers to forward_sync_buffers, and deprecated the old name
         name = "forward_sync_buffers" if "forward_sync_buffers" in KNOWN else "broadcast_buffers"

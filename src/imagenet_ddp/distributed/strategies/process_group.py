@@ -5,24 +5,24 @@ This module imports torch but not Lightning, because the command calls it before
 """
 
 import atexit
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import distributed
+
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 
 
 def default_backend(kind: str) -> str:
     return "nccl" if kind == "cuda" else "gloo"
 
 
-def validate(strategy: Mapping[str, Any], kind: str, *, sync_batchnorm: bool = False) -> list[str]:
+def validate(strategy: StrategyConfig, kind: str, *, sync_batchnorm: bool = False) -> list[str]:
     """Return an error if several processes cannot train with these options; [] if they can.
 
-    strategy: the resolved strategy.* keys. kind: cpu, cuda or mps.
+    kind: cpu, cuda or mps.
     """
-    key, backend = "strategy.process_group_backend", strategy["process_group_backend"]
+    key, backend = "strategy.process_group_backend", strategy.process_group_backend
     if kind == "mps":
         return [
             "trainer.accelerator must be cpu or cuda for several processes, because Lightning does not support "
