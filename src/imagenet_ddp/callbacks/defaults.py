@@ -40,16 +40,16 @@ def make_callbacks(
     (path, reason) for each unreadable image. contents: items that a checkpoint stores beside the weights. hyperparams:
     hyper-parameters for the loggers.
     """
-    checkpoints, names = CheckpointStore.of_run(run_dir).folder, given(config.callbacks)
+    checkpoints, entries = CheckpointStore.of_run(run_dir).folder, given(config.callbacks)
     own: list[Any] = [
         # a ModelCheckpoint has a folder of its own, so that its files cannot be those of ResumeCheckpoint
-        make_entry(config, "callbacks", name, dirpath=str(checkpoints / name), run_dir=str(run_dir),
+        make_entry("callbacks", name, node, dirpath=str(checkpoints / name), run_dir=str(run_dir),
                    val_log_every_n_steps=config.val_log_every_n_steps)
-        for name in names
+        for name, node in entries.items()
     ]  # fmt: skip
-    for name, callback in zip(names, own, strict=True):
+    for node, callback in zip(entries.values(), own, strict=True):
         if isinstance(callback, ResumeCheckpoint):
-            if not config.callbacks[name].get("dirpath"):
+            if not node.get("dirpath"):
                 callback.dirpath = checkpoints
             callback.contents |= contents
         elif isinstance(callback, Progress):
@@ -79,23 +79,23 @@ def make_loggers(config: CommonConfig, run_dir: Path, rank: int, first_step: int
         return [DummyLogger() for _ in given(config.logger)]
     folder, group = str(run_dir), run_group(run_dir)
     return [
-        make_entry(config, "logger", name, save_dir=folder, run_dir=folder, first_step=first_step, group=group)
-        for name in given(config.logger)
+        make_entry("logger", name, node, save_dir=folder, run_dir=folder, first_step=first_step, group=group)
+        for name, node in given(config.logger).items()
     ]
 
 
-def given(entries: Mapping[str, Any]) -> list[str]:
-    """Return the names of the entries that are not switched off."""
-    return [name for name, node in entries.items() if node is not None]
+def given(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that are not switched off."""
+    return {name: node for name, node in entries.items() if node is not None}
 
 
-def make_entry(config: CommonConfig, group: str, name: str, /, **defaults: Any) -> Any:
+def make_entry(group: str, name: str, node: Mapping[str, Any], /, **defaults: Any) -> Any:
     """Make the object of an entry {_target_: ..., arguments} of a config group.
 
     defaults: arguments passed if the class has a parameter of this name without a default, or with the default None,
     unless the entry sets the argument itself.
     """
-    arguments = dict(config[group][name])
+    arguments = dict(node)
     target = arguments.pop("_target_")
     arguments = {**open_arguments(target, {**defaults, "entry": name}), **arguments}
     return make(f"{group}.{name}._target_", target, arguments)

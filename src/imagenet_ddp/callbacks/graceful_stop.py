@@ -48,10 +48,10 @@ class _Exchange:
         # the highest number, and the lowest count; not strategy.reduce, which adds a barrier
         values = torch.tensor([number, -self._wanted], device=device)
         torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
-        number, wanted = values.tolist()
-        self._wanted = -wanted
+        highest: list[int] = values.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        self._wanted = -highest[1]
         self.begin()
-        return number
+        return highest[0]
 
 
 class GracefulStop(Checkpoint):

@@ -27,7 +27,7 @@ class LearningRate(L.Callback):
         spanning: Callable[[float, int], Schedule] | None = None,
         say: Callable[[str], None] | None = None,
     ):
-        self._schedule = schedule or (lambda epochs: 1.0)
+        self._schedule: Schedule = schedule or (lambda epochs: 1.0)
         self._spanning, self._say = spanning, say
         self._peaks: list[float] = []
 

@@ -1,3 +1,5 @@
+# pyright: standard
+# The clients of the services, and their objects in Lightning's loggers, have no types.
 """Adapt Lightning's loggers so that a resumed run continues logging at its checkpoint, and no server can delay a
 training.
 

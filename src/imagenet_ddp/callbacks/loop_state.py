@@ -15,8 +15,8 @@ _Callback = TypeVar("_Callback", bound=L.Callback)
 
 def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None:
     """Return the trainer's first callback of this class; None if there is none."""
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return next((callback for callback in callbacks if isinstance(callback, kind)), None)
+    callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    return next((callback for callback in callbacks if isinstance(callback, kind)), None)  # pyright: ignore[reportUnknownVariableType]
 
 
 def log_interval(trainer: L.Trainer) -> int:
@@ -174,5 +174,5 @@ def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str
 
 
 def _resumable(trainer: L.Trainer) -> ResumableData | None:
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    data = getattr(trainer, "datamodule", None)
     return data if hasattr(data, "start_at") else None

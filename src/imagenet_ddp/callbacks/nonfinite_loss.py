@@ -59,7 +59,7 @@ class NonFiniteLoss(L.Callback):
         recent, self._recent = self._recent, []
         if not recent:
             return
-        losses = torch.stack([loss for _, _, loss, _ in recent]).tolist()
+        losses: list[float] = torch.stack([loss for _, _, loss, _ in recent]).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for loss, (step, epoch, _, index) in zip(losses, recent, strict=True):
             if not math.isfinite(loss):
                 self._end(trainer, loss, step, epoch, index)
@@ -68,7 +68,8 @@ class NonFiniteLoss(L.Callback):
         listed = ""
         images = getattr(trainer.datamodule, "train_images", None)  # type: ignore[attr-defined]
         if self.run_dir is not None and images is not None:
-            path, numbers = self.run_dir / FILE, index.tolist()
+            path = self.run_dir / FILE
+            numbers: list[int] = index.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
             with disk_errors_as_run_error(path):
                 rows = [(str(number), images.path(number), str(images.targets[number])) for number in numbers]
                 atomic_write(path, csv_bytes(("index", "path", "class"), rows))

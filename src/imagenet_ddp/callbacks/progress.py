@@ -222,7 +222,7 @@ def _filled(step: int, steps: int) -> str:
 def _memory(device: torch.device) -> str:
     """Format the peak memory of this process so far, without waiting for the device."""
     if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
+        total: int = torch.cuda.get_device_properties(device).total_memory  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return f"{torch.cuda.max_memory_reserved(device) / 2**30:.1f} of {total / 2**30:.0f} GiB of {device}"
     unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"

@@ -11,7 +11,6 @@ import torch
 from lightning.pytorch.callbacks import Timer
 
 from imagenet_ddp import BEGIN_S
-from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.features import evaluating
 from imagenet_ddp.system.text import count_noun, duration, percent
 
@@ -52,7 +51,8 @@ class TimeBudget(Timer):
         step_s, num_steps = self._time_steps(trainer, pl_module)
         left_s = 60 * self._minutes - self.time_elapsed() - CLOSING_S
         measured = torch.tensor([-left_s, step_s, val_s], device=pl_module.device)
-        late_s, step_s, val_s = trainer.strategy.reduce(measured, reduce_op="max").tolist()  # of the slowest rank
+        slowest: Any = trainer.strategy.reduce(measured, reduce_op="max")  # pyright: ignore[reportUnknownMemberType]
+        late_s, step_s, val_s = map(float, slowest.tolist())
         epochs, share = choose_length(-late_s, step_s, num_steps, val_s, trainer.max_epochs)
         self._chosen = {"max_epochs": epochs, "limit_train_batches": share}
         self._apply(trainer)
@@ -66,7 +66,7 @@ class TimeBudget(Timer):
 
     def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:
         """Return (mean seconds of a training step with its loading, without the update; steps in an epoch)."""
-        data: ImageDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        data: Any = getattr(trainer, "datamodule", None)
         loader, begin_s, count = data.train_dataloader(), time.monotonic(), 0
         num_steps, until_s = len(loader), begin_s + MEASURED * 60 * self._minutes
         with evaluating(pl_module):  # batch norm's statistics stay as they are

@@ -91,7 +91,7 @@ class TrainLog(L.Callback):
     ) -> None:
         # Lightning's callbacks that write to loggers use this counter as the step. After a resume within an epoch, it
         # is one too low. It is private, so the version of Lightning is bounded, and a test watches it.
-        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
+        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step  # pyright: ignore[reportPrivateUsage]
         if self._has_saved:
             self.train_times.begin()
             self._has_saved = False
@@ -210,7 +210,7 @@ class TrainLog(L.Callback):
             hits = is_hit(logits, batch["target"][:count], int(pl_module.top_k))  # type: ignore[arg-type]
             sums.append(torch.stack([outputs["losses"].sum(), hits[:, 0].sum(), hits.sum()]))
         start_s = time.perf_counter()
-        numbers = torch.cat(sums).tolist()
+        numbers: list[float] = torch.cat(sums).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         self.val_times.add_wait(time.perf_counter() - start_s)
         return Means.from_sums([*(numbers[4:] or [0.0] * 3), count]), Means.from_sums(numbers[:4])
 
@@ -219,7 +219,7 @@ class TrainLog(L.Callback):
         before a resume. Call on all ranks."""
         end_cpu_s = _cpu_s(trainer) if self._end_cpu_s is None else self._end_cpu_s
         cpu = torch.tensor(end_cpu_s - self._cpu_mark, device=trainer.strategy.root_device)
-        total = trainer.strategy.reduce(cpu, reduce_op="sum")
+        total: Any = trainer.strategy.reduce(cpu, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
         return self.elapsed_s, self.train_cpu_s + float(total)
 
     @property
@@ -241,7 +241,8 @@ class TrainLog(L.Callback):
         if self._is_read:
             return
         start_s = time.perf_counter()
-        numbers = torch.cat([self._sums, self._last]).tolist()  # a single copy
+        # a single copy
+        numbers: list[float] = torch.cat([self._sums, self._last]).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         self.train_times.add_wait(time.perf_counter() - start_s)
         self._host, self._host_last = [*numbers[:3], self._num_images], [*numbers[3:], self._num_last]
         self._is_read = True
@@ -249,7 +250,8 @@ class TrainLog(L.Callback):
     def _total(self, trainer: L.Trainer) -> list[float]:
         self._read()
         sums = torch.tensor(self._host, dtype=self._sums.dtype, device=self._sums.device)
-        return trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+        total: Any = trainer.strategy.reduce(sums, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
+        return total.tolist()
 
     # -- checkpoints
 

@@ -30,7 +30,7 @@ class WeightAverage(WeightAveraging):
     """
 
     def __init__(self, decay: float | None = 0.9998, every_n_steps: int = 1, start_epoch: int = 0, warmup: bool = True):
-        average = _equal_average if decay is None else get_ema_multi_avg_fn(decay)
+        average = _equal_average if decay is None else get_ema_multi_avg_fn(decay)  # pyright: ignore[reportUnknownVariableType]
         super().__init__(multi_avg_fn=partial(_warming_up, decay) if decay is not None and warmup else average)
         self.decay, self.every_n_steps, self.start_epoch = decay, every_n_steps, start_epoch
         self._epoch, self._is_epoch_over = 0, False

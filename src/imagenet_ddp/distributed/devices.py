@@ -7,6 +7,7 @@ import ctypes
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -76,14 +77,11 @@ def local_devices(trainer: TrainerConfig, num_ranks: int = 1) -> int | list[int]
     --gpus-per-task=1), this is the number of devices of this process, 1.
     trainer.devices=auto means all GPUs, or one CPU process if there is no GPU. Raises ConfigError if a GPU is missing.
     """
-    kind, requested = device_type(trainer.accelerator), trainer.devices
-    if isinstance(requested, str) and requested != "auto":
-        numbers = [int(part) for part in requested.split(",") if part.strip()]
-        requested = numbers if "," in requested else numbers[0]
+    kind, requested = device_type(trainer.accelerator), _requested(trainer.devices)
     if kind != "cuda":
-        return 1 if requested in ("auto", -1) else requested
+        return requested or 1
     available = torch.cuda.device_count()
-    if requested in ("auto", -1):
+    if requested is None:
         return available
     if available == 1 and requested == num_ranks:
         return 1
@@ -95,6 +93,16 @@ def local_devices(trainer: TrainerConfig, num_ranks: int = 1) -> int | list[int]
             f"(numbered from 0{within}). Hint: set trainer.devices={available}."
         )
     return requested
+
+
+def _requested(devices: Any) -> int | list[int] | None:
+    """Return the number of devices, or the list of GPU numbers, that trainer.devices requests; None for all."""
+    if isinstance(devices, str) and devices != "auto":
+        numbers = [int(part) for part in devices.split(",") if part.strip()]
+        devices = numbers if "," in devices else numbers[0]
+    if devices in ("auto", -1):
+        return None
+    return devices if isinstance(devices, int) else [int(number) for number in devices]
 
 
 def count_devices(devices: int | list[int]) -> int:
@@ -115,7 +123,12 @@ def rank_gpus(trainer: TrainerConfig, local_rank: int, num: int = 1) -> list[Ran
     if device_type(trainer.accelerator) != "cuda":
         return []
     numbers = _own_numbers(trainer, local_rank, num)
-    return [RankGpu.from_properties(torch.cuda.get_device_properties(number), number, os.environ) for number in numbers]
+    return [RankGpu.from_properties(properties_of(number), number, os.environ) for number in numbers]
+
+
+def properties_of(gpu: int | None) -> Any:
+    """Return the properties of a GPU, a type of torch's C++ code. gpu: torch's index; None means the current GPU."""
+    return torch.cuda.get_device_properties(gpu)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def device_of(trainer: TrainerConfig, local_rank: int = 0) -> torch.device:
@@ -191,7 +204,7 @@ def choose_precision(
     if requested is None:
         return "32-true", "Lightning's default"
     if kind == "cuda":
-        found = torch.cuda.get_device_properties(gpu)
+        found = properties_of(gpu)
         if torch.version.hip or found.major >= 8:  # like torch.cuda.is_bf16_supported, which checks the first GPU
             return "bf16-mixed", f"{found.name} computes in bf16"
         # the GTX 16 series has no tensor cores, although its compute capability is that of the RTX 20 series

@@ -68,7 +68,7 @@ def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
     facts: facts of each command, by rank or node number. noun: rank or node.
     """
     keys = list(dict.fromkeys(key for each in facts for key in each))
-    found = []
+    found: list[str] = []
     for key in keys:
         groups: dict[str, list[int]] = {}
         for number, each in enumerate(facts):

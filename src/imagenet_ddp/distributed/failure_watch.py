@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.meet import Meeting, post_failure, read_failure
 from imagenet_ddp.system import console

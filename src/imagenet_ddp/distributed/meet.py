@@ -8,11 +8,11 @@ of the others. Keys: `commands/` and `ranks/`, each with arrival/N and verdict; 
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from torch.distributed import DistError, PrefixStore, Store
+from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed import facts
 from imagenet_ddp.errors import ConfigError
@@ -32,7 +32,7 @@ class SharedError(ConfigError):
 
 
 @contextlib.contextmanager
-def explain_lost_store() -> Iterator[None]:
+def explain_lost_store() -> Generator[None]:
     """Turn the error of a store that no longer answers into a ConfigError. The process that served it has ended, and
     has printed the reason."""
     try:
@@ -97,7 +97,7 @@ class Roster:
     label: Callable[[int], str]
     hint: str
     job_id: str | None = None
-    arrived: dict[int, dict[str, Any]] = field(default_factory=dict)  # by order of arrival
+    arrived: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])  # by order of arrival
 
     @property
     def is_complete(self) -> bool:

@@ -90,7 +90,7 @@ def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping
 
     hosts: host name of each rank. per_node: number of ranks per node.
     """
-    lines = []
+    lines: list[str] = []
     for first in range(0, len(hosts), per_node):
         own = {rank: gpus for rank in range(first, first + per_node) if (gpus := gpus_of_ranks.get(rank))}
         if not own:

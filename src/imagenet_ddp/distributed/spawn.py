@@ -58,7 +58,7 @@ class Workers:
     """
 
     worker: Callable[..., Any]
-    arguments: tuple
+    arguments: tuple[Any, ...]
     num_local: int
     first: WorldInfo | None = None
     timeout_s: float = 120.0
@@ -168,7 +168,7 @@ def _forward(number: int) -> int:
     return len(workers)
 
 
-def _worker(worker: Callable[..., Any], arguments: tuple, first: WorldInfo | None, parent: int) -> Any:
+def _worker(worker: Callable[..., Any], arguments: tuple[Any, ...], first: WorldInfo | None, parent: int) -> Any:
     """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":

@@ -9,14 +9,14 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.network import interfaces
@@ -199,7 +199,7 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
 
 
 @contextlib.contextmanager
-def _without_stderr() -> Iterator[None]:
+def _without_stderr() -> Generator[None]:
     """Discard what this process writes to stderr, even by C++ code that bypasses sys.stderr."""
     with _STDERR, contextlib.ExitStack() as stack:
         sys.stderr.flush()
@@ -251,5 +251,5 @@ class SharedList:
         """Return the images of all ranks, sorted."""
         if not self._store.check(["bad_images/lines"]):
             return []
-        lines = cast(bytes, self._store.get("bad_images/lines")).decode().splitlines()
+        lines = self._store.get("bad_images/lines").decode().splitlines()
         return sorted(dict(json.loads(line) for line in lines).items())

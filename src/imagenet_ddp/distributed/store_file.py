@@ -118,7 +118,7 @@ def _serve_by_file(path: str, job_id: str | None) -> FoundStore | None:
 
 def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | None, str]:
     """Return (the owner's store, ""), or (None, the addresses that do not answer, although the owner may be alive)."""
-    unreachable = []
+    unreachable: list[str] = []
     for host in content.reachable_addresses():
         try:
             if found := store.try_client(host, content.port, who, owner=content.token):

@@ -79,7 +79,7 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
     if world_info is not None and world_info.local_rank:
         here = ()
     names = check_ranks.names(machine)
-    total, results = len(here) + len(names), []
+    total, results = len(here) + len(names), list[Check]()
     for number, checks in enumerate(run_checks(machine, here), 1):
         results += checks
         yield number, total, checks

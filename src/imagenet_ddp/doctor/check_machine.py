@@ -85,7 +85,7 @@ def _cores(machine: Machine) -> list[Check]:
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
     numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
-    hints = []
+    hints: list[str] = []
     if machine.kind == "cpu" and local > usable and not is_launched:
         hints.append(f"trainer.devices={usable}")
     if local * workers > max(usable, local):
@@ -224,7 +224,7 @@ def _data(machine: Machine) -> list[Check]:
         return _own_source(machine)
     if layout.mistakes:
         return failed(layout.mistakes)
-    words, numbers = [], {"num_classes": layout.num_classes}
+    words, numbers = list[str](), {"num_classes": layout.num_classes}
     for name, split in layout.splits.items():
         counts = split.counts.values()
         spread = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{min(counts)}"

@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ class _CannotContinue(Exception):
 
 
 @contextlib.contextmanager
-def _check(checks: list[Check], name: str) -> Iterator[Check]:
+def _check(checks: list[Check], name: str) -> Generator[Check]:
     """Yield a check to fill in; add it to the report when the block ends or raises."""
     check, begin = Check(name, True, ""), time.perf_counter()
     try:
@@ -268,7 +268,7 @@ def fill_scaling(
         for nodes in sorted({2, 4, 8, num_nodes, 2 * num_nodes}):
             all_reduce_s = scaling.all_reduce_s(all_reduce.seconds, all_reduce.num_ranks, nodes * ranks_per_node)
             efficiencies[nodes] = scaling.efficiency(step, all_reduce_s)
-    texts, current = [], measured if measured is not None else efficiencies.get(num_nodes)
+    texts, current = list[str](), measured if measured is not None else efficiencies.get(num_nodes)
     if measured is not None:
         texts.append(f"measured: {count_noun(num_nodes, 'node')} {percent(measured, 0)} of independent ranks")
     words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items() if nodes > 1]

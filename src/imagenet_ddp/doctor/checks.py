@@ -36,7 +36,7 @@ class Check:
     what: str  # the text of the line
     hint: str = ""
     seconds: float = 0.0
-    numbers: dict[str, Any] = field(default_factory=dict)  # the names contain the units
+    numbers: dict[str, Any] = field(default_factory=dict[str, Any])  # the names contain the units
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Machine:
     typed: Sequence[str]  # the options as typed, for the commands in hints
     run_dir: Path
     kind: str = "cpu"  # of the device: cpu, cuda or mps
-    no_device: list[str] = field(default_factory=list)  # reasons why there is no device
+    no_device: list[str] = field(default_factory=list[str])  # reasons why there is no device
     launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
     num_local: int = 1  # processes of this machine
 

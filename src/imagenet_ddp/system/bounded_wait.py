@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
@@ -66,7 +66,7 @@ POLL_S = 0.1
 
 
 @contextmanager
-def lock_or_wait(lock: Path, *, silent: bool = False) -> Iterator[None]:
+def lock_or_wait(lock: Path, *, silent: bool = False) -> Generator[None]:
     """Lock a file, and wait while another process holds the lock, which the system releases if that process ends. Say
     so at once and every REPORT_EVERY_S seconds. silent: do not say it."""
     with lock.open("a") as handle:

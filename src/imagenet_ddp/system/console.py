@@ -9,7 +9,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import IO
 
@@ -62,7 +62,7 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
 
 
 @contextmanager
-def exit_on_closed_pipe() -> Iterator[None]:
+def exit_on_closed_pipe() -> Generator[None]:
     """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (as in
     `| head`). Exit with a message and code 1 if standard output is a file on a full disk. Wraps a whole command."""
     try:

@@ -30,7 +30,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     A cgroup's parents limit it too. Inside a container, the paths in /proc/self/cgroup may be those of the host, which
     do not exist; the container's own cgroup is then at the root. root: folder that contains proc and sys.
     """
-    found = []
+    found: list[float | None] = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -79,8 +79,8 @@ def cpu_model() -> str:
 
 def cpuinfo(field: str) -> list[str]:
     """Return the words of a field of the first processor in /proc/cpuinfo; [] without that field or file."""
-    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else []
-    return next((line.partition(":")[2].split() for line in lines if line.startswith(field)), [])
+    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.is_file() else list[str]()
+    return next((line.partition(":")[2].split() for line in lines if line.startswith(field)), list[str]())
 
 
 def bf16_units() -> str:

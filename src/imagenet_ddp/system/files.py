@@ -7,10 +7,10 @@ import json
 import os
 import secrets
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -19,7 +19,7 @@ from imagenet_ddp.system.text import first_line
 
 
 @contextmanager
-def atomic_path(path: Path, draft: Path | None = None) -> Iterator[Path]:
+def atomic_path(path: Path, draft: Path | None = None) -> Generator[Path]:
     """Yield a path to write to. The file is renamed to `path` at the end of the block, and deleted if the block raises.
 
     draft: the path to yield, if there is only one writer at a time; the next writer overwrites a file left there by a
@@ -66,9 +66,9 @@ def read_mapping(path: Path, problems: list[str] | None = None) -> dict[str, Any
     problem = ""
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, _YAML_LOADER)
+        content: Any = json.loads(text) if path.suffix == ".json" else yaml.load(text, _YAML_LOADER)
         if isinstance(content, dict):
-            return content
+            return cast("dict[str, Any]", content)
         problem = "is not a mapping"
     except FileNotFoundError:
         problem = "is missing"

@@ -5,16 +5,16 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Generator, MutableMapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 SPIN_COUNT = "1000"  # about 20 µs; docs/performance.md has the measurements
 
 
 @contextmanager
-def import_torch() -> Iterator[None]:
+def import_torch() -> Generator[None]:
     """Pause the garbage collector, and permanently exclude the objects created in the block from collection.
 
     These imports create a million objects that are never freed. The collector would search them repeatedly without
@@ -41,11 +41,11 @@ def limit_spinning(environ: MutableMapping[str, str]) -> None:
 
 
 LONGEST_S = 60.0  # longest wait in seconds, in case a disk no longer responds
-_futures: set[Future] = set()
+_futures: set[Future[Any]] = set()
 _cleanups: list[Callable[[], None]] = []
 
 
-def finish_before_exit(future: Future) -> None:
+def finish_before_exit(future: Future[Any]) -> None:
     """Make exit_at_once wait for this future. At a normal exit, Python itself joins the threads of executors."""
     _futures.add(future)
     future.add_done_callback(_futures.discard)

@@ -30,7 +30,7 @@ class Table:
     columns: list[Column]
     rows: list[list[Cell]]
     title: str = ""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
 
     def select(self, indices: list[int]) -> "Table":
         """Return the table with only these columns."""
@@ -50,7 +50,7 @@ def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
 
     Long text is shortened in the middle before a column is left out.
     """
-    table, left_out = table.shown(), []
+    table, left_out = table.shown(), list[str]()
     while _total(_widths(table, shorten=True)) > width and any(column.drop for column in table.columns):
         last = max(range(len(table.columns)), key=lambda index: table.columns[index].drop)
         left_out.insert(0, table.columns[last].title)
@@ -59,9 +59,9 @@ def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
     while _total(widths) > width and widths != min_widths:
         widest = max(range(len(widths)), key=lambda index: widths[index] - min_widths[index])
         widths[widest] -= 1
-    lines = []
+    lines: list[str] = []
     for texts in [[column.title for column in table.columns], *([cell.text for cell in row] for row in table.rows)]:
-        parts = []
+        parts: list[str] = []
         for text, size, column in zip(texts, widths, table.columns, strict=True):
             text = shorten_middle(text, size)
             padding = " " * (size - cell_len(text))
@@ -102,7 +102,7 @@ def shorten_middle(text: str, width: int) -> str:
 
 def _widths(table: Table, *, shorten: bool = False) -> list[int]:
     """Return the width of each column. shorten: return the minimum to which the column may be shortened."""
-    widths = []
+    widths: list[int] = []
     for index, column in enumerate(table.columns):
         width = max([cell_len(column.title), *(cell_len(row[index].text) for row in table.rows)])
         widths.append(min(width, MIN_TEXT_WIDTH) if shorten and not column.right else width)

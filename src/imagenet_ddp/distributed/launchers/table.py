@@ -119,7 +119,9 @@ ROLES = ("chief", "master", "workerpool0", "workerpool1", "worker")
 
 def process_launcher(environ: Mapping[str, str]) -> ProcessLauncher | None:
     """Return the launcher that started this process as one of several; None if there is none."""
-    own_step = set() if "MPI_LOCALNRANKS" in environ else set(environ)  # else Hydra's helpers run in the SLURM step
+    own_step = (
+        set[str]() if "MPI_LOCALNRANKS" in environ else set(environ)
+    )  # else Hydra's helpers run in the SLURM step
     several = [row for row in PROCESS_LAUNCHERS if _count(environ, row.size) > 1 and row.unless not in own_step]
     return next((row for row in several if row.rank in environ), several[-1] if several else None)
 
@@ -190,7 +192,7 @@ def _hosts(name: str, environ: Mapping[str, str]) -> Sequence[str] | None:
             return []  # another machine's file
     if text.startswith(("[", "{")):
         found = _json(text)
-        if isinstance(found, list):
+        if text.startswith("["):
             return [str(host) for host in found]
         return [host for role in ROLES for host in found.get("cluster", {}).get(role, [])]
     return text.split() if len(text.split()) > 1 else None

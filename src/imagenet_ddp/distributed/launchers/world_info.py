@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.errors import ConfigError
@@ -139,7 +139,9 @@ def num_devices(devices: Any) -> int | None:
         return len(devices.strip(",").split(",")) if "," in devices else int(devices) if devices.isdecimal() else None
     if isinstance(devices, int) and not isinstance(devices, bool):
         return devices if devices >= 1 else None
-    return len(devices) if isinstance(devices, Sequence) and not isinstance(devices, str) else None
+    return (
+        len(cast("Sequence[Any]", devices)) if isinstance(devices, Sequence) and not isinstance(devices, str) else None
+    )
 
 
 def typed_ranks(cluster: ClusterConfig) -> dict[str, int]:

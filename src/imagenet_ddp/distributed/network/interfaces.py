@@ -23,7 +23,7 @@ class Interface:
 
 def interfaces() -> list[Interface]:
     """List this machine's network interfaces in the system's order."""
-    stats, found = psutil.net_if_stats(), []
+    stats, found = psutil.net_if_stats(), list[Interface]()
     for name, entries in psutil.net_if_addrs().items():
         flags = stats[device].flags.split(",") if (device := name.partition(":")[0]) in stats else []
         addresses = [

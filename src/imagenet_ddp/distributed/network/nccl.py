@@ -70,7 +70,7 @@ def interface_variables(
         interface, reason = toward(address)
         if interface is None:
             return {}, [f"no interface of this machine reaches {address}, so NCCL and Gloo choose the interfaces"]
-    variables, lines = {}, []
+    variables, lines = dict[str, str](), list[str]()
     if interface and "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
         # "=" requires the whole name, because "ens3" would also match ens3f1. NCCL does not support a label (eth0:1).
         name = interface.name.partition(":")[0]

@@ -14,6 +14,7 @@ the replicas use the same parameters and are called one after the other.
 """
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class DataParallelStrategy(SingleDeviceStrategy):
     """
 
     def __init__(self, devices: list[torch.device], first: int | None, full_batch: int):
-        super().__init__(devices[0])
+        super().__init__(devices[0])  # pyright: ignore[reportUnknownMemberType]
         self.devices, self._first, self._full_batch = devices, first, full_batch
 
     def model_to_device(self) -> None:
@@ -75,7 +76,7 @@ class Replicas:
         if called in ([], [0]):
             return self.net(images)
         replicas = self._replicate(called)
-        parts = images.split([sizes[device] for device in called])
+        parts: Sequence[Tensor] = images.split([sizes[device] for device in called])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         root = self.devices[0]
         calls = [_in_this_state(replica, root.type) for replica in replicas]
         if root.type == "cpu":
@@ -104,7 +105,7 @@ class Replicas:
         return copies if called[0] == 0 else copies[1:]
 
     def _seed_gpus(self) -> None:
-        seeds = torch.randint(2**62, (len(self.devices),)).tolist()
+        seeds: list[int] = torch.randint(2**62, (len(self.devices),)).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for device, seed in list(zip(self.devices, seeds, strict=True))[1:]:
             torch.cuda.default_generators[device.index].manual_seed(seed)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.fabric.plugins.environments import ClusterEnvironment  # pyright: ignore[reportPrivateImportUsage]
 from lightning.pytorch.plugins.layer_sync import TorchSyncBatchNorm
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from torch import distributed, nn
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
@@ -22,7 +22,10 @@ from imagenet_ddp.distributed.strategies import process_group
 from imagenet_ddp.errors import ConfigError
 
 DDP_DEFAULT_BUCKET_CAP_MB = 25.0  # torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB
-COMM_HOOKS: dict[str, Callable] = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}  # by strategy.comm_hook
+COMM_HOOKS: dict[str, Callable[..., Any]] = {
+    "fp16": fp16_compress_hook,
+    "bf16": bf16_compress_hook,
+}  # by strategy.comm_hook
 KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
 
 
@@ -81,7 +84,7 @@ class StoreDDPStrategy(DDPStrategy):
     """
 
     def __init__(self, store: Store, options: StrategyConfig, devices: list[torch.device] | None = None):
-        super().__init__(process_group_backend=options.process_group_backend, parallel_devices=devices)
+        super().__init__(process_group_backend=options.process_group_backend, parallel_devices=devices)  # pyright: ignore[reportUnknownMemberType]
         self._store, self._options = store, options
 
     def setup_distributed(self) -> None:
@@ -106,7 +109,7 @@ class StoreDDPStrategy(DDPStrategy):
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
         if (hook := self._options.comm_hook) is not None:
-            self.model.register_comm_hook(None, COMM_HOOKS[hook])
+            self.model.register_comm_hook(None, COMM_HOOKS[hook])  # pyright: ignore[reportUnknownMemberType]
         if self._options.init_sync and self._ddp_kwargs.get("broadcast_buffers") is False:
             _send_buffers(self.model)  # in this case, DistributedDataParallel does not broadcast the buffers
 
@@ -163,9 +166,9 @@ class SyncBatchNorm(TorchSyncBatchNorm):
     def apply(self, model: nn.Module) -> nn.Module:
         layers = (module for module in model.modules() if isinstance(module, _BatchNorm))
         if any(type(layer).__module__.startswith("timm.") for layer in layers):
-            from timm.layers import convert_sync_batchnorm
+            from timm.layers import convert_sync_batchnorm  # pyright: ignore[reportPrivateImportUsage, reportUnknownVariableType]
 
-            return convert_sync_batchnorm(model)
+            return convert_sync_batchnorm(model)  # pyright: ignore[reportUnknownVariableType]
         return super().apply(model)
 
 

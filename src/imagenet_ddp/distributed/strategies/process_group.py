@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 from torch import distributed
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 
@@ -47,7 +48,7 @@ def validate(strategy: StrategyConfig, kind: str, *, sync_batchnorm: bool = Fals
 
 
 def init_process_group(
-    rank: int, world_size: int, store: distributed.Store, device: torch.device, backend: str | None, timeout_s: float
+    rank: int, world_size: int, store: Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> None:
     """Join the process group.
 
