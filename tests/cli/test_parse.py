@@ -11,8 +11,8 @@ from helpers.composed_once import compose_once
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from imagenet_ddp.cli.check_config import _long_tmpdir
 from imagenet_ddp.cli.parse import Request, command_line
-from imagenet_ddp.cli.validate import _long_tmpdir
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError

@@ -14,7 +14,7 @@ from helpers.plans import plan_of
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.validate import MIN_BF16_PIXELS
+from imagenet_ddp.distributed.check_launch import MIN_BF16_PIXELS
 from imagenet_ddp.errors import ConfigError
 
 

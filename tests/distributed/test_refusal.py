@@ -20,7 +20,8 @@ from imagenet_ddp.distributed import refusal, store
 from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.meet import Meeting, Roster, SharedError, meet
+from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
+from imagenet_ddp.distributed.roster import Roster
 
 MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 

@@ -11,12 +11,11 @@ import pytest
 from helpers.forked_commands import start_code
 from torch.distributed import TCPStore
 
-from imagenet_ddp.distributed import store, store_file
-from imagenet_ddp.distributed import validate as validate_module
+from imagenet_ddp.distributed import check_launch, store, store_file
+from imagenet_ddp.distributed.check_launch import validate_rendezvous_file
 from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.distributed.store_file import StoreAddress, read, remove_own_files
-from imagenet_ddp.distributed.validate import validate_rendezvous_file
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
 
@@ -174,5 +173,5 @@ def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for path in (tmp_path, tmp_path / "gone/job", tmp_path / "link", tmp_path / "pipe"):
         (text,) = validate_rendezvous_file(path)
         assert text.startswith(f"cluster.address=file://{path} must name a regular file or a new file")
-    monkeypatch.setattr(validate_module.os, "access", lambda path, mode: False)  # root may write anywhere
+    monkeypatch.setattr(check_launch.os, "access", lambda path, mode: False)  # root may write anywhere
     assert "Hint: mount the shared disk" in validate_rendezvous_file(tmp_path / "new")[0]

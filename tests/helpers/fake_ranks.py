@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.meet import Meeting, Roster, SharedError, meet
+from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
+from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.errors import ConfigError
 
 FACTS = {"seed": 0}

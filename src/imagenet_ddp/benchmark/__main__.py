@@ -17,7 +17,7 @@ from imagenet_ddp.benchmark import results
 from imagenet_ddp.benchmark.trainings import Plan, Trainings
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.config.schema.commands import BENCHMARKS, BenchmarkConfig, CommonConfig
-from imagenet_ddp.data import validate as data_check
+from imagenet_ddp.data import check_data
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new, remove_refused
 from imagenet_ddp.system.process import import_torch
@@ -77,7 +77,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
             "Hint: set data=imagefolder data.root=FOLDER."
         )
     elif mode == "loader":
-        mistakes += data_check.validate(data)
+        mistakes += check_data.validate(data)
     else:
         mistakes += _of_training(parsed.config, typed, parsed.environ)
     if mistakes:

@@ -1,6 +1,7 @@
 """Train only the last layer, for the first epochs or for the whole training, and keep batch norm's statistics."""
 
 from collections.abc import Iterable
+from typing import cast
 
 import lightning.pytorch as L
 from torch import nn
@@ -34,7 +35,7 @@ class FrozenLayers(L.Callback):
                 if not is_in_head(name, heads):
                     parameter.requires_grad_(not frozen)
         # Lightning restores the mode of each layer after a validation
-        modules: Iterable[tuple[str, nn.Module]] = net.named_modules()  # pyright: ignore[reportUnknownVariableType]
+        modules = cast("Iterable[tuple[str, nn.Module]]", net.named_modules())
         for name, module in modules:
             if has_statistics(module) and (self.batch_norm or not is_in_head(f"{name}.", heads)):
                 module.train(not (frozen or self.batch_norm))

@@ -3,7 +3,7 @@
 """Adapt Lightning's loggers so that a resumed run continues logging at its checkpoint, and no server can delay a
 training.
 
-To add a logger, add a class to this file, a file to conf/logger, and an entry to LOGGER_PACKAGES in runs/validate.py.
+To add a logger, add a class to this file, a file to conf/logger, and an entry to LOGGER_PACKAGES in runs/check_run.py.
 """
 
 import csv

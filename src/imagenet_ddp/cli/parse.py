@@ -1,7 +1,7 @@
 """Turn a command line into checked configs, or report every mistake at once. Does not import torch.
 
 hydra.main stops at its first error, with exit code 1 and a folder left behind. The options are therefore composed here
-first (compose.py), and the composed config is validated (validate.py).
+first (compose.py), and the composed config is validated (check_config.py).
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import hydra_flags, known_terms
+from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.compose import Composer
 from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
 from imagenet_ddp.cli.overrides import quoted, typed_config
-from imagenet_ddp.cli.validate import validate
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig

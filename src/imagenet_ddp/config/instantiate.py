@@ -1,6 +1,6 @@
 """Create the objects that a config names by _target_, with the same form of error message for all of them.
 
-cli/validate.py has checked the packages of these names. This module looks the names up and calls them.
+cli/check_config.py has checked the packages of these names. This module looks the names up and calls them.
 """
 
 import inspect

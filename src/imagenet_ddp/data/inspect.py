@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data import validate
+from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decode import Picture, UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.registry import SOURCES, open_source, source_type
@@ -44,7 +44,7 @@ class Layout:
 def inspect_data(data: DataConfig, seed: int) -> Layout:
     """Inspect a data set without writing, generating or downloading anything. Raises ConfigError for what is found only
     by opening the source."""
-    mistakes = validate.validate(data)
+    mistakes = check_data.validate(data)
     if data.target or data.name not in SOURCES:
         return Layout(mistakes)
     kind = source_type(data.name)

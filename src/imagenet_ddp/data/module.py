@@ -14,6 +14,7 @@ import torch
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.bad_images import BadImages
+from imagenet_ddp.data.check_data import validate
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loader_failures import StallWatchdog
 from imagenet_ddp.data.mixing import Mixing
@@ -21,7 +22,6 @@ from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import implied, open_source
 from imagenet_ddp.data.transforms import EvalTransform, Transform, normalise
-from imagenet_ddp.data.validate import validate
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message

@@ -14,9 +14,9 @@ import torch
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
+from imagenet_ddp.distributed.check_launch import is_too_small_for_bf16
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import is_too_small_for_bf16
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_model, num_cores
 from imagenet_ddp.system.text import count_noun

@@ -1,5 +1,4 @@
-"""Compare what must be equal in a run's commands: options, code, libraries; and check how its ranks are numbered. Does
-not import torch."""
+"""Compare what must be equal in a run's commands: options, code, libraries. Does not import torch."""
 
 import functools
 import hashlib
@@ -9,7 +8,6 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
@@ -125,38 +122,3 @@ def _numbers(numbers: Sequence[int], noun: str) -> str:
     ranges = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     more = ", ..." if len(ranges) > 8 else ""
     return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(ranges[:8])}{more}"
-
-
-def infer_nodes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> WorldInfo:
-    """Derive the nodes from the machines of the ranks, if no launcher provides the number of processes per node."""
-    machines = [str(each["machine"]) for each in members]
-    nodes = list(dict.fromkeys(machines))
-    return replace(
-        world_info,
-        local_world_size=len(machines) // len(nodes),
-        num_nodes=len(nodes),
-        node_rank=nodes.index(machines[world_info.rank]),
-    )
-
-
-def layout_mistakes(world_info: WorldInfo, members: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return errors in the assignment of ranks to machines. world_info: ranks of any one process."""
-    machines = [str(each["machine"]) for each in members]
-    counts = {str(each["host"]): machines.count(str(each["machine"])) for each in members}
-    local = world_info.local_world_size or max(counts.values())
-    if not world_info.local_world_size and len(set(counts.values())) > 1:
-        whose = ", ".join(f"{count} on {host}" for host, count in counts.items())
-        return [
-            f"every node must have the same number of processes, got {whose}. "
-            "Hint: start the same number of commands on every node."
-        ]
-    for rank, each in enumerate(members):
-        first = rank - rank % local
-        if machines[rank] != machines[first] or int(each["local_rank"]) != rank % local:
-            return [
-                f"rank {rank} must be local rank {rank % local} on {members[first]['host']}, the machine of rank "
-                f"{first} ({local} processes per node), got local rank {each['local_rank']} on {each['host']}. "
-                "Hint: number the ranks machine by machine, and the local ranks from 0 on each; or set "
-                f"cluster.node_rank and trainer.num_nodes={len(members)} if RANK or cluster.rank counts machines."
-            ]
-    return []

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed import facts, store
+from imagenet_ddp.distributed import facts, roster, store
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.meet import Meeting, Roster, explain_lost_store, meet, post_failure
+from imagenet_ddp.distributed.meet import Meeting, explain_lost_store, meet, post_failure
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.system.bounded_wait import run_bounded
 from imagenet_ddp.system.files import sha256
@@ -59,18 +59,18 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
     found = store.find(launch_info, timeout_s, who)
     root = store.of_attempt(found.store, world_info)
     hint = _hint(launch_info, found.host, found.port)
-    roster = Roster(size, launch_info.noun, _label(world_info), hint, launch_info.job_id)
+    expected = roster.Roster(size, launch_info.noun, _label(world_info), hint, launch_info.job_id)
     equal = facts.facts_of_command(config, None if world_info else num_local)
     meeting = meet(
-        root, "commands", roster, number, timeout_s, equal=equal,
+        root, "commands", expected, number, timeout_s, equal=equal,
         leader=found.is_server if world_info is None else number == 0,
         details={} if world_info is None else {"local_rank": world_info.local_rank},
-        find_mistakes=lambda members: [] if world_info is None else facts.layout_mistakes(world_info, members),
+        find_mistakes=lambda members: [] if world_info is None else roster.layout_mistakes(world_info, members),
     )  # fmt: skip
     if world_info is not None:
         placed = replace(world_info, address=found.host, port=found.port)
         if not placed.local_world_size:
-            placed = facts.infer_nodes(placed, meeting.members)
+            placed = roster.infer_nodes(placed, meeting.members)
         return Rendezvous(meeting, placed, starts_workers=False)
     first_worker = WorldInfo(
         rank=meeting.number * num_local,

@@ -9,15 +9,16 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed import facts
+from imagenet_ddp.distributed.roster import Roster, hosts
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline
-from imagenet_ddp.system.text import count_noun, first_line, shorten_list
+from imagenet_ddp.system.text import first_line, shorten_list
 
 POLL_S = 0.05
 GRACE_S = 5.0  # the leader's verdict may arrive this long after its own wait has ended
@@ -85,71 +86,6 @@ def refuse(root: Store, who: str, mistakes: list[str], timeout_s: float, num_oth
         return False
     post_failure(root, 2, [f"{who} was refused: {mistake}" for mistake in mistakes])
     return _wait_for_readers(root, num_others or 1, GRACE_S if num_others is None else timeout_s) > 0
-
-
-@dataclass
-class Roster:
-    """Members that are expected, and members that have arrived. label: formats a number, for example as "rank 3 (node
-    1, local rank 1)". hint: hint for the error after a timeout."""
-
-    size: int
-    noun: str  # rank or node
-    label: Callable[[int], str]
-    hint: str
-    job_id: str | None = None
-    arrived: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])  # by order of arrival
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.arrived) >= self.size
-
-    def progress(self, seconds: float) -> str:
-        return f"{len(self.arrived)} of {self.size} {self.noun}s joined after {seconds:.0f} s"
-
-    def missing(self) -> str:
-        arrived = list(self.arrived.values())
-        numbers = {each["number"] for each in arrived}
-        if None in numbers:
-            more = count_noun(self.size - len(arrived), f"more {self.noun}")
-            return f"Joined: {hosts(arrived)}. Missing: {more}."
-        labels = [self.label(number) for number in range(self.size) if number not in numbers]
-        return f"Missing: {shorten_list(labels, 10)}."
-
-    def conflicts(self) -> list[str]:
-        """Return the errors that can be detected before all members have arrived."""
-        found, noun, arrived = list[str](), self.noun, list(self.arrived.values())
-        job_ids = sorted({str(each["job_id"]) for each in arrived})
-        if len(job_ids) > 1:
-            found.append(
-                f"two jobs use the same address: cluster.job_id is {' and '.join(job_ids)} ({hosts(arrived)}). "
-                "Hint: set a different address for each job."
-            )
-        sizes = sorted({each["size"] for each in arrived})
-        if len(sizes) > 1:
-            whose = "; ".join(f"{size} on {hosts([e for e in arrived if e['size'] == size])}" for size in sizes)
-            found.append(
-                f"the number of {noun}s must be the same in all commands, got {whose}. "
-                "Hint: set the same trainer.num_nodes and trainer.devices in each command."
-            )
-        for number in sorted({each["number"] for each in arrived if each["number"] is not None}):
-            same = [each for each in arrived if each["number"] == number]
-            if len(same) > 1:
-                key = "cluster.node_rank or NODE_RANK" if noun == "node" else "RANK or cluster.rank"
-                found.append(
-                    f"{noun} {number} must be unique, but is claimed by {hosts(same, pids=True)}. "
-                    f"Hint: set a different {key} in each command."
-                )
-        if not found and len(arrived) > self.size:
-            found.append(
-                f"{len(arrived)} {noun}s joined, but {self.size} are expected: {hosts(arrived, pids=True)}. "
-                f"Hint: start one command for each {noun}, or set cluster.job_id if two jobs share an address."
-            )
-        return found
-
-
-def hosts(members: Sequence[Mapping[str, Any]], *, pids: bool = False) -> str:
-    names = [f"{each['host']} (process {each['pid']})" if pids else each["host"] for each in members]
-    return ", ".join(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
@@ -298,7 +234,7 @@ def meet(
             if not pause():
                 mistakes = [time_out()]
                 break
-        numbers, members = ({}, []) if mistakes else _assign(roster, arrival)
+        numbers, members = ({}, []) if mistakes else roster.assign(arrival)
         equal_of_all = [each.pop("equal") for each in members]
         mistakes = mistakes or facts.differences(equal_of_all, roster.noun) or find_mistakes(members)
         if mistakes:
@@ -327,14 +263,3 @@ def _update(roster: Roster, store: Store) -> None:
     new = [n for n in range(num_arrivals) if n not in roster.arrived and store.check([f"arrival/{n}"])]
     for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
         roster.arrived[number] = json.loads(text)
-
-
-def _assign(roster: Roster, own_arrival: int) -> tuple[dict[int, int], list[dict[str, Any]]]:
-    """Assign the free numbers, first to the leader. Return arrival -> number, and the members by number."""
-    free = [n for n in range(roster.size) if n not in {each["number"] for each in roster.arrived.values()}]
-    numbers: dict[int, int] = {}
-    for arrival, each in sorted(roster.arrived.items(), key=lambda item: item[0] != own_arrival):
-        numbers[arrival] = each["number"] if each["number"] is not None else free.pop(0)
-    ordered = [roster.arrived[arrival] for arrival, _ in sorted(numbers.items(), key=lambda item: item[1])]
-    keys = ("equal", *facts.this_process())
-    return numbers, [{**{key: each[key] for key in keys}, **each["details"]} for each in ordered]

@@ -10,12 +10,11 @@ from typing import Any
 import psutil
 
 from imagenet_ddp.data import inspect
-from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
-from imagenet_ddp.runs import validate as run_check
+from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.files import not_writable_reason
@@ -101,7 +100,7 @@ def _cores(machine: Machine) -> list[Check]:
 def _plan(machine: Machine) -> list[Check]:
     """Show the batch, and the main automatic choices with their reasons. The numbers are the whole plan."""
     plan = machine.plan
-    size, accumulate = plan.batch.value["images_per_device"], plan.batch.value["accumulation"]
+    size, accumulate = plan.config.data.batch_size, plan.config.trainer.accumulate_grad_batches
     batch = f"{count_noun(size, 'image')} per device" + (f" × {accumulate} accumulation" if accumulate > 1 else "")
     chosen = [
         (f"learning rate {plan.learning_rate.value:g}", plan.learning_rate.reason),
@@ -185,7 +184,7 @@ def _variable_mistakes(machine: Machine) -> list[str]:
 
 
 def _rendezvous(machine: Machine) -> list[Check]:
-    mistakes, _ = distributed_check.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
+    mistakes, _ = check_launch.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
     # the check `variables` reports its own mistakes
     mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
     if mistakes:
@@ -265,7 +264,7 @@ def _samples(machine: Machine) -> list[Check]:
 
 def _run_folder(machine: Machine) -> list[Check]:
     """Check that the run folder can be created in its nearest existing parent, without creating it."""
-    if mistakes := run_check.validate(machine.config, machine.environ, verb="train"):
+    if mistakes := check_run.validate(machine.config, machine.environ, verb="train"):
         return failed(mistakes)
     wanted = machine.run_dir.absolute()
     if reason := not_writable_reason(wanted):

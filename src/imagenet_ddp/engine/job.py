@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from imagenet_ddp.cli import parse, validate
+from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
 from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
 from imagenet_ddp.distributed.launchers import slurm
@@ -123,7 +123,7 @@ def _resumed_config(
 
 
 def _checked(config: DictConfig, request: parse.Request, environ: Mapping[str, str]) -> TrainConfig:
-    if mistakes := validate.validate(config, environ, request.verb, typed=request.typed)[0]:
+    if mistakes := check_config.validate(config, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
     return typed_config(config, TrainConfig)
 

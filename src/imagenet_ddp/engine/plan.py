@@ -11,10 +11,10 @@ from imagenet_ddp.data import jpeg
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.check_launch import validate_multi_process
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.validate import validate_multi_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import depthwise_share, own_statistics

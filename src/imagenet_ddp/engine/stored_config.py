@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli import parse, validate
+from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, typed_value
 from imagenet_ddp.config.schema.commands import CommonConfig, TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
@@ -127,7 +127,7 @@ def checkpoint_path(config: TrainedConfig | DictConfig) -> Path | None:
 
 
 def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
-    if mistakes := validate.validate(merged, environ, request.verb, typed=request.typed)[0]:
+    if mistakes := check_config.validate(merged, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
     if merged.trainer.limit_val_batches == 0:
         raise ConfigError(

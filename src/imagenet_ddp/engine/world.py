@@ -11,8 +11,9 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.failure_watch import FailureWatch, end_process
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.meet import Meeting, Roster, SharedError, meet
+from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
 from imagenet_ddp.distributed.network import connectivity, nccl
+from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.distributed.store import connect
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError

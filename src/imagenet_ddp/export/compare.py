@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.config.schema.commands import ExportConfig
-from imagenet_ddp.data import validate as data_validate
+from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
 from imagenet_ddp.data.sources.files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
@@ -91,7 +91,7 @@ def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: boo
     if config.images is not None:
         return _files(config, config.images), ""
     if trained.contents or is_data_typed:
-        mistakes = data_validate.validate(config.data, verb="evaluate")
+        mistakes = check_data.validate(config.data, verb="evaluate")
     else:  # data.* has the default, which is not what these weights were trained on
         mistakes = ["data must be set, because these weights do not name their data. Hint: set data= and data.root=."]
     if not mistakes:

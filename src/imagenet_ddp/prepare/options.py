@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
-from imagenet_ddp.data import validate as data_validate
+from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -36,7 +36,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     mistakes += _validate_archive_dir(name, config.archive_dir) + _validate_out(name, out)
     if name != "imagenet":
         verb = "check" if name == "check" else "train"
-        mistakes += data_validate.validate(config.data, verb=verb) or _validate_outside(config)
+        mistakes += check_data.validate(config.data, verb=verb) or _validate_outside(config)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:

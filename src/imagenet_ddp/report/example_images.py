@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.cli.validate import refused_targets
+from imagenet_ddp.cli.check_config import refused_targets
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.decode import UnreadableImage

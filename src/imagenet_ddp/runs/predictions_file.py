@@ -19,7 +19,7 @@ def write(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
             rows = zip(*(map(_text, column) for column in columns.values()), strict=True)
             atomic_write(path, csv_bytes(list(columns), rows))
             return
-        import pyarrow  # an extra of this project; runs.validate has checked for it
+        import pyarrow  # an extra of this project; runs/check_run.py has checked for it
         from pyarrow import parquet
 
         with atomic_path(path) as draft:

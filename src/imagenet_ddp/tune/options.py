@@ -14,7 +14,7 @@ from typing import Any, cast
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli import hydra_flags, overrides, parse, validate
+from imagenet_ddp.cli import check_config, hydra_flags, overrides, parse
 from imagenet_ddp.cli.parse import refuse_multirun
 from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.read_if import unread
@@ -142,7 +142,7 @@ def _plan(request: parse.Request, argv: list[str], environ: Mapping[str, str], s
         found += mistakes
     srun = uses_srun(options["launcher"], environ)
     train_environ = {name: value for name, value in environ.items() if not (srun and name.startswith("SLURM"))}
-    train_mistakes, _ = validate.validate(config, train_environ, "train", typed=typed)
+    train_mistakes, _ = check_config.validate(config, train_environ, "train", typed=typed)
     found += train_mistakes
     if not train_mistakes:
         found += space.check_values(parameters, config, train_environ, typed)

@@ -10,7 +10,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import validate
+from imagenet_ddp.cli import check_config
 from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config.keys import Key, declared, key_of
@@ -120,7 +120,7 @@ def check_values(
             try:
                 with open_dict(changed):
                     OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
-                mistakes, _ = validate.validate(changed, environ, "train", typed=typed)
+                mistakes, _ = check_config.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
                 mistakes = [f"{parameter.key}={shown(value)}: {first_sentence(error)}"]
             found += [f"search.{parameter.key}: {text}" for text in mistakes]

@@ -76,7 +76,7 @@ class Replicas:
         if called in ([], [0]):
             return self.net(images)
         replicas = self._replicate(called)
-        parts: Sequence[Tensor] = images.split([sizes[device] for device in called])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        parts: Sequence[Tensor] = torch.split(images, [sizes[device] for device in called])
         root = self.devices[0]
         calls = [_in_this_state(replica, root.type) for replica in replicas]
         if root.type == "cpu":

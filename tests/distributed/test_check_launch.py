@@ -5,8 +5,7 @@ import pytest
 
 from imagenet_ddp.config.schema.commands import TrainConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
-from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed import validate as validate_module
+from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.launchers.world_info import num_devices
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"} | {
@@ -20,7 +19,7 @@ STEP = {
 
 
 def validate(*arguments: Any, **options: Any) -> list[str]:
-    return validate_module.validate(*arguments, **options)[0]
+    return check_launch.validate(*arguments, **options)[0]
 
 
 def config(**typed: Any) -> TrainConfig:
@@ -37,7 +36,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch):
     """Two cores, no GPU."""
     monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
     monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
-    monkeypatch.setattr(validate_module, "num_cores", lambda: 2)
+    monkeypatch.setattr(check_launch, "num_cores", lambda: 2)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, Ex
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import Section
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data import validate as data_check
-from imagenet_ddp.distributed import validate as distributed_check
+from imagenet_ddp.data import check_data
+from imagenet_ddp.distributed import check_launch
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import check as file_check
-from imagenet_ddp.models import validate as learning_check
-from imagenet_ddp.runs import validate as run_check
+from imagenet_ddp.models import check_learning
+from imagenet_ddp.runs import check_run
 
 T = TypeVar("T", bound=Section)
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
@@ -75,18 +75,18 @@ def validate(
     of_options = "predict" if verb == "doctor" else verb
     if not partial or verb in ("prepare", "benchmark"):
         found += unread(typed, values, declared)
-    found += data_check.validate(values.data, verb=of_options, partial=partial, elsewhere=elsewhere)
+    found += check_data.validate(values.data, verb=of_options, partial=partial, elsewhere=elsewhere)
     found += _of_files(values, elsewhere)
-    found += learning_check.validate(values, environ, partial=partial)
+    found += check_learning.validate(values, environ, partial=partial)
     if verb == "doctor":
-        mistakes, launch_info = distributed_check.validate_options(values), None
+        mistakes, launch_info = check_launch.validate_options(values), None
     else:
-        mistakes, launch_info = distributed_check.validate(
+        mistakes, launch_info = check_launch.validate(
             values, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
         )
     found += mistakes
-    elsewhere = elsewhere or (launch_info is not None and distributed_check.is_elsewhere(launch_info))
-    found += run_check.validate(values, environ, verb=verb, elsewhere=elsewhere)
+    elsewhere = elsewhere or (launch_info is not None and check_launch.is_elsewhere(launch_info))
+    found += check_run.validate(values, environ, verb=verb, elsewhere=elsewhere)
     found += file_check.validate(values, verb) if verb in commands.USE_MODEL else []
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         found.append(

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.runs import validate as run_check
-from imagenet_ddp.runs.validate import validate
+from imagenet_ddp.runs import check_run
+from imagenet_ddp.runs.check_run import validate
 
 COMMON = {"name": "a_run", "seed": 0, "val_log_every_n_steps": 100}
 RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
@@ -91,13 +91,13 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first(verb: str):
 def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
     keys = NODES | {"checkpoint": "x.ckpt", "predictions": "parquet"}
     assert validate(keys, {}, verb="evaluate") == []
-    monkeypatch.setattr(run_check, "find_spec", lambda name: None)
+    monkeypatch.setattr(check_run, "find_spec", lambda name: None)
     (text,) = validate(keys, {}, verb="evaluate")
     assert " 'imagenet_ddp[parquet]'`, or set predictions=csv." in text
 
 
 @pytest.mark.parametrize(("name", "extra"), [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow")])
 def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str):
-    monkeypatch.setattr(run_check, "find_spec", lambda name: None)
+    monkeypatch.setattr(check_run, "find_spec", lambda name: None)
     (text,) = validate(NODES | {"logger": {"m": {"_target_": f"imagenet_ddp.callbacks.loggers.{name}Logger"}}}, {})
     assert f" 'imagenet_ddp[{extra}]'`, or set logger.m=null." in text

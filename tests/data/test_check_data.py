@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.validate import validate
+from imagenet_ddp.data.check_data import validate
 
 Tree = Callable[..., Path]
 
