@@ -118,7 +118,7 @@ def validate_options(config: CommonConfig) -> list[str]:
     if (name := strategy.name) in DATA_PARALLEL:
         if integer(2).accepts(trainer.num_nodes):
             found.append(
-                f"strategy={name} runs in one process, but trainer.num_nodes is {trainer['num_nodes']}. "
+                f"strategy={name} runs in one process, but trainer.num_nodes is {trainer.num_nodes}. "
                 "Hint: set strategy=ddp, or set trainer.num_nodes=1."
             )
         if strategy.first_device_batch == 0 and num_devices(trainer.devices) == 1:

@@ -51,7 +51,7 @@ def detect(
     ranks.refuse_unreadable(environ)
     if one_process and not found.standalone:
         raise ConfigError(
-            f"strategy={config['strategy']['name']} runs in one process, but {found.source} requests several. "
+            f"strategy={config.strategy.name} runs in one process, but {found.source} requests several. "
             "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
     if launcher is not None:

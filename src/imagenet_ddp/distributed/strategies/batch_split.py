@@ -124,7 +124,7 @@ def describe(strategy: StrategyConfig, batch_size: int, num_devices: int, accumu
             f" and, with {accumulate} passes per step, {_sum([accumulate * each for each in sizes])} images per step"
         )
     ddp = (
-        f"strategy=ddp is usually faster than strategy={strategy['name']}, in which one Python process drives all "
+        f"strategy=ddp is usually faster than strategy={strategy.name}, in which one Python process drives all "
         "devices and copies the weights to them in every forward pass."
     )
     cpu = ["On a CPU, the replicas take turns, which is useful for tests but not faster."] if on_cpu else []
