@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each thread may be on a machine of its own."""
     process = facts.this_process
 
-    def this_process() -> dict[str, Any]:
+    def this_process() -> facts.Process:
         name = getattr(MACHINE, "name", "")
-        return {**process(), **({"machine": name, "host": name} if name else {})}
+        return replace(process(), machine=name, host=name) if name else process()
 
     for module in (facts, store_file):
         monkeypatch.setattr(module, "this_process", this_process)

@@ -39,7 +39,7 @@ def test_all_end_at_once_with_the_cause(tmp_path: Path, tree: Path) -> None:
     ]
     errs = [" ".join(process.communicate(timeout=60)[1].split()) for process in started]
     assert [process.returncode for process in started] == [2, 2], errs
-    host = this_process()["host"]
+    host = this_process().host
     assert f"node 1 ({host}) was refused: data.root must be a folder, but /nowhere does not exist." in errs[0]
     assert "have been informed that" in errs[1]
     assert not any("Traceback" in err or "frame #" in err for err in errs)
@@ -88,7 +88,7 @@ def test_those_who_wait_are_told(pool: ThreadPoolExecutor, capsys: pytest.Captur
     for future in others.futures:
         with pytest.raises(SharedError) as caught:
             future.result(15)
-        host = this_process()["host"]
+        host = this_process().host
         assert caught.value.mistakes == [
             f"rank 2 ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")
         ]

@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,25 @@ def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, A
     return facts
 
 
-def this_process() -> dict[str, Any]:
-    """Return the host and the pid for messages, a machine ID that only the processes of one machine share, and an ID of
-    the processes among which the pid is unique, such as those of a container."""
+@dataclass(frozen=True)
+class Process:
+    """A process of a run. machine: an ID that only the processes of one machine share. pids: an ID of the processes
+    among which the pid is unique, such as those of a container."""
+
+    host: str
+    pid: int
+    machine: str
+    pids: str
+
+
+def this_process() -> Process:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         pids = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         boot = pids = ""
     machine = f"{platform.node()} {boot}"
-    return {"host": socket.gethostname(), "pid": os.getpid(), "machine": machine, "pids": f"{machine} {pids}"}
+    return Process(socket.gethostname(), os.getpid(), machine, f"{machine} {pids}")
 
 
 def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:

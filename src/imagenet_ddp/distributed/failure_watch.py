@@ -41,11 +41,9 @@ class FailureWatch:
         on_failure: Callable[[int, str], None],
     ):
         self._rank, self._label, self._on_failure = meeting.number, label, on_failure
-        own = meeting.members[self._rank]["pids"]
+        own = meeting.members[self._rank].pids
         self._local = {
-            rank: member["pid"]
-            for rank, member in enumerate(meeting.members)
-            if rank != self._rank and member["pids"] == own
+            rank: member.pid for rank, member in enumerate(meeting.members) if rank != self._rank and member.pids == own
         }
         self._store = client()
         self._lock, self._ended, self._answered = threading.Lock(), threading.Event(), True

@@ -64,7 +64,7 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
     meeting = meet(
         root, "commands", expected, number, timeout_s, equal=equal,
         leader=found.is_server if world_info is None else number == 0,
-        details={} if world_info is None else {"local_rank": world_info.local_rank},
+        local_rank=None if world_info is None else world_info.local_rank,
         find_mistakes=lambda members: [] if world_info is None else roster.layout_mistakes(world_info, members),
     )  # fmt: skip
     if world_info is not None:

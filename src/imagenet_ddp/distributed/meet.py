@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed import facts
-from imagenet_ddp.distributed.roster import Roster, hosts
+from imagenet_ddp.distributed.roster import Member, Roster, hosts
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline
 from imagenet_ddp.system.text import first_line, shorten_list
@@ -96,7 +96,7 @@ class Meeting:
     root: Store
     store: Store
     number: int
-    members: Sequence[Mapping[str, Any]]
+    members: Sequence[Member]
     noun: str
     timeout_s: float
 
@@ -105,7 +105,7 @@ class Meeting:
         return len(self.members)
 
     def name(self, number: int) -> str:
-        return f"{self.noun} {number} ({self.members[number]['host']})"
+        return f"{self.noun} {number} ({self.members[number].host})"
 
     @explain_lost_store()
     def broadcast(self, key: str, value: Any | None = None, timeout_s: float | None = None) -> Any:
@@ -198,20 +198,20 @@ def meet(
     *,
     leader: bool,
     equal: Mapping[str, Any] | None = None,
-    details: Mapping[str, Any] | None = None,
-    find_mistakes: Callable[[list[dict[str, Any]]], list[str]] = lambda members: [],
+    local_rank: int | None = None,
+    find_mistakes: Callable[[list[Member]], list[str]] = lambda members: [],
 ) -> Meeting:
     """Wait until all members have arrived, each number once and with equal facts.
 
-    number: number of this member; None if the leader assigns it. equal: what must be the same on all. details: values
-    that the members learn of each other. find_mistakes: further checks of the members, by the leader. Raises the
-    leader's errors on all members.
+    number: number of this member; None if the leader assigns it. equal: what must be the same on all. local_rank: None
+    for a node. find_mistakes: further checks of the members, by the leader. Raises the leader's errors on all members.
     """
     store = PrefixStore(prefix, root)
-    who = {"number": number, "noun": roster.noun, "size": roster.size, "job_id": roster.job_id}
     arrival = int(store.add("arrivals", 1)) - 1
-    content = {**facts.this_process(), **who, "equal": dict(equal or {}), "details": dict(details or {})}
-    store.set(f"arrival/{arrival}", json.dumps(content))
+    process = vars(facts.this_process())
+    own = Member(**process, number=number, size=roster.size, job_id=roster.job_id, local_rank=local_rank,
+                 equal=dict(equal or {}))  # fmt: skip
+    store.set(f"arrival/{arrival}", json.dumps(vars(own)))
     deadline = Deadline(timeout_s if leader else timeout_s + GRACE_S)
 
     def pause() -> bool:
@@ -235,11 +235,11 @@ def meet(
                 mistakes = [time_out()]
                 break
         numbers, members = ({}, []) if mistakes else roster.assign(arrival)
-        equal_of_all = [each.pop("equal") for each in members]
-        mistakes = mistakes or facts.differences(equal_of_all, roster.noun) or find_mistakes(members)
+        mistakes = mistakes or facts.differences([each.equal for each in members], roster.noun)
+        mistakes = mistakes or find_mistakes(members)
         if mistakes:
             _fail_for_all(root, mistakes, int(store.add("arrivals", 0)) - 1)
-        store.set("verdict", json.dumps([list(numbers.items()), members]))
+        store.set("verdict", json.dumps([list(numbers.items()), [{**vars(each), "equal": {}} for each in members]]))
     else:
         while not store.check(["verdict"]):
             _raise_failure(root)
@@ -247,7 +247,7 @@ def meet(
                 _update(roster, store)
                 raise ConfigError(time_out())
     of_all: Any = json.loads(store.get("verdict"))
-    numbers, members = dict(of_all[0]), of_all[1]
+    numbers, members = dict(of_all[0]), [Member(**each) for each in of_all[1]]
     if arrival not in numbers:
         whose = f"{roster.noun} {number}" if number is not None else f"one more {roster.noun}"
         raise ConfigError(
@@ -262,4 +262,4 @@ def _update(roster: Roster, store: Store) -> None:
     num_arrivals = int(store.add("arrivals", 0))
     new = [n for n in range(num_arrivals) if n not in roster.arrived and store.check([f"arrival/{n}"])]
     for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
-        roster.arrived[number] = json.loads(text)
+        roster.arrived[number] = Member(**json.loads(text))

@@ -45,7 +45,7 @@ class StoreAddress:
     def reachable_addresses(self) -> list[str]:
         """Return the addresses to try from this machine, the most likely address first."""
         others = [address for address in self.addresses if not address.startswith("127.")]
-        return ["127.0.0.1", *others] if self.machine == this_process()["machine"] else others or self.addresses
+        return ["127.0.0.1", *others] if self.machine == this_process().machine else others or self.addresses
 
 
 def find_by_file(path: str, number: int | None, job_id: str | None, timeout_s: float, who: str) -> FoundStore:
@@ -104,7 +104,7 @@ def _serve_by_file(path: str, job_id: str | None) -> FoundStore | None:
     token = served.get(store.OWNER_KEY).decode() or secrets.token_hex(6)
     served.set(store.OWNER_KEY, token)
     addresses = [*interfaces.reachable_addresses(), "127.0.0.1"]
-    content = StoreAddress(token=token, job_id=job_id, addresses=addresses, port=served.port, **this_process())
+    content = StoreAddress(token=token, job_id=job_id, addresses=addresses, port=served.port, **vars(this_process()))
     try:
         with Path(path).open("x", encoding="utf-8") as stream:
             stream.write(json.dumps(asdict(content)))

@@ -103,7 +103,7 @@ class Launch:
             relative, run_dir = content.pop("relative"), Path(content["run_dir"])
             job = Job(to_config(content.pop("config"), COMMANDS[verb]), **content)
             checkpoint = share_file(meeting, None)
-            if meeting.members[0]["machine"] != meeting.members[meeting.number]["machine"]:
+            if meeting.members[0].machine != meeting.members[meeting.number].machine:
                 run_dir = folder.make_elsewhere(run_dir, relative)
         except ConfigError as error:
             if not isinstance(error, SharedError):
@@ -129,7 +129,7 @@ class Launch:
             _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
         first = met.world_info if met else None
         if met is not None and first is not None and first.node_rank > 0:
-            _show_place(first, num_local, met.meeting.members[0]["host"])
+            _show_place(first, num_local, met.meeting.members[0].host)
         workers, done = Workers(task, (payload,), num_local, first, config.cluster.timeout_s), False
         try:
             result = workers.run()

@@ -80,7 +80,7 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
             watch.end(wait=False)
         raise
     gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
-    hosts = {rank: str(member["host"]) for rank, member in enumerate(meeting.members)}
+    hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, local)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
     return World(info, store, client, meeting, watch, tuple(notes), tuple(lines), models)

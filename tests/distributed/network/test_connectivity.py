@@ -11,11 +11,12 @@ from torch.distributed import HashStore
 from imagenet_ddp.distributed.meet import Meeting, SharedError
 from imagenet_ddp.distributed.network import connectivity, interfaces
 from imagenet_ddp.distributed.network.connectivity import check_connectivity, own_address
+from imagenet_ddp.distributed.roster import Member
 
 
 def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.0.1") -> list[list[str]]:
     """machines: a letter per rank. The mistakes that each rank is told."""
-    members = [{"host": f"host-{machine}", "pid": 1, "machine": machine} for machine in machines]
+    members = [Member(f"host-{machine}", 1, machine, "") for machine in machines]
     store = HashStore()
 
     def one(rank: int) -> list[str]:

@@ -9,7 +9,6 @@ import secrets
 import socket
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from imagenet_ddp.distributed.meet import Meeting, explain_lost_store
 from imagenet_ddp.distributed.network import interfaces
@@ -35,8 +34,8 @@ def check_connectivity(meeting: Meeting, address: str) -> None:
     unreachable. The error names the node.
     """
     members, number, store = meeting.members, meeting.number, meeting.store
-    machines = list(dict.fromkeys(str(member["machine"]) for member in members))
-    node_of = [machines.index(str(member["machine"])) for member in members]
+    machines = list(dict.fromkeys(member.machine for member in members))
+    node_of = [machines.index(member.machine) for member in members]
     first_ranks = [node_of.index(node) for node in range(len(machines))]
     node = node_of[number]
     unreachable: dict[str, str] = {}
@@ -45,18 +44,18 @@ def check_connectivity(meeting: Meeting, address: str) -> None:
             listener = stack.enter_context(_listen())
             token = secrets.token_hex(8)
             threading.Thread(target=_answer, args=(listener, token), name="connectivity", daemon=True).start()
-            own = {"host": address, "port": listener.getsockname()[1], "token": token}
-            store.set(f"node_address/{node}", json.dumps(own))
+            store.set(f"node_address/{node}", json.dumps([address, listener.getsockname()[1], token]))
             for other in _targets(node, len(machines)):
                 with explain_lost_store():
-                    target = json.loads(store.get(f"node_address/{other}"))  # soon set, because all ranks have joined
-                if reason := _try(target):
-                    unreachable[str(other)] = f"{target['host']}:{target['port']}: {reason}"
+                    # soon set, because all ranks have joined
+                    host, port, token_there = json.loads(store.get(f"node_address/{other}"))
+                if reason := _try(host, port, token_there):
+                    unreachable[str(other)] = f"{host}:{port}: {reason}"
 
         def find_mistakes(found: list[Mapping[str, str]]) -> list[str]:
             return [
-                f"node {node_of[rank]} ({members[rank]['host']}) cannot reach node {other} "
-                f"({members[first_ranks[int(other)]]['host']}) at {reason}, although both reach the rendezvous. "
+                f"node {node_of[rank]} ({members[rank].host}) cannot reach node {other} "
+                f"({members[first_ranks[int(other)]].host}) at {reason}, although both reach the rendezvous. "
                 "Hint: allow all TCP ports between the nodes in the cloud's security group and in each machine's "
                 "firewall, or correct the interface in nccl.env.GLOO_SOCKET_IFNAME or nccl.env.NCCL_SOCKET_IFNAME."
                 for rank, others in enumerate(found)
@@ -72,16 +71,16 @@ def _targets(node: int, num_nodes: int) -> list[int]:
     return sorted({0, (node + 1) % num_nodes} - {node})
 
 
-def _try(target: Mapping[str, Any]) -> str | None:
-    """Return the reason why the target cannot be reached; None if it can."""
+def _try(host: str, port: int, token: str) -> str | None:
+    """Return the reason why the node that answers with this token cannot be reached; None if it can."""
     try:
-        with socket.create_connection((target["host"], target["port"]), timeout=CONNECT_S) as connection:
+        with socket.create_connection((host, port), timeout=CONNECT_S) as connection:
             answer = connection.makefile().readline().strip()
     except TimeoutError:
         return f"no answer within {CONNECT_S:.0f} s"
     except OSError as error:
         return str(error.strerror or error)
-    return None if answer == target["token"] else "another program answers there"
+    return None if answer == token else "another program answers there"
 
 
 def _listen() -> socket.socket:
