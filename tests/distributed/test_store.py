@@ -98,7 +98,7 @@ def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "TCPStore", Slow)
     assert client("127.0.0.1", server.port, 10, "rank 1 of 2").port == server.port
     tries.clear()
-    content = StoreAddress("token", None, "h", 1, "another", "", ["127.0.0.1"], server.port)
+    content = StoreAddress("h", 1, "another", "", "token", None, ["127.0.0.1"], server.port)
     found, unreachable = _connect_to_owner(content, "rank 1")
     assert found is None and "does not answer within 5 s" in unreachable
     found, unreachable = _connect_to_owner(content, "rank 1")

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from imagenet_ddp.distributed import store
-from imagenet_ddp.distributed.facts import this_process
+from imagenet_ddp.distributed.facts import Process, this_process
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.errors import ConfigError
@@ -26,15 +26,11 @@ INCOMPLETE_S = 5.0  # for this time, a file that cannot be read may be one that 
 
 
 @dataclass(frozen=True)
-class StoreAddress:
-    """Content of the file. token: value that identifies the owner of the store."""
+class StoreAddress(Process):
+    """Content of the file, written by the process that owns the store. token: value that identifies this owner."""
 
     token: str
     job_id: str | None
-    host: str
-    pid: int
-    machine: str
-    pids: str
     addresses: list[str]
     port: int
 

@@ -271,14 +271,7 @@ def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> 
 
 
 def _refuse_contradictions(cluster: ClusterConfig, launcher: str, found: LaunchInfo) -> None:
-    launched: dict[str, int | None] = {"node_rank": found.node_rank}
-    if (own := found.world_info) is not None:
-        launched = {
-            "rank": own.rank,
-            "local_rank": own.local_rank,
-            "world_size": own.world_size,
-            "node_rank": own.node_rank,
-        }
+    launched = vars(found.world_info) if found.world_info else {"node_rank": found.node_rank}
     given = typed_ranks(cluster)
     differing = [
         f"cluster.{key}={value} "
