@@ -1,5 +1,6 @@
 """All who take part, at a real store: threads with a connection of their own each, and processes where one must die."""
 
+import json
 import os
 import re
 import socket
@@ -110,6 +111,18 @@ def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
         assert mistakes(future) == [
             "the ranks disagree on seed: 0 on ranks 0-1; 1 on rank 2. Hint: type the same options everywhere."
         ]
+
+
+def test_another_version_is_told_to_all(fake_ranks: FakeRanks):
+    """Although its members post other keys."""
+    store = PrefixStore("ranks", next(fake_ranks.stores))
+    store.add("arrivals", 1)
+    who = {"host": "b", "pid": 1, "machine": "b", "pids": "b", "number": 1, "size": 2}
+    store.set("arrival/0", json.dumps({**who, "noun": "rank", "equal": {"the code of imagenet_ddp": "old"}}))
+    assert mistakes(fake_ranks.join(0, 2, {"the code of imagenet_ddp": "new"})) == [
+        "the ranks disagree on the code of imagenet_ddp: new on rank 0; old on rank 1. "
+        "Hint: install the same version of this project everywhere."
+    ]
 
 
 # ---- what they say to each other -------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class FakeRanks:
     def __init__(self, connections: list[TCPStore], timeout_s: float = 20) -> None:
         self.pool, self.timeout_s = ThreadPoolExecutor(32), timeout_s
         prefix = str(next(NUMBERS))
-        self._stores = iter([PrefixStore(prefix, each) for each in connections])
+        self.stores = iter([PrefixStore(prefix, each) for each in connections])
 
     def __enter__(self) -> "FakeRanks":
         return self
@@ -54,7 +54,7 @@ class FakeRanks:
     ) -> Future[Meeting]:
         leader = number == 0 if leader is None else leader
         return self.pool.submit(
-            meet, next(self._stores), "ranks", roster(size, **more), number, self.timeout_s, leader=leader, equal=facts
+            meet, next(self.stores), "ranks", roster(size, **more), number, self.timeout_s, leader=leader, equal=facts
         )
 
 

@@ -247,7 +247,7 @@ def meet(
                 _update(roster, store)
                 raise ConfigError(time_out())
     of_all: Any = json.loads(store.get("verdict"))
-    numbers, members = dict(of_all[0]), [Member(**each) for each in of_all[1]]
+    numbers, members = dict(of_all[0]), [Member.of(each) for each in of_all[1]]
     if arrival not in numbers:
         whose = f"{roster.noun} {number}" if number is not None else f"one more {roster.noun}"
         raise ConfigError(
@@ -262,4 +262,4 @@ def _update(roster: Roster, store: Store) -> None:
     num_arrivals = int(store.add("arrivals", 0))
     new = [n for n in range(num_arrivals) if n not in roster.arrived and store.check([f"arrival/{n}"])]
     for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
-        roster.arrived[number] = Member(**json.loads(text))
+        roster.arrived[number] = Member.of(json.loads(text))

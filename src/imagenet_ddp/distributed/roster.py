@@ -1,7 +1,7 @@
 """List the members of a run that have arrived, and check how they are numbered. Does not import torch."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from imagenet_ddp.distributed.facts import Process
@@ -19,6 +19,12 @@ class Member(Process):
     job_id: str | None = None
     local_rank: int | None = None
     equal: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, posted: Mapping[str, Any]) -> "Member":
+        """Return the member that a process has posted. One of another version may post other keys; it is refused once
+        `equal` has been compared."""
+        return cls(**{each.name: posted[each.name] for each in fields(cls) if each.name in posted})
 
 
 @dataclass
