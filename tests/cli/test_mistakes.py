@@ -157,6 +157,7 @@ BESIDE = {
     "data.progressive_start": "data.val_resize=null data.image_size=224 data.progressive_epochs=[1,2]",
     "data.progressive_epochs": "data.val_resize=null data.image_size=224 data.progressive_start=128",
     "data.image_size": "data.val_resize=null", "cluster.node_rank": MACHINES,
+    "optim.reference_batch": "optim.scaling=linear", "optim.scaling": "optim.reference_batch=256",
 }  # fmt: skip
 
 

@@ -54,8 +54,9 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SI
 LIBC = ctypes.CDLL(None, use_errno=True)
 SPACES = ("net", "uts", "ipc", "mnt")
 HIGH_FD = 200  # above any file descriptor that a process passes on
-# Variables that Python and OpenMP read at their start. A forked process has the values that this server started with.
-AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG")
+# Variables that Python, OpenMP and huggingface_hub (imported by timm) read at their start. A forked process has the
+# values that this server started with.
+AT_START = ("PYTHON", "OMP_", "MKL_", "LC_", "LANG", "HF_")
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
