@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -100,7 +100,14 @@ def _run(plan: Plan, out: Path) -> None:
             return
         print_message(f"Packing the images again, because {shorten_list(wrong)}.")
     shutil.rmtree(draft, ignore_errors=True)  # before the free space is measured
-    mean_bytes = {name: _mean_bytes(split, wanted) for name, split in images.items()}
+
+    def encode(name: str, indices: np.ndarray) -> Generator[Result]:
+        return process_images(
+            partial(encode_image, options=wanted), {name: images[name]}, ((name, index) for index in indices.tolist()),
+            plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
+        )  # fmt: skip
+
+    mean_bytes = {name: _mean_bytes(encode(name, _sample(len(split)))) for name, split in images.items()}
     require_free_space(
         out,
         sum(mean_bytes[name] * len(split) for name, split in images.items()),
@@ -115,12 +122,7 @@ def _run(plan: Plan, out: Path) -> None:
         for name, split in images.items():
             per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
             shards = divide(len(split), per_shard, shuffle=name == "train")
-            tasks = ((name, index) for index in np.concatenate(shards).tolist())
-            results = process_images(
-                partial(encode_image, options=wanted), {name: split}, tasks, plan.num_workers,
-                plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
-            )  # fmt: skip
-            with contextlib.closing(results):
+            with contextlib.closing(encode(name, np.concatenate(shards))) as results:
                 splits[name] = _write_split(draft, name, (split, names[name]), shards, results, bad_images, progress)
     finally:
         progress.close()
@@ -258,10 +260,14 @@ def _counts(manifest: Manifest) -> str:
     return f"{' and '.join(found)} images" + (f" ({left_out} left out)" if left_out else "")
 
 
-def _mean_bytes(images: Images, options: PackOptions) -> float:
-    """Estimate the mean size of a packed image in bytes, always from the same sample."""
-    sample = np.unique(np.linspace(0, len(images) - 1, min(NUM_SAMPLES, len(images))).astype(np.int64))
-    sizes = [len(encode_image(images, index, options).data) for index in sample.tolist()]
+def _sample(num_images: int) -> np.ndarray:
+    """Return the positions of the images from which the mean size is estimated."""
+    return np.unique(np.linspace(0, num_images - 1, min(NUM_SAMPLES, num_images)).astype(np.int64))
+
+
+def _mean_bytes(encoded: Iterator[Result]) -> float:
+    """Estimate the mean size of a packed image in bytes."""
+    sizes = [len(result.value.data) for result in encoded if result.value]
     return float(np.mean([size for size in sizes if size] or [0]))
 
 
