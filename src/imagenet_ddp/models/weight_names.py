@@ -62,13 +62,18 @@ def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str)
         if name not in own:
             layer, _, part = name.rpartition(".")
             layers.setdefault(layer, {})[part] = tensor
-    inputs = {parts["weight"].shape[1] for parts in layers.values() if "weight" in parts and parts["weight"].dim() > 1}
+    like_it = wanted["weight"]
+    inputs = [
+        (layer, parts["weight"].shape[1])
+        for layer, parts in layers.items()
+        if "weight" in parts and parts["weight"].dim() == like_it.dim() > 1
+    ]
     fitting = [
         layer
         for layer, parts in layers.items()
         if parts.keys() == wanted.keys()
-        and parts["weight"].shape[1:] == wanted["weight"].shape[1:]
-        and parts["weight"].shape[0] not in inputs
+        and parts["weight"].shape[1:] == like_it.shape[1:]
+        and not any(other != layer and size == parts["weight"].shape[0] for other, size in inputs)
     ]
     if len(fitting) == 1:
         for part in wanted:
