@@ -24,6 +24,7 @@ FALSE = {
     "data.train_size": ["data.augment=none"], "data.val_resize": ["data.fit=pad"],
     "data.progressive_start": ["data.augment=none"], "optim.reference_batch": ["optim.scaling=none"],
     "optim.momentum": ["optim=adamw"], "optim.nesterov": ["optim=adamw"], "optim.betas": ["optim=sgd"],
+    "optim.no_decay_on": ["optim.weight_decay=0"],
     "optim.eps": ["optim=sgd"], "optim.weight_decay": ["optim._target_=torch.optim.Adam"],
     "optim.scaling": ["optim.reference_batch=null"], "schedule.warmup_epochs": ["schedule.warmup_steps=5"],
     "schedule.milestones": ["schedule.name=multistep", "schedule.milestone_steps=[5]"],

@@ -77,6 +77,14 @@ _ROOTS = {f"data={name}": "data.root=FOLDER" for name in ("imagefolder", "packed
 _ROOTS["data=table"] = "data.root=FILE.csv"
 
 _MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_smoothing")
+_CLASS = kind("a class", lambda value: "." in str(value))
+_FILES = Condition(
+    ("data.name", "data._target_"),
+    choice("imagefolder", "imagenet", "table", "packed", "streamed") | _CLASS,
+    "imagefolder",
+)
+# lars and lamb scale the rate of each layer that decays
+_DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choice("lars", "lamb"), "0.0001")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
 _OF_LIBRARY, _OF_TORCH = _unset("model._target_"), _unset("optim._target_")
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
@@ -100,6 +108,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "autoaugment", _one_of("data.policy", "autoaugment")),
     **_of("data", "erasing_fill", _above_0("0.25", "data.erasing")),
     **_of("data", "mix_probability", _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha")),
+    **_of("data", "on_bad_image exif_orientation", _FILES),
     **_of("data", "bad_image_limit", _one_of("data.on_bad_image", "skip")),
     **_of("model", "library drop_path zero_init_last", _OF_LIBRARY),
     **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
@@ -107,6 +116,7 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("optim", "reference_batch", _one_of("optim.scaling", "auto", "linear", "sqrt")),
     **_of("optim", "scaling", _set("optim.reference_batch", "256")),
     **_of("optim", "weight_decay", _OF_TORCH),
+    **_of("optim", "no_decay_on", _DECAYS),
     **_read_by("schedule", {name: row.reads for name, row in SCHEDULES.items()}),
     **_of("schedule", "milestones", _one_of("schedule.name", "multistep"), _unset("schedule.milestone_steps")),
     **_of("schedule", "warmup_epochs", _unset("schedule.warmup_steps")),
