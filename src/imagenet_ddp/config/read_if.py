@@ -77,12 +77,6 @@ _ROOTS = {f"data={name}": "data.root=FOLDER" for name in ("imagefolder", "packed
 _ROOTS["data=table"] = "data.root=FILE.csv"
 
 _MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_smoothing")
-_CLASS = kind("a class", lambda value: "." in str(value))
-_FILES = Condition(
-    ("data.name", "data._target_"),
-    choice("imagefolder", "imagenet", "table", "packed", "streamed") | _CLASS,
-    "imagefolder",
-)
 # lars and lamb scale the rate of each layer that decays
 _DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choice("lars", "lamb"), "0.0001")
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
@@ -108,7 +102,6 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("data", "autoaugment", _one_of("data.policy", "autoaugment")),
     **_of("data", "erasing_fill", _above_0("0.25", "data.erasing")),
     **_of("data", "mix_probability", _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha")),
-    **_of("data", "on_bad_image exif_orientation", _FILES),
     **_of("data", "bad_image_limit", _one_of("data.on_bad_image", "skip")),
     **_of("model", "library drop_path zero_init_last", _OF_LIBRARY),
     **_of("model", "unfreeze_epoch", _one_of("model.freeze", "backbone")),
