@@ -101,8 +101,8 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
 
 
 def nobody_is_left(hosts: Sequence[Host]) -> None:
-    """An agent's resource tracker ends a moment after it."""
-    limit = time.monotonic() + 3
+    """Workers that are told to stop save first, and an agent's resource tracker ends a moment after it."""
+    limit = time.monotonic() + 10
     while left := {host.name: host.processes() for host in hosts if host.processes()}:
         assert time.monotonic() < limit, left
         time.sleep(0.05)
