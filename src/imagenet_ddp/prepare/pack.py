@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -101,13 +101,14 @@ def _run(plan: Plan, out: Path) -> None:
         print_message(f"Packing the images again, because {shorten_list(wrong)}.")
     shutil.rmtree(draft, ignore_errors=True)  # before the free space is measured
 
-    def encode(name: str, indices: np.ndarray) -> Generator[Result]:
+    def encode(chosen: Mapping[str, np.ndarray]) -> Generator[Result]:
+        tasks = ((name, index) for name, indices in chosen.items() for index in indices.tolist())
         return process_images(
-            partial(encode_image, options=wanted), {name: images[name]}, ((name, index) for index in indices.tolist()),
+            partial(encode_image, options=wanted), images, tasks,
             plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
         )  # fmt: skip
 
-    mean_bytes = {name: _mean_bytes(encode(name, _sample(len(split)))) for name, split in images.items()}
+    mean_bytes = _mean_bytes(encode({name: _sample(len(split)) for name, split in images.items()}), images)
     require_free_space(
         out,
         sum(mean_bytes[name] * len(split) for name, split in images.items()),
@@ -117,15 +118,18 @@ def _run(plan: Plan, out: Path) -> None:
     (out / FILE).unlink(missing_ok=True)
     total = sum(map(len, images.values()))
     progress, bad_images = Progress("pack", total, "images"), BadImages(data, total, say=print_message)
-    try:
-        splits = {}
-        for name, split in images.items():
-            per_shard = max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1)))
-            shards = divide(len(split), per_shard, shuffle=name == "train")
-            with contextlib.closing(encode(name, np.concatenate(shards))) as results:
-                splits[name] = _write_split(draft, name, (split, names[name]), shards, results, bad_images, progress)
-    finally:
-        progress.close()
+    shards = {
+        name: divide(
+            len(split), max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1))), shuffle=name == "train"
+        )
+        for name, split in images.items()
+    }
+    encoded = encode({name: np.concatenate(of_split) for name, of_split in shards.items()})
+    with contextlib.closing(progress), contextlib.closing(encoded):
+        splits = {
+            name: _write_split(draft, name, (split, names[name]), shards[name], encoded, bad_images, progress)
+            for name, split in images.items()
+        }
     manifest = Manifest(**asdict(wanted), classes=source.classes, labels=source.labels, splits=splits)
     if bad := bad_images.board.all():
         _save(draft / BAD, csv_bytes(("path", "reason"), bad))
@@ -265,10 +269,13 @@ def _sample(num_images: int) -> np.ndarray:
     return np.unique(np.linspace(0, num_images - 1, min(NUM_SAMPLES, num_images)).astype(np.int64))
 
 
-def _mean_bytes(encoded: Iterator[Result]) -> float:
-    """Estimate the mean size of a packed image in bytes."""
-    sizes = [len(result.value.data) for result in encoded if result.value]
-    return float(np.mean([size for size in sizes if size] or [0]))
+def _mean_bytes(encoded: Iterator[Result], splits: Iterable[str]) -> dict[str, float]:
+    """Estimate the mean size of a packed image of each split in bytes."""
+    sizes: dict[str, list[int]] = {name: [] for name in splits}
+    for result in encoded:
+        if result.value and result.value.data:
+            sizes[result.split].append(len(result.value.data))
+    return {name: float(np.mean(of_split or [0])) for name, of_split in sizes.items()}
 
 
 def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
