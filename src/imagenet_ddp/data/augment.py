@@ -39,6 +39,11 @@ def make_train_transform(data: DataConfig) -> Transform:
     return AugmentedTransform(base, augmentation) if augmentation else base
 
 
+def fill_colour(data: DataConfig) -> tuple[int, ...]:
+    """Return the level of each channel, 0 to 255, for areas without pixels."""
+    return mean_colour(mean_and_std(data)[0])
+
+
 @dataclass(frozen=True)
 class PadCrop:
     """Random crop and horizontal flip, as is usual for CIFAR. The short side is resized to the output size, data.pad
@@ -56,7 +61,7 @@ class PadCrop:
         tall, wide = resized.shape[1:]
         top, left = (generator.randrange(side + 2 * pad - size + 1) - pad for side in (tall, wide))
         up, down, near, far = max(top, 0), min(top + size, tall), max(left, 0), min(left + size, wide)
-        filled(out, mean_colour(mean_and_std(self.data)[0]))
+        filled(out, fill_colour(self.data))
         out[:, up - top : down - top, near - left : far - left] = resized[:, up:down, near:far]
         return flipped
 
@@ -74,11 +79,6 @@ class Augmentation:
     @property
     def _of_pillow(self) -> bool:
         return self.data.policy != "none" or max(self.data.color_jitter, self.data.grayscale, self.data.blur) > 0
-
-    @cached_property
-    def _fill(self) -> tuple[int, ...]:
-        """Return the level of each channel, 0 to 255, for areas without pixels."""
-        return mean_colour(mean_and_std(self.data)[0])
 
     def apply(self, pixels: Tensor, generator: random.Random) -> None:
         """Augment the image in place. pixels: uint8 (3, H, W), channels last in memory."""
@@ -128,7 +128,7 @@ class Augmentation:
         the paper (arXiv:1708.04552)."""
         side = self.data.cutout
         top, left = (generator.randrange(most) - side // 2 for most in pixels.shape[1:])
-        filled(pixels[:, max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)], self._fill)
+        filled(pixels[:, max(top, 0) : max(top + side, 0), max(left, 0) : max(left + side, 0)], fill_colour(self.data))
 
     # Importing torchvision takes a second, so only the methods that need it import it.
 
@@ -137,7 +137,7 @@ class Augmentation:
         from torchvision.transforms import v2
 
         # torchvision's training script uses bilinear interpolation, but these classes default to nearest-neighbour
-        options: Any = {"interpolation": v2.InterpolationMode.BILINEAR, "fill": list(self._fill)}
+        options: Any = {"interpolation": v2.InterpolationMode.BILINEAR, "fill": list(fill_colour(self.data))}
         number, magnitude = self.data.policy_ops, self.data.policy_magnitude  # None: torchvision's default
         match self.data.policy:
             case "randaugment":
@@ -155,7 +155,7 @@ class Augmentation:
         from timm.data.auto_augment import rand_augment_transform
 
         kind = Image.Resampling.BICUBIC if self.data.interpolation == "bicubic" else Image.Resampling.BILINEAR
-        return rand_augment_transform(self.data.policy, {"img_mean": self._fill, "interpolation": kind})
+        return rand_augment_transform(self.data.policy, {"img_mean": fill_colour(self.data), "interpolation": kind})
 
     @cached_property
     def _jitter(self) -> Callable[[Image.Image], Image.Image]:
@@ -175,7 +175,7 @@ class Augmentation:
                 return params
 
         if self.data.erasing_fill == "mean":
-            value: Any = [float(level) for level in self._fill]
+            value: Any = [float(level) for level in fill_colour(self.data)]
             return v2.RandomErasing(self.data.erasing, value=value, inplace=True)
         mean, std = (255 * torch.tensor(levels).view(3, 1, 1) for levels in mean_and_std(self.data))
         value = "random"  # standard normal

@@ -76,7 +76,8 @@ def centre_box(height: int, width: int) -> Box:
     return Box((height - tall) // 2, (width - wide) // 2, tall, wide)
 
 
-def mean_colour(mean: Sequence[float]) -> tuple[int, ...]:
+@cache
+def mean_colour(mean: tuple[float, ...]) -> tuple[int, ...]:
     """Return the level of each channel, 0 to 255, that normalisation maps closest to 0. mean: one value per channel,
     for pixels in 0..1."""
     return tuple(round(255 * min(max(value, 0.0), 1.0)) for value in mean)
