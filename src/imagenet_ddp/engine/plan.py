@@ -116,7 +116,7 @@ def make_plan(
     decoder = jpeg.choose(data.decoder)
     gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data.image_size)
-    accumulates = accumulate > 1 or "GradientAccumulationScheduler" in str(config.callbacks)
+    accumulates = accumulate > 1 or config.has_accumulation_scheduler
     precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, gpu))
     return Plan(
         config=config,

@@ -91,7 +91,7 @@ def _combinations(config: CommonConfig) -> list[str]:
             "classes. Hint: set loss.label_smoothing=0."
         )
     in_steps = (schedule.warmup_steps, schedule.milestone_steps, None if trainer.max_steps == -1 else trainer.max_steps)
-    if any(value is not None for value in in_steps) and "GradientAccumulationScheduler" in str(config.callbacks):
+    if any(value is not None for value in in_steps) and config.has_accumulation_scheduler:
         found.append(
             "schedule.warmup_steps, schedule.milestone_steps and trainer.max_steps must be left out beside "
             "GradientAccumulationScheduler, which changes the number of steps in an epoch. Hint: set "
