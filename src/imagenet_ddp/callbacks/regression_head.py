@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as L
 import torch
 from torch import Tensor, distributed
 
 from imagenet_ddp.callbacks.train_log import find_log
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.features import Regression, compute_features, evaluating, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system.text import count_noun, duration, percent
@@ -35,7 +36,7 @@ class RegressionHead(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         begin_s = time.monotonic()
-        data: Any = getattr(trainer, "datamodule", None)
+        data: ImageDataModule = cast("Any", trainer).datamodule
         num_images = min(len(data.train_images), MAX_IMAGES)
         self._say(f"Computing the features of {count_noun(num_images, 'training image')} for the last layer.")
         try:
@@ -55,7 +56,7 @@ class RegressionHead(L.Callback):
             f"({duration(time.monotonic() - begin_s)})."
         )
 
-    def _fit(self, trainer: L.Trainer, pl_module: Any, data: Any) -> tuple[Regression, int]:
+    def _fit(self, trainer: L.Trainer, pl_module: Any, data: ImageDataModule) -> tuple[Regression, int]:
         """Return (the regression, the number of images that it is fitted to), the same on all ranks."""
         mine = self._compute(pl_module, data)
         ranks: list[Any] | None = [mine]
@@ -71,7 +72,7 @@ class RegressionHead(L.Callback):
             found = fit_regression(features, targets, classes, self._seed), len(features)
         return trainer.strategy.broadcast(found)  # type: ignore[return-value]
 
-    def _compute(self, pl_module: Any, data: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _compute(self, pl_module: Any, data: ImageDataModule) -> tuple[Tensor, Tensor, Tensor]:
         """Return this rank's (index, features, targets) on the CPU: int64 (N,), float32 (N, features), int64 (N,)."""
         columns: list[tuple[Tensor, ...]] = []
         loader, num_done = data.plain_train_dataloader(), 0

@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as L
 import torch
 from lightning.pytorch.callbacks import Timer
 
 from imagenet_ddp import BEGIN_S
+from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.features import evaluating
 from imagenet_ddp.system.text import count_noun, duration, percent
 
@@ -66,7 +67,7 @@ class TimeBudget(Timer):
 
     def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:
         """Return (mean seconds of a training step with its loading, without the update; steps in an epoch)."""
-        data: Any = getattr(trainer, "datamodule", None)
+        data: ImageDataModule = cast("Any", trainer).datamodule
         loader, begin_s, count = data.train_dataloader(), time.monotonic(), 0
         num_steps, until_s = len(loader), begin_s + MEASURED * 60 * self._minutes
         with evaluating(pl_module):  # batch norm's statistics stay as they are
