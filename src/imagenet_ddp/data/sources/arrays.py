@@ -1,0 +1,97 @@
+"""Read the images of an HDF5 or NumPy file (data=arrays), such as those of MedMNIST."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from imagenet_ddp.data.sources.base import Images, Source
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import install, shorten_list
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HDF5_SUFFIXES = (".h5", ".hdf5")
+
+
+def open_arrays(
+    root: str = "",
+    train_images: str = "train_images",
+    train_labels: str = "train_labels",
+    val_images: str = "val_images",
+    val_labels: str = "val_labels",
+) -> Source:
+    """Open a file with these four arrays. root: path of a .npz, .h5 or .hdf5 file. Images are uint8 (N, H, W),
+    (N, H, W, 1) or (N, H, W, 3), labels are integers (N,) or (N, 1). Raises ConfigError for any other content."""
+    file, names = Path(root), (train_images, train_labels, val_images, val_labels)
+    arrays = _open(file)
+    if missing := [name for name in names if name not in arrays]:
+        raise ConfigError(
+            f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
+            f"{shorten_list(list(arrays))}. Hint: set data.args.val_images=NAME for an array of another name."
+        )
+    pixels = [arrays[name] for name in names[::2]]
+    labels = [np.asarray(arrays[name]).reshape(len(arrays[name]), -1) for name in names[1::2]]
+    wrong = [
+        f"{file}: {name} must be uint8 (images, height, width, 1 or 3), got {array.dtype} {tuple(array.shape)}. "
+        "Hint: convert it with numpy."
+        for name, array in zip(names[::2], pixels, strict=True)
+        if array.dtype != np.uint8 or len(array.shape) not in (3, 4) or tuple(array.shape[3:]) not in ((), (1,), (3,))
+    ]
+    wrong += [
+        f"{file}: {name} must have one integer for each of the {len(images)} images, got {array.dtype} {array.shape}. "
+        "Hint: convert it with numpy."
+        for name, array, images in zip(names[1::2], labels, pixels, strict=True)
+        if array.shape != (len(images), 1) or array.dtype.kind not in "iu"
+    ]
+    if wrong:
+        raise ConfigError(wrong)
+    classes = np.unique(np.concatenate(labels))
+    train, val = (
+        ArrayImages(file, name, array, np.searchsorted(classes, values[:, 0]))
+        for name, array, values in zip(names[::2], pixels, labels, strict=True)
+    )
+    digest = hashlib.sha256(b"".join(images.targets.tobytes() for images in (train, val))).hexdigest()[:8]
+    return Source([str(value) for value in classes], train, val, digest=digest)
+
+
+def _open(file: Path) -> Mapping[str, Any]:
+    try:
+        if file.suffix not in HDF5_SUFFIXES:
+            return np.load(file)
+        import h5py
+
+        return h5py.File(file, "r")
+    except ImportError as error:
+        raise ConfigError(
+            f"data.root={file} needs the package h5py, which is not installed. Hint: run "
+            f"`{install('imagenet_ddp[hdf5]')}`."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"data.root must be a .npz, .h5 or .hdf5 file, but reading {file} failed: {error}. "
+            "Hint: set data.root=FILE.npz."
+        ) from error
+
+
+class ArrayImages(Images):
+    """One split. Those of a .npz file are in memory; of an HDF5 file, each process reads one image at a time."""
+
+    def __init__(self, file: Path, name: str, array: Any, targets: np.ndarray):
+        self.location, self.targets = str(file), targets.astype(np.int64)
+        self._file, self._name = file, name
+        self._array = array if isinstance(array, np.ndarray) else None  # an open HDF5 file must not be forked
+
+    def path(self, index: int) -> str:
+        return f"{self._file.name}:{self._name}[{index}]"
+
+    def read(self, index: int) -> "Tensor":
+        import torch
+
+        if self._array is None:
+            self._array = _open(self._file)[self._name]
+        pixels = torch.from_numpy(self._array[index])
+        return pixels.reshape(*pixels.shape[:2], -1).permute(2, 0, 1).expand(3, -1, -1).contiguous()

@@ -1,0 +1,61 @@
+"""data=arrays: the images of a NumPy or HDF5 file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Run
+
+from imagenet_ddp.data.sources.arrays import open_arrays
+from imagenet_ddp.errors import ConfigError
+
+
+def write(file: Path, **changed: np.ndarray | None) -> Path:
+    """Write 40 and 20 images of 28 pixels, whose class, 3 or 7, is their brightest channel; the labels as a column."""
+    arrays = {}
+    for split, count in (("train", 40), ("val", 20)):
+        labels = np.arange(count, dtype=np.uint8) % 2
+        pixels = np.random.default_rng(count).integers(0, 50, (count, 28, 28, 3), dtype=np.uint8)
+        pixels[np.arange(count), :, :, labels] += 150
+        arrays |= {f"{split}_images": pixels, f"{split}_labels": (3 + 4 * labels)[:, None]}
+    arrays = {name: array for name, array in {**arrays, **changed}.items() if array is not None}
+    if file.suffix == ".npz":
+        np.savez(file, **arrays)
+    else:
+        with pytest.importorskip("h5py").File(file, "w") as stream:
+            for name, array in arrays.items():
+                stream[name] = array
+    return file
+
+
+@pytest.mark.parametrize("name", ["images.npz", "images.h5"])
+def test_a_file_of_arrays_trains(name: str, run: Run, tmp_path: Path):
+    file = write(tmp_path / name)
+    done = run("train", "data=arrays", f"data.root={file}", "data.image_size=32", "data.batch_size=8",
+               "data.num_workers=2", "trainer.max_epochs=2", code=0)  # fmt: skip
+    assert "40 training and 20 validation images of 2 classes" in done.stdout
+    assert "20 of 20 validation images, each once" in done.stdout
+
+
+def test_grey_images_have_three_channels(tmp_path: Path):
+    grey = np.arange(40 * 28 * 28).reshape(40, 28, 28).astype(np.uint8)
+    source = open_arrays(str(write(tmp_path / "grey.npz", train_images=grey, val_images=grey[:20, ..., None])))
+    assert source.classes == ["3", "7"]
+    assert source.train is not None and source.val is not None
+    image = source.train.read(5)
+    assert image.shape == (3, 28, 28)
+    assert np.array_equal(image[2], grey[5])
+    assert np.array_equal(source.val.read(5), image)
+    assert source.train.targets.tolist()[:3] == [0, 1, 0]
+
+
+def test_other_content_is_refused(tmp_path: Path):
+    file = tmp_path / "wrong.npz"
+    with pytest.raises(ConfigError, match=r"has no val_images: its arrays are .*data\.args\.val_images=NAME"):
+        open_arrays(str(write(file, val_images=None)))
+    pixels, labels = np.zeros((40, 8, 8, 4), np.uint8), np.zeros((40, 14), np.uint8)
+    with pytest.raises(ConfigError) as caught:
+        open_arrays(str(write(file, train_images=pixels, train_labels=labels)))
+    assert ["train_images" in caught.value.mistakes[0], "train_labels" in caught.value.mistakes[1]] == [True, True]
+    with pytest.raises(ConfigError, match=r"reading .*missing\.h5 failed"):
+        open_arrays(str(tmp_path / "missing.h5"))
