@@ -104,8 +104,8 @@ def further_metrics(
         kind: Any = getattr(tm, kind_name)
         if not has_none.any():
             value = kind(num_classes=num_classes, **arguments)(predicted, target)
-        elif "average" not in arguments:
-            value = kind(num_classes=num_classes + 1)(with_none, target)
+        elif arguments.get("average") not in ("macro", "none"):
+            value = kind(num_classes=num_classes + 1, **arguments)(with_none, target)
         else:
             value = kind(num_classes=num_classes + 1, average="none")(with_none, target)[:num_classes]
             value = value[occurs].mean() if arguments["average"] == "macro" else value
