@@ -36,6 +36,7 @@ def test_further_metrics_by_hand():
     assert found["recall"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
     assert found["precision"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
     assert found["f1"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)
+    assert found["f1_weighted"] == pytest.approx((3 * 2 / 3 + 2 * 1 / 2 + 1) / 6)
     # agreement 4/6; by chance (3·3 + 2·2 + 1·1)/36
     assert found["cohen_kappa"] == pytest.approx((4 / 6 - 14 / 36) / (1 - 14 / 36))
     # (4·6 - 14) / sqrt((36 - 14)(36 - 14))
@@ -52,8 +53,11 @@ def test_an_image_without_finite_logits_is_wrong_and_of_no_class(broken: float):
     top1, predicted = TopKAccuracy(2, 1), torch.tensor([0, 1, -1])
     top1.update(logits, target)
     assert top1.compute() == pytest.approx(2 / 3)
-    found = further_metrics(["f1", "precision", "recall", "per_class", "cohen_kappa"], predicted, target, 2)
+    found = further_metrics(
+        ["f1", "f1_weighted", "precision", "recall", "per_class", "cohen_kappa"], predicted, target, 2
+    )
     assert found == {
-        "f1": pytest.approx((2 / 3 + 1) / 2), "precision": pytest.approx(1), "recall": pytest.approx(3 / 4),
+        "f1": pytest.approx((2 / 3 + 1) / 2), "f1_weighted": pytest.approx((2 * 2 / 3 + 1) / 3),
+        "precision": pytest.approx(1), "recall": pytest.approx(3 / 4),
         "per_class": [0.5, 1.0], "cohen_kappa": pytest.approx((2 / 3 - 1 / 3) / (1 - 1 / 3)),
     }  # fmt: skip

@@ -33,6 +33,7 @@ _CHECKPOINT = "Checkpoint written by train, or weights of another program, with 
 # classes that occur as label or prediction. auroc is computed for each class in models/metrics.py.
 METRICS: dict[str, tuple[str, dict[str, str]]] = {
     "f1": ("MulticlassF1Score", {"average": "macro"}),
+    "f1_weighted": ("MulticlassF1Score", {"average": "weighted"}),
     "precision": ("MulticlassPrecision", {"average": "macro"}),
     "recall": ("MulticlassRecall", {"average": "macro"}),
     "per_class": ("MulticlassAccuracy", {"average": "none"}),
