@@ -41,16 +41,7 @@ def test_its_choices_are_there(verb: str):
 
 
 def test_the_default_comes_first():
-    assert help.choices("data") == [
-        "shapes",
-        "arrays",
-        "imagefolder",
-        "imagenet",
-        "packed",
-        "stl10",
-        "streamed",
-        "table",
-    ]
+    assert help.choices("data")[0] == "shapes"
     assert help.choices("search")[0] == "auto"
     base = (conf_dir() / "base.yaml").read_text()
     for group in help.guides()["train"]["groups"]:
