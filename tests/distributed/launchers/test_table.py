@@ -39,6 +39,9 @@ MACHINE_1 = {
         "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "node-a",
     },
     "dstack": {"DSTACK_NODES_NUM": "2", "DSTACK_NODE_RANK": "1", "DSTACK_MASTER_NODE_IP": "node-a"},
+    "Beaker": {
+        "BEAKER_REPLICA_COUNT": "2", "BEAKER_REPLICA_RANK": "1", "BEAKER_LEADER_REPLICA_HOSTNAME": "node-a",
+    },
     "Volcengine": {"MLP_WORKER_NUM": "2", "MLP_ROLE_INDEX": "1", "MLP_WORKER_0_HOST": "node-a"},
     "Vertex AI": {
         "CLUSTER_SPEC": SPEC.format("workerpool0", "workerpool1"), "RANK": "1", "WORLD_SIZE": "2",

@@ -99,6 +99,10 @@ PLATFORMS = (
         source="dstack, docs/concepts/tasks, system environment variables",
     ),
     Platform(
+        "Beaker", "BEAKER_REPLICA_COUNT", "BEAKER_REPLICA_RANK", "BEAKER_LEADER_REPLICA_HOSTNAME",
+        source="Beaker, concept/experiments, distributed training; its jobs need leaderSelection: true",
+    ),
+    Platform(
         "Volcengine", "MLP_WORKER_NUM", "MLP_ROLE_INDEX", "MLP_WORKER_0_HOST", port="MLP_WORKER_0_PORT",
         source="Volcengine's machine-learning platform, environment variables of PyTorch DDP jobs",
     ),
@@ -109,6 +113,7 @@ PLATFORMS = (
         "LSF", "LSB_DJOB_HOSTFILE", "NODE_RANK", "LSB_DJOB_HOSTFILE", source="LSF reference, environment variables",
         is_started=False,
     ),
+    Platform("OAR", "OAR_NODEFILE", "NODE_RANK", "OAR_NODEFILE", source="oarsub(1)", is_started=False),
     Platform("Grid Engine", "PE_HOSTFILE", "NODE_RANK", "PE_HOSTFILE", source="sge_pe(5)", is_started=False),
 )  # fmt: skip
 # the variables that number processes and machines; PMIx, of several launchers, does not count the processes
