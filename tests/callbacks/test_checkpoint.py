@@ -17,8 +17,6 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.checkpoint_file import (
     FORMAT,
     KEY,
-    REQUIRED,
-    REQUIRED_OWN,
     BackgroundCheckpointIO,
     link_or_copy,
     load_weights,
@@ -118,35 +116,24 @@ def test_a_file_is_removed_once_its_successor_is_there(tmp_path: Path, monkeypat
     assert torch.load(old, weights_only=True) == {"step": 1}
 
 
-WHOLE = {name: kind() for name, kind in REQUIRED.items()}
-WHOLE[KEY] = {name: kind() if isinstance(kind, type) else None for name, kind in REQUIRED_OWN.items()}
-WHOLE[KEY] |= {"format": FORMAT}
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "there is no such file"),
-        (b"", "(it was not written by torch.save)"),
+        (b"", r"\(it was not written by torch.save\)"),
         ({"state_dict": {}}, "got a file of another program"),
-        ({KEY: {"format": 1, "version": "0.1"}}, "must have checkpoint format 4, got 1"),
         ({KEY: {"format": FORMAT + 1, "version": "9.9"}}, "written by imagenet_ddp 9.9"),
         ({KEY: {"format": FORMAT}, "evil": os.system}, "it contains posix.system, which could run code of its author"),
-        (WHOLE | {KEY: WHOLE[KEY] | {"config": "x", "classes": None}}, "imagenet_ddp.config, imagenet_ddp.classes. H"),
-        (WHOLE | {"state_dict": {"net.x": "1"}}, "but has values of the wrong type: state_dict.net.x"),
-        (WHOLE | {KEY: WHOLE[KEY] | {"labels": ["a"]}}, "but has values of the wrong type: imagenet_ddp.labels"),
+        ({KEY: {"format": FORMAT, "config": {}}}, "but lacks classes, labels, eval_transform"),
     ],
 )
 def test_what_is_no_checkpoint_of_ours(tmp_path: Path, content: object, said: str) -> None:
     path = tmp_path / "x.ckpt"
     if isinstance(content, bytes):
         path.write_bytes(content)
-    elif content is not None:
+    else:
         torch.save(content, path)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=f"^{path} must .*{said}.*Hint:"):
         read(path)
-    assert str(path) in str(caught.value)
-    assert "Hint:" in str(caught.value)
 
 
 def test_weights_that_are_not_finite_are_refused() -> None:

@@ -42,7 +42,7 @@ def test_a_wrong_byte_is_seen_or_harmless(tmp_path: Path) -> None:
         assert damage(path), length
 
 
-@pytest.mark.parametrize("how", ["a wrong byte", "cut off", "empty", "gone"])
+@pytest.mark.parametrize("how", ["a wrong byte", "cut off", "gone"])
 def test_the_one_before_is_taken(tmp_path: Path, how: str) -> None:
     store = CheckpointStore(tmp_path)
     with_weights(store.last, 2)
@@ -52,7 +52,7 @@ def test_the_one_before_is_taken(tmp_path: Path, how: str) -> None:
     elif how == "gone":
         store.last.unlink()
     else:
-        store.last.write_bytes(store.last.read_bytes()[: 5000 * (how == "cut off")])
+        store.last.write_bytes(store.last.read_bytes()[:5000])
     found, said = store.newest_whole()
     assert found == store.previous
     assert said.startswith(f"{store.last} is damaged (") == (how != "gone")
@@ -62,45 +62,29 @@ def test_else_the_best_is_taken_and_none_if_all_are_damaged(tmp_path: Path) -> N
     """With every_n_epochs=10, best.ckpt is the only one for ten epochs: a fresh start would write over it."""
     store = CheckpointStore.of_run(tmp_path)
     with_weights(store.best, 1)
-    assert store.newest_whole() == (store.best, "")
     for path in (store.last, store.previous):
         spoil(with_weights(path, 2))
-    found, said = store.newest_whole()
-    assert (found, said.count("is damaged")) == (store.best, 2)
+        assert store.newest_whole()[0] == store.best
     spoil(store.best)
-    with pytest.raises(ConfigError, match="must have an undamaged checkpoint, but these are damaged") as caught:
+    with pytest.raises(
+        ConfigError, match=r"must have an undamaged checkpoint\. .*last.* is damaged .*best.*Hint: start"
+    ):
         store.newest_whole()
-    assert all(f"{path} (its part " in str(caught.value) for path in store.files())
-    assert str(caught.value).endswith("Hint: start the training again in another folder, without resume=.")
-
-
-def test_a_named_file_is_refused_and_the_whole_one_beside_it_named(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    spoil(with_weights(store.last, 2))
     with pytest.raises(ConfigError, match=r"last.ckpt must be an undamaged checkpoint, but is damaged: .* copy the"):
         require_whole(store.last, "resume")
-    with_weights(store.best, 1)
-    with pytest.raises(ConfigError, match=f"Hint: set checkpoint={store.best}"):
-        require_whole(store.last, "checkpoint")
-    require_whole(store.best, "checkpoint")
 
 
-@pytest.mark.parametrize(
-    ("max_epochs", "resumed", "most"),
-    [(1, False, 1), (90, False, 4), (-1, False, 4), (None, False, 4), (90, True, 2)],
-)
-def test_no_room_for_the_files(tmp_path: Path, max_epochs: int | None, resumed: bool, most: int) -> None:
+def test_no_room_for_the_files(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "not made yet")
-    store.require_room(1, max_epochs, resumed=resumed)
-    said = rf"for {most} checkpoints?, about [\d,]{{6,}} MiB, but its disk has [\d,]+ MiB free. Hint"
+    store.require_room(1, resumed=False)
+    said = r"for 2 checkpoints, about [\d,]{6,} MiB, but its disk has [\d,]+ MiB free. Hint"
     with pytest.raises(ConfigError, match=said):
-        store.require_room(2**60, max_epochs, resumed=resumed)
+        store.require_room(2**60, resumed=True)
 
 
 @pytest.mark.parametrize(
     ("file", "run_dir"),
-    [("r/checkpoints/last.ckpt", "r"), ("r/checkpoints/top3/epoch=3.ckpt", "r"), ("checkpoints/last.ckpt", "."),
-     ("r/last.ckpt", None), ("checkpoints/a/b/c.ckpt", None)],
+    [("r/checkpoints/last.ckpt", "r"), ("r/checkpoints/top3/epoch=3.ckpt", "r"), ("r/last.ckpt", None)],
 )  # fmt: skip
 def test_the_run_of_a_checkpoint(file: str, run_dir: str | None) -> None:
     assert CheckpointStore.run_dir_of(Path(file)) == (run_dir and Path(run_dir))

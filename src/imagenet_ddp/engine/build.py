@@ -219,4 +219,4 @@ def _place_checkpoints(callback: ResumeCheckpoint, job: Job, plan: Plan, module:
     # an average is a further copy of the weights
     num_tensors = (num_states(plan.config.optim) or 0) + (plan.config.averaging.name != "none")
     size = checkpoint_bytes(module.net, num_tensors)
-    store.require_room(size, plan.config.trainer.max_epochs, resumed=job.checkpoint is not None)
+    store.require_room(size, resumed=job.checkpoint is not None)

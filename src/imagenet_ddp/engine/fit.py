@@ -10,10 +10,10 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
-from imagenet_ddp.engine import build, diagnosis, startup_report
+from imagenet_ddp.engine import build, diagnosis
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
-from imagenet_ddp.engine.run_summary import closing_lines, results
+from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, results
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import summary
@@ -37,7 +37,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         except SignalExit as left:
             log.note(str(left))
             raise
-        for line in startup_report.lines(plan, world, parts.data):
+        for line in opening_lines(plan, world, parts.data):
             log.say(line)
         log.say(f"Run folder: {job.run_dir}")
         if is_first:

@@ -1,27 +1,143 @@
-"""Collect the results of a finished run for summary.json and for the last lines of the log."""
+"""Say what a run will do and what it has done: the first and the last lines of its log, and summary.json."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from imagenet_ddp.distributed.devices import describe_hardware
+from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.distributed import devices, nvidia_gpus
+from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.compiled import compile_lines, compile_statistics
+from imagenet_ddp.models.losses import weights_by_class
+from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import summary
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
-NEXT_STEPS = (  # options of train, comment
-    ("experiment=finetune data=imagefolder data.root=FOLDER", "your images, from ImageNet weights"),
-    ("experiment=quick data=imagefolder data.root=FOLDER", "your images, from scratch"),
-    ("data=stl10", "STL-10, which is downloaded"),
-    ("data=imagenet data.root=FOLDER", "ImageNet"),
-)
+FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
+NEXT_STEPS = """\
+This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:
+ {train} experiment=finetune data=imagefolder data.root=FOLDER  # your images, from ImageNet weights
+ {train} experiment=quick data=imagefolder data.root=FOLDER     # your images, from scratch
+ {train} data=stl10                                             # STL-10, which is downloaded
+ {train} data=imagenet data.root=FOLDER                         # ImageNet"""
+
+
+def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
+    """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
+    rate, and each automatic choice with its reason."""
+    config, info, classes = plan.config, plan.world_info, data.source.classes
+    trainer, optim, options, schedule = config.trainer, config.optim, config.data, config.schedule
+    warmup, reason = plan.warmup_epochs
+    device = devices.device_of(trainer, info.local_rank)
+    of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    mode, why_compiled = plan.compile
+    sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
+    few = f" Fewer than 5 classes: top-5 is top-{len(classes)}, always 100 %, and left out of this log."
+    lines = [
+        info.sentence(),
+        f"Data: {options.target or options.name}, {len(data.train_images)} training and {len(data.val_images)}"
+        f" validation images of {len(classes)} classes.{sampled}{few if len(classes) < 5 else ''}",
+        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer.max_epochs)} at {options.image_size}"
+        f" pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g}, schedule"
+        f" {schedule.name}, loss {config.loss.name}, label smoothing {config.loss.label_smoothing:g}.",
+    ]
+    if config.loss.class_weights not in (None, "balanced"):  # their order is that of text: 0, 1, 10, 2
+        pairs = zip(classes, weights_by_class(config.loss.class_weights, classes), strict=False)
+        lines.append(f"Class weights: {shorten_list([f'{name}: {weight:g}' for name, weight in pairs], 20)}.")
+    if (averaging := config.averaging).name != "none":
+        warmed = "(1 + n) / (10 + n) in update n but at most " if averaging.warmup else ""
+        how = f"exponential, decay {warmed}{averaging.decay:g}" if averaging.name == "ema" else "equal"
+        lines.append(f"Average of the weights: {how}, from epoch {plan.averaging_start_epoch + 1}.")
+    lines += [
+        *from_scratch_lines(config, len(data.train_images)),
+        *mirrored_class_lines(options, classes),
+        *_batch_lines(plan),
+        f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
+        if scaling_rule(optim) != "none"
+        else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
+    ]
+    if schedule.warmup_epochs == "auto" and schedule.warmup_steps is None:
+        least = ", or a tenth of trainer.max_steps if that is less" if warmup and trainer.max_steps > 0 else ""
+        words = _epochs(warmup) if warmup else "none"
+        lines.append(f"Warm-up: {words}{least}, because {reason} (schedule.warmup_epochs=auto).")
+    return [
+        *lines,
+        f"Device: {of_gpu or {'cpu': 'CPU', 'mps': 'Apple GPU (mps)'}[device.type]},"
+        f" {count_noun(torch.get_num_threads(), 'thread')} per process ({plan.num_threads.reason})."
+        f" Precision: {plan.precision.value}, {plan.precision.reason}.",
+        f"Optimizer step: {'fused' if plan.fused.value else 'not fused'}, {plan.fused.reason}.",
+        f"Net: {'channels_last' if config.model.channels_last else 'contiguous'}, "
+        + (
+            f"not compiled ({why_compiled.rstrip('.')})."
+            if mode == "off"
+            else f"compiled (mode {mode}, {why_compiled})."
+        ),
+        # rank 0 lists the GPUs of all ranks, every other rank lists its own GPUs in its own log
+        *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
+        *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
+        f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
+        f" JPEG decoder: {plan.decoder.reason}.",
+        *data.source.notes,
+    ]
+
+
+def _batch_lines(plan: Plan) -> list[str]:
+    """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
+    config, info = plan.config, plan.world_info
+    batch_size, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
+    lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
+        f"Batch: {batch_size} per device × {count_noun(info.local_world_size, 'device')}"
+        f" × {count_noun(info.num_nodes, 'node')} × {accumulate} accumulation ="
+        f" {plan.global_batch_size} images per step."
+    ]
+    if (before := plan.update_before) in (None, plan.global_batch_size):
+        return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
+    return [
+        *lines,
+        f"The batch changed from {before} to {plan.global_batch_size} images per step ({plan.batch.reason}), and the"
+        f" learning rate from {scaled_lr(config.optim, before):g} to {plan.learning_rate.value:g}.",
+    ]
+
+
+def from_scratch_lines(config: Config, num_images: int) -> list[str]:
+    """Return a line if photographs of the user's own are too few to train a net from random weights."""
+    data, model = config.data, config.model
+    is_own = data.name in ("imagefolder", "table", "packed") and not data.target
+    # the library's weights fit its own nets, unchanged
+    has_weights = not (model.target or model.args)
+    if model.weights is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
+        return []
+    return [
+        f"Trained from scratch, on {count_noun(num_images, 'image')}: with fewer than {FEW_IMAGES:,}, weights from "
+        "ImageNet usually reach a far higher accuracy. Hint: set experiment=finetune."
+    ]
+
+
+def mirrored_class_lines(data: DataConfig, classes: Sequence[str]) -> list[str]:
+    """Return a line if the names of the classes suggest that a mirrored image belongs to another class."""
+    if data.augment == "none" or not data.flip:
+        return []
+    names = {name.lower() for name in classes}
+    has_sides = any("left" in name and name.replace("left", "right") in names for name in names)
+    if not has_sides and not set("0123456789") <= names:
+        return []
+    what = "left look like right" if has_sides else "a digit look like another"
+    return [f"data.flip={data.flip:g} mirrors images, which may make {what}. Hint: set data.flip=0."]
+
+
+def _epochs(number: float | None) -> str:
+    """Format a number of epochs. None or -1 means that there is no limit."""
+    return "unlimited epochs" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
@@ -33,14 +149,11 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     best = parts.train_log.best.value
     gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
     options = plan.config.data
-    root = options["root"]
+    folder = Path(options.root).absolute().name if options.root else None
     return {
         "experiment": job.experiment,
-        "data": {
-            "name": options["_target_"] or options["name"],
-            "folder": Path(root).absolute().name if root else None,
-        },
-        "hardware": describe_hardware(plan.accelerator.value, gpu_models, info.num_nodes),
+        "data": {"name": options.target or options.name, "folder": folder},
+        "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, info.num_nodes),
         **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
         "best/val/top1": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
@@ -89,7 +202,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:
-        lines += _next_steps(job.program)
+        lines += NEXT_STEPS.format(train=f"{job.program} -m imagenet_ddp.train").splitlines()
     return lines
 
 
@@ -114,13 +227,4 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
     return [
         f"Val top-1 is no better than always answering the most frequent class ({percent(guess)}); train top-1 is "
         f"{percent(means.top1)}. Hint: {', or '.join(hints)}."
-    ]
-
-
-def _next_steps(program: str) -> list[str]:
-    """Return the lines that suggest what to train next. program: how this run called Python."""
-    width = max(len(options) for options, _ in NEXT_STEPS)
-    return [
-        "This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:",
-        *(f" {program} -m imagenet_ddp.train {options:{width}}  # {comment}" for options, comment in NEXT_STEPS),
     ]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -97,9 +96,8 @@ class Training:
 def make_training(config: CommonConfig, precision: str, device: torch.device, classes: int) -> Training:
     """Make the net and the optimizer of the run, and one batch of noise of the largest size in training.
 
-    precision: precision of the plan, never auto. classes: number of classes of the net.
-
-    Also run the first step. Raises ConfigError if this step does not fit into memory.
+    precision: precision of the plan, never auto. classes: number of classes of the net. Also run the first step. Raises
+    ConfigError if this step does not fit into memory.
     """
     data, model = config.data, config.model
     size = last_train_size(data)
@@ -140,18 +138,17 @@ def time_steps(
     not fit into memory.
     """
     device = training.images.device
-    clock = _Clock(device)
 
     def step(net: nn.Module, sends: bool) -> list[float]:
+        marks = [_now(device)]
         with net.no_sync() if isinstance(net, DistributedDataParallel) and not sends else contextlib.nullcontext():
-            clock.lap()
             loss = training.forward(net)
-            clock.lap()
+            marks.append(_now(device))
             loss.backward()
-            clock.lap()
+            marks.append(_now(device))
         training.optimize()
-        clock.lap()
-        return clock.laps()
+        marks.append(_now(device))
+        return [after - before for before, after in pairwise(marks)]
 
     round_s = 0.0
     for _ in range(warm_up):
@@ -190,29 +187,9 @@ def _across_ranks(seconds: list[float], device: torch.device, operation: dist.Re
     return (values / dist.get_world_size() if mean else values).tolist()
 
 
-class _Clock:
-    """Measure the seconds between laps. On a GPU, record CUDA events and read them after the step, so that no lap waits
-    for the device."""
-
-    def __init__(self, device: torch.device):
-        self._device = device
-        self._marks: list[Any] = []  # seconds, or torch.cuda.Event
-
-    def lap(self) -> None:
-        if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))  # not that of the first GPU, which is idle
-            self._marks.append(event)
-        else:
-            synchronize(self._device)
-            self._marks.append(time.perf_counter())
-
-    def laps(self) -> list[float]:
-        marks, self._marks = pairwise(self._marks), []
-        if self._device.type != "cuda":
-            return [after - before for before, after in marks]
-        torch.cuda.synchronize(self._device)
-        return [before.elapsed_time(after) / 1e3 for before, after in marks]
+def _now(device: torch.device) -> float:
+    synchronize(device)
+    return time.perf_counter()
 
 
 # ---- communication -------------------------------------------------------------------------------------------------
@@ -258,15 +235,12 @@ def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) 
     buffer = torch.zeros(max(1, num_bytes // 4), device=device)
 
     def run() -> float:
-        synchronize(device)
-        begin = time.perf_counter()
+        begin = _now(device)
         dist.all_reduce(buffer)
-        synchronize(device)
-        return time.perf_counter() - begin
+        return _now(device) - begin
 
-    first = run()
-    count = _agreed_count(first, device, budget_s, most)
-    seconds = [run() for _ in range(count)]  # without the first call, which opened the connections
+    count = _agreed_count(run(), device, budget_s, most)  # the first call opens the connections
+    seconds = [run() for _ in range(count)]
     return _across_ranks([statistics.median(seconds)], device, dist.ReduceOp.MAX)[0]
 
 

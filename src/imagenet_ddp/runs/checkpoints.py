@@ -9,7 +9,7 @@ from typing import Any
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import begins_as_zip, nearest_existing, zip_damage
-from imagenet_ddp.system.text import count_noun, first_line
+from imagenet_ddp.system.text import first_line
 
 DIRPATH = "callbacks.checkpoint.dirpath"  # puts the files on another disk
 
@@ -56,15 +56,13 @@ class CheckpointStore:
     def newest_whole(self) -> tuple[Path, str]:
         """Return (the first undamaged file, sentences on damaged files before it). Raises ConfigError if all are
         damaged."""
-        damaged = {}
+        said = ""
         for checkpoint in self.files():
             if not (reason := damage(checkpoint)):
-                said = "".join(f"{path} is damaged ({why}) and is skipped. " for path, why in damaged.items())
                 return checkpoint, said
-            damaged[checkpoint] = reason
-        listed = ", ".join(f"{path} ({why})" for path, why in damaged.items())
+            said += f"{checkpoint} is damaged ({reason}) and is skipped. "
         raise ConfigError(
-            f"{self.folder.parent} must have an undamaged checkpoint, but these are damaged: {listed}. "
+            f"{self.folder.parent} must have an undamaged checkpoint. {said}"
             "Hint: start the training again in another folder, without resume=."
         )
 
@@ -90,17 +88,15 @@ class CheckpointStore:
             reason = (error.strerror or str(error)).lower()
             raise ConfigError(f"{DIRPATH}={wanted} cannot be used: {reason}. Hint: leave {DIRPATH} out.") from error
 
-    def require_room(self, checkpoint_bytes: int, max_epochs: int | None, *, resumed: bool) -> None:
+    def require_room(self, checkpoint_bytes: int, *, resumed: bool) -> None:
         """Raise ConfigError if the disk has no room for the files of a run. resumed: some are there already."""
         num_files = 2 if resumed else self.MOST_FILES
-        if not resumed and max_epochs is not None and max_epochs >= 0:
-            num_files = min(max_epochs, num_files)
         free, needed = self.free_bytes(), checkpoint_bytes * num_files
         if free < needed:
             raise ConfigError(
-                f"{self.folder} must have room for {count_noun(num_files, 'checkpoint')}, about "
-                f"{needed / 2**20:,.0f} MiB, but its disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or "
-                f"set hydra.run.dir=FOLDER, or ++{DIRPATH}=FOLDER, to a folder on another disk."
+                f"{self.folder} must have room for {num_files} checkpoints, about {needed / 2**20:,.0f} MiB, but its "
+                f"disk has {free / 2**20:,.0f} MiB free. Hint: make room there, or set hydra.run.dir=FOLDER, or "
+                f"++{DIRPATH}=FOLDER, to a folder on another disk."
             )
 
     def free_bytes(self) -> int:
@@ -119,10 +115,10 @@ def require_whole(checkpoint: Path, key: str) -> None:
     """Raise ConfigError if a checkpoint is damaged. key: the option that names it. Whether the file is a checkpoint at
     all is checked when it is read."""
     if checkpoint.is_file() and begins_as_zip(checkpoint) and (reason := damage(checkpoint)):
-        others = CheckpointStore(checkpoint.parent).files()
-        whole = next((path for path in others if path != checkpoint and not damage(path)), None)
-        hint = f" Hint: set {key}={whole}." if whole else " Hint: copy the file again from its source."
-        raise ConfigError(f"{checkpoint} must be an undamaged checkpoint, but is damaged: {reason}.{hint}")
+        raise ConfigError(
+            f"{checkpoint} must be an undamaged checkpoint, but is damaged: {reason}. Hint: set {key} to another one "
+            "of this run, such as previous.ckpt or best.ckpt, or copy the file again from its source."
+        )
 
 
 def damage(path: Path) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine import startup_report
+from imagenet_ddp.engine.run_summary import from_scratch_lines, mirrored_class_lines
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_few_photographs_without_weights_are_told_of_finetuning(
     typed: tuple[str, ...], num_images: int, is_said: bool, folder: list[str]
 ) -> None:
     words = [] if "data=shapes" in typed else [word for word in folder if not word.startswith("model.weights")]
-    lines = startup_report.from_scratch_lines(plan_of(*words, *typed).config, num_images)
+    lines = from_scratch_lines(plan_of(*words, *typed).config, num_images)
     assert [line.endswith("Hint: set experiment=finetune.") for line in lines] == [True] * is_said
 
 
@@ -50,5 +50,5 @@ def test_few_photographs_without_weights_are_told_of_finetuning(
 def test_classes_that_a_mirror_swaps_are_named(
     classes: list[str], typed: tuple[str, ...], is_said: bool, folder: list[str]
 ) -> None:
-    lines = startup_report.mirrored_class_lines(plan_of(*folder, *typed).config.data, classes)
+    lines = mirrored_class_lines(plan_of(*folder, *typed).config.data, classes)
     assert [line.endswith("Hint: set data.flip=0.") for line in lines] == [True] * is_said
