@@ -33,7 +33,7 @@ ELSEWHERE = {
         "tests/data/sources/test_packed.py::test_a_shard_cut_off_under_way_is_named",
     "A byte of a pack is altered: `prepare=check` and `data.verify=true` name the image":
         "tests/data/sources/test_packed.py::test_an_altered_image_is_found",
-    "A logger's server hangs (accepts messages, never answers): the run continues and finally reports what was lost":
+    "A logger's server hangs (accepts messages, never answers): the run continues and finally says so":
         "tests/callbacks/test_loggers.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at startup: the run is refused within 30 s":
         "tests/callbacks/test_loggers.py::test_a_service_that_does_not_begin_is_refused",

@@ -65,47 +65,40 @@ def epochs(run_dir: Path) -> list[dict[str, float]]:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 
-def assert_whole(curves: logged.Curves, run_dir: Path, first_step: int = 0) -> None:
-    """The figures of metrics.csv, each step once."""
-    rows = epochs(run_dir)
+def assert_whole(found: logged.Curves, run_dir: Path) -> None:
+    """The figures of metrics.csv. Steps that are trained again after a kill may be there twice."""
+    curves, rows = {name: sorted(dict(curve).items()) for name, curve in found.items()}, epochs(run_dir)
     assert len(rows) == 6
     for name, column in {"val/top1": "val/top1", "val/loss": "val/loss", "train/loss_epoch": "train/loss"}.items():
-        expected = [(int(row["step"]) - 1, row[column]) for row in rows if row["step"] > first_step]
+        expected = [(int(row["step"]) - 1, row[column]) for row in rows]
         assert [step for step, _ in curves[name]] == [step for step, _ in expected], name
         assert [value for _, value in curves[name]] == pytest.approx([value for _, value in expected], rel=1e-5), name
     for name in ("train/loss", "train/top1", "lr", "images_per_s", "data_wait_frac", "grad_norm"):
-        assert [step for step, _ in curves[name]] == [step for step in range(1, 24, 2) if step >= first_step], name
+        assert [step for step, _ in curves[name]] == [*range(1, 24, 2)], name
     assert all(value > 0 for _, value in curves["grad_norm"])
 
 
 @needs_all
 def test_csv(resumed: Path) -> None:
     assert_whole(logged.of_csv(resumed), resumed)
-    assert "max_epochs: 6" in (resumed / "csv/hparams.yaml").read_text()
+    assert "max_epochs: 6" in (resumed / "csv/version_1/hparams.yaml").read_text()
 
 
 @needs_all
 def test_tensorboard(resumed: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     curves = logged.of_tensorboard(resumed)
     assert_whole(curves, resumed)
     assert "hp_metric" not in curves
     assert len(list((resumed / "tensorboard").glob("events.*"))) == 2
-    events = EventAccumulator(str(resumed / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["images"] == ["pictures/train_batch", "pictures/curves"]
-    assert events.SummaryMetadata("_hparams_/session_start_info").plugin_data.plugin_name == "hparams"
 
 
 @needs_all
 def test_mlflow_file(resumed: Path) -> None:
     run, curves = logged.of_mlflow(resumed)
-    assert_whole({name: sorted(dict(curve).items()) for name, curve in curves.items()}, resumed)
-    assert [step for step, _ in curves["lr"]].count(9) == 2, "trained again after the kill"
+    assert_whole(curves, resumed)
     assert (run.info.status, run.data.params["trainer/max_epochs"]) == ("FINISHED", "6")
     kept = {path.name for path in (resumed / "mlartifacts").rglob("*.*") if path.is_file()}
-    assert kept == {"train_batch.png", "curves.png", "best.ckpt", "metadata.yaml", "aliases.txt"}
+    assert kept == {"best.ckpt", "metadata.yaml", "aliases.txt"}
 
 
 @needs_all
@@ -115,8 +108,6 @@ def test_wandb_offline(stopped: Path) -> None:
     stored = json.loads((stopped / "logger_wandb.json").read_text())["id"]
     assert {(run.run_id, run.display_name) for run in runs} == {(stored, "r")}
     assert len(list(stopped.glob("wandb/offline-run-*"))) == 2
-    pictures = stopped.glob("wandb/*/files/media/images/pictures/*.png")
-    assert {path.name.split("_")[0] for path in pictures} == {"train", "curves"}
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")

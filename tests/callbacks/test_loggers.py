@@ -30,7 +30,7 @@ class Sent(Background):
 
     def _open(self) -> Any:
         self.begin()
-        self.stored["id"] = "7"
+        self.id = "7"
         logger: Any = DummyLogger()
         logger.log_metrics = self.do
         return logger
@@ -45,10 +45,9 @@ def _wait_for_threads(tmp_path: Path) -> Iterator[None]:
     it what it has sent."""
     yield
     for logger in Sent.all:
-        if logger._thread is not None:
-            idle: Future = Future()
-            logger._waiting.put((lambda: None, idle))
-            idle.exception(60)
+        idle: Future = Future()
+        logger._waiting.put((lambda: None, idle))
+        idle.exception(60)
     Sent.all.clear()
 
 
@@ -68,11 +67,8 @@ def test_a_failure_is_reported_once_and_ends_it(tmp_path: Path) -> None:
             logger.log_metrics({"a": 0.0}, step)
         logger.finalize("success")
     assert calls == [0, 1, 2]
-    assert [str(each.message) for each in caught] == [
-        "logger.mine is switched off, and the training continues without it: connection lost.",
-        "logger.mine lost 5 messages: connection lost. "
-        "metrics.csv in the run folder still contains the metrics of each epoch.",  # and the end
-    ]
+    (said,) = caught
+    assert str(said.message).startswith("logger.mine is switched off: connection lost. The run continues without it")
 
 
 def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +80,7 @@ def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytes
     start_s = time.monotonic()
     for step in range(3):
         logger.log_metrics({"a": 0.0}, step)
-    with pytest.warns(UserWarning, match="mine lost 4 messages: http://server did not accept the remaining messages"):
+    with pytest.warns(UserWarning, match="switched off: http://server did not accept the last messages"):
         logger.finalize("success")
     assert time.monotonic() - start_s < 60
     released.set()
@@ -94,12 +90,10 @@ def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: p
     def refuse() -> None:
         raise PermissionError("no key")
 
-    first = Sent(tmp_path, None, refuse)
-    first.stored["id"] = "7"  # as W&B's, which is chosen here
     with pytest.raises(
         ConfigError, match=r"mine must be able to reach http://server, but cannot: no key\. Hint: set logger=none\."
     ):
-        first.connect()  # without the warning that the training continues
+        Sent(tmp_path, None, refuse).connect()
     monkeypatch.setattr(loggers, "START_S", 0.2)
     released = threading.Event()
     with pytest.raises(ConfigError, match="there was no answer in 0 s"):
@@ -116,15 +110,15 @@ def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
     first.log_metrics({"b": 2.0}, 3)
     first.finalize("success")
     assert calls == [({"a": 1.0}, 3), ({"b": 2.0}, 3)] and first.ended == ["success"]
-    assert json.loads((tmp_path / "logger_mine.json").read_text()) == {"id": "7"} == Sent(tmp_path, None).stored
+    assert json.loads((tmp_path / "logger_mine.json").read_text()) == {"id": "7"}
 
     def refuse() -> None:
         raise PermissionError("no key")
 
     second = Sent(tmp_path, None, refuse)
-    with pytest.warns(UserWarning, match="mine is switched off, and the training continues without it: no key"):
+    with pytest.warns(UserWarning, match="mine is switched off: no key"):
         second.connect()
     second.experiment.log("by a callback of one's own")
     second.log_metrics({"a": 2.0}, 7)
-    with pytest.warns(UserWarning, match="mine lost 3 messages: no key"):  # the beginning, and the end
-        second.finalize("failed")
+    second.finalize("failed")
+    assert not second.ended

@@ -14,8 +14,10 @@ Curves = dict[str, list[tuple[int, float]]]
 
 
 def of_csv(run_dir: Path) -> Curves:
-    with (run_dir / "csv/metrics.csv").open(newline="") as file:
-        rows = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    rows: list[dict[str, float]] = []
+    for path in sorted(run_dir.glob("csv/version_*/metrics.csv")):  # one for each part of the run
+        with path.open(newline="") as file:
+            rows += [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
     names = {name for row in rows for name in row} - {"step"}
     return {name: [(int(row["step"]), row[name]) for row in rows if name in row] for name in names}
 
@@ -65,6 +67,6 @@ def of_wandb(run_dir: Path) -> Curves:
         if record.WhichOneof("record_type") == "history":
             row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
             for name in row.keys() - {"trainer/global_step"}:
-                if not name.startswith(("_", "pictures/")):
+                if not name.startswith("_"):
                     curves.setdefault(name, []).append((int(row["trainer/global_step"]), float(row[name])))
     return curves

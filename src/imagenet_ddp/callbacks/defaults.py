@@ -62,24 +62,23 @@ def make_callbacks(
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([RunFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
+        *([RunFiles(hyperparams)] if given(config.logger) else []),
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]
     return callbacks
 
 
-def make_loggers(config: CommonConfig, run_dir: Path, rank: int, first_step: int = 0) -> list[Logger]:
+def make_loggers(config: CommonConfig, run_dir: Path, rank: int) -> list[Logger]:
     """Return the loggers of the config's logger group, which write into the run folder unless configured otherwise.
 
-    Ranks other than 0 get dummy loggers, because two real loggers would create the same database at once. first_step:
-    number of steps trained before a resume.
+    Ranks other than 0 get dummy loggers, because two real loggers would create the same database at once.
     """
     if rank:
         return [DummyLogger() for _ in given(config.logger)]
     folder, group = str(run_dir), run_group(run_dir)
     return [
-        make_entry("logger", name, node, save_dir=folder, run_dir=folder, first_step=first_step, group=group)
+        make_entry("logger", name, node, save_dir=folder, run_dir=folder, group=group)
         for name, node in given(config.logger).items()
     ]
 

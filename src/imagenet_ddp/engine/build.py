@@ -117,10 +117,8 @@ def make_module(
     return module
 
 
-def make_trainer(
-    plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path, first_step: int = 0
-) -> L.Trainer:
-    """Return the Trainer for a training run or an evaluation. first_step: the number of steps before a resume."""
+def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir: Path) -> L.Trainer:
+    """Return the Trainer for a training run or an evaluation."""
     config, arguments, kind = plan.config, trainer_arguments(plan), plan.accelerator.value
     if config.strategy.name in batch_split.DATA_PARALLEL:
         strategy = make_data_parallel(config.strategy, kind, plan.local_devices, config.data.batch_size)
@@ -134,7 +132,7 @@ def make_trainer(
         strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # with rich installed, Lightning's own would bypass the log
-    loggers = make_loggers(config, run_dir, world.info.rank, first_step)
+    loggers = make_loggers(config, run_dir, world.info.rank)
     sync = [SyncBatchNorm()] if arguments["sync_batchnorm"] else []
     with refusing():
         return L.Trainer(
@@ -196,7 +194,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         contents=contents,
         hyperparams=job.config,
     )
-    trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir, stored["global_step"] if stored else 0)
+    trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
     if stored is not None:
         if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
