@@ -76,7 +76,7 @@ def test_a_batch_shell_of_two_nodes(cluster: Cluster, work: Path, tree: Path) ->
     script.write_text(f"#!/bin/sh\n{' '.join(TRAIN)} {' '.join(options(tree))}\n")
     job = cluster.submit("--nodes=2", "--output=slurm-%j.log", script, cwd=work)
     assert cluster.end(job)["ExitCode"] == "2:0"
-    assert "but this command was not started by srun" in " ".join(log(work, job).split())
+    assert "but srun did not start this command" in " ".join(log(work, job).split())
 
 
 def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str], run: Run) -> None:

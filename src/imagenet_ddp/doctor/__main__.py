@@ -19,7 +19,6 @@ from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import refuse_multirun
 from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.schema.commands import DoctorConfig
-from imagenet_ddp.distributed.launchers.ranks import refuse_unreadable
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_machine
 from imagenet_ddp.doctor.checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
@@ -55,7 +54,6 @@ def main() -> None:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
     refuse_multirun(argv, "doctor checks one")
-    refuse_unreadable(environ)
     request = parse.command_line("doctor", argv, environ)
     typed = [option for option in request.typed if key_of(option) != "format"]
     composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)

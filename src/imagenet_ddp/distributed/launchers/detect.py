@@ -46,20 +46,21 @@ def detect(
         line=f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}",
         cpu=no_gpu_reason(trainer) is not None,
     )
-    launcher = launcher_name(cluster, environ)
+    launcher = _launcher_name(cluster, environ)
+    if launcher is not None and (given := typed_ranks(cluster)):
+        raise ConfigError(
+            f"{launcher} assigns the ranks. Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
+        )
     found = _first_row(request, environ, launcher)
-    ranks.refuse_unreadable(environ)
     if one_process and not found.standalone:
         raise ConfigError(
             f"strategy={config.strategy.name} runs in one process, but {found.source} requests several. "
             "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
-    if launcher is not None:
-        _refuse_contradictions(cluster, launcher, found)
     return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found))
 
 
-def launcher_name(cluster: ClusterConfig, environ: Mapping[str, str]) -> str | None:
+def _launcher_name(cluster: ClusterConfig, environ: Mapping[str, str]) -> str | None:
     """Return the name of the launcher that assigns the ranks; None if a person or a platform has set the variables."""
     if "TORCHELASTIC_RUN_ID" in environ:
         return "torchrun"
@@ -106,7 +107,7 @@ def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     if not typed:
         return None
     names = {name: option for name, option in ranks.OPTIONS.items() if name in typed or name not in environ}
-    return ranks.read_ranks(request, {**environ, **typed}, "cluster.rank", {**names, "NODE_RANK": "cluster.node_rank"})
+    return ranks.read_ranks(request, {**environ, **typed}, "cluster.rank", names)
 
 
 def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
@@ -118,6 +119,11 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
         if cluster.name != "env" or per_node:
             return None
     in_torchrun = "TORCHELASTIC_RUN_ID" in environ
+    if in_torchrun and cluster.address:
+        raise ConfigError(
+            f"torchrun determines the rendezvous address, but cluster.address is {cluster.address}. "
+            "Hint: leave cluster.address out."
+        )
     if request.num_nodes is not None and not in_torchrun and "LOCAL_RANK" not in environ:
         # WORLD_SIZE counts machines if cluster.node_rank=$RANK is typed, and may if NODE_RANK is set and RANK is not
         size, processes = environ.get("WORLD_SIZE"), str(request.num_nodes * (request.devices or 0))
@@ -126,43 +132,34 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
             "RANK" not in environ and by_node and (counts_machines or size == processes)
         ):
             return None
-    found = ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
-    master = (environ.get("MASTER_ADDR"), environ.get("MASTER_PORT"))
-    if in_torchrun and found.address and cluster.address and (found.host, str(found.address.port)) != master:
-        raise ConfigError(
-            f"torchrun determines the rendezvous address, {master[0]}:{master[1]}, but cluster.address is "
-            f"{cluster.address}. Hint: leave cluster.address out."
-        )
-    return found
+    return ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
 
 
 def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
     """Read the variables of mpirun and its like."""
     number = table.process_numbers(row, environ)
     here = {"MASTER_ADDR": "127.0.0.1"} if number.get("LOCAL_WORLD_SIZE") == number["WORLD_SIZE"] else {}
-    return _launched(row.name, row.size, {**here, **environ, **number}, request, request.devices)
+    names = {"WORLD_SIZE": row.size, "RANK": row.rank}
+    return _launched(row.name, names, {**here, **environ, **number}, request, request.devices)
 
 
 def _step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
     """Read the variables of a SLURM step of several tasks."""
     slurm.refuse_shell_of_pty(request, environ)
-    number = slurm.step_numbers(environ)
     devices = request.devices or (None if request.cpu else slurm.gpus_per_node(environ))
-    found = _launched(slurm.job_name(environ), "SLURM_STEP_NUM_TASKS", {**environ, **number}, request, devices)
+    names = {"WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
+    number = slurm.step_numbers(environ)
+    found = _launched(slurm.job_name(environ), names, {**environ, **number}, request, devices)
     return replace(found, job_id=slurm.step_id(environ))
 
 
 def _launched(
-    name: str, size: str, environ: Mapping[str, str], request: LaunchRequest, devices: int | None
+    name: str, names: Mapping[str, str], environ: Mapping[str, str], request: LaunchRequest, devices: int | None
 ) -> LaunchInfo:
     """Build the launch info from the variables of a launcher, put into those of torchrun. With one process per node and
-    several devices, each command starts the workers of its node. size: the launcher's variable for WORLD_SIZE."""
+    several devices, each command starts the workers of its node. names: the launcher's own names."""
     by_node = environ.get("LOCAL_WORLD_SIZE") == "1" and (devices or 1) > 1
-    try:
-        found = ranks.read_ranks(replace(request, devices=None) if by_node else request, environ, name)
-    except ConfigError as error:
-        counted = f"{name} started {environ[size]} processes ({size}={environ[size]}), but "
-        raise ConfigError([counted + mistake for mistake in error.mistakes]) from error
+    found = ranks.read_ranks(replace(request, devices=None) if by_node else request, environ, name, names)
     return replace(found, world_info=None) if by_node else found
 
 
@@ -175,34 +172,24 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
     if found is None:
         return None
     row, num, given = found
-    counted = f"{row.num}={num}" if environ[row.num].isdecimal() else f"{row.num} lists {num} machines"
+    started = f"{row.name} has {num} machines ({row.num})"
     only_here = "set trainer.num_nodes=1 to train on this machine only"
     if request.num_nodes not in (None, num):
         raise ConfigError(
-            f"trainer.num_nodes must equal {row.name}'s number of machines, {num} ({row.num}), got "
-            f"{request.num_nodes}. Hint: leave trainer.num_nodes out, or {only_here}."
-        )
-    if not row.is_started and request.num_nodes is None:
-        raise ConfigError(
-            f"{counted}, but {row.name} starts a batch script only on the first of them. Hint: start the command with "
-            f"mpiexec, or on each machine with trainer.num_nodes={num} cluster.address=tcp://{given['MASTER_ADDR']}:"
-            f"29500, or {only_here}."
+            f"{started}, but trainer.num_nodes is {request.num_nodes}. Hint: leave it out, or {only_here}."
         )
     if not row.is_started:
-        return None
-    environ = {**environ, **given}
-    place = given.get("NODE_RANK", "0")
-    if request.cluster.node_rank is None and not (place.isdecimal() and int(place) < num):
+        if request.num_nodes is not None:
+            return None
         raise ConfigError(
-            f"{row.node_rank} must identify one of {row.name}'s {num} machines ({row.num}), got {place}. Hint: set "
-            f"cluster.node_rank=<0 to {num - 1}>, because nodes are numbered from 0."
+            f"{started}, but starts a batch script only on the first of them. Hint: start the command with mpiexec, or "
+            f"on each machine with trainer.num_nodes={num} cluster.address=tcp://{given['MASTER_ADDR']}:29500, or "
+            f"{only_here}."
         )
-    if requested_address(request.cluster, environ) is None:
-        raise ConfigError(
-            f"{row.name} has {num} machines ({counted}), but none of {row.address}, MASTER_ADDR and cluster.address "
-            f"contains the address of the first one. Hint: set cluster.address=tcp://HOST:29500, or {only_here}."
-        )
-    launch_info = _typed_node(replace(request, num_nodes=num), environ)
+    try:
+        launch_info = _typed_node(replace(request, num_nodes=num), {**environ, **given})
+    except ConfigError as error:
+        raise ConfigError([f"{started}: {mistake}" for mistake in error.mistakes]) from error
     assert launch_info is not None
     return replace(launch_info, source=row.name)
 
@@ -213,41 +200,35 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     Raises ConfigError if the node rank, the address and trainer.num_nodes do not match.
     """
     cluster, num_nodes = request.cluster, request.num_nodes
-    sources = {"cluster.node_rank": cluster.node_rank}
-    sources |= {name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")}
-    source = next((key for key, value in sources.items() if value is not None), None)
-    node_rank = str(sources[source]) if source else None
-    # an option is deliberate, but a variable may be left over from another program
-    deliberate = source == "cluster.node_rank" or (source is not None and cluster.name == "env")
-    if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
+    given = {
+        "cluster.node_rank": cluster.node_rank,
+        **{name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")},
+    }
+    source, value = next(((key, value) for key, value in given.items() if value is not None), ("", None))
+    node_rank = None if value is None else str(value)
+    if num_nodes is None and node_rank is not None and (source == "cluster.node_rank" or node_rank != "0"):
         unset = "" if source == "cluster.node_rank" else f", or run `unset {source}` if the variable is left over"
         raise ConfigError(
             f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
             f"trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node{unset}."
         )
-    if (
-        node_rank is not None
-        and num_nodes is not None
-        and (num_nodes > 1 or deliberate)
-        and not (node_rank.isdecimal() and int(node_rank) < num_nodes)
-    ):
-        raise ConfigError(
-            f"{source} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
-            f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
-        )
-    address = requested_address(cluster, environ)
-    if num_nodes is None or num_nodes <= 1:
+    if num_nodes is None or num_nodes == 1:
         if cluster.address is not None:
             raise ConfigError(
                 f"cluster.address={cluster.address} is for runs on several nodes, but trainer.num_nodes is "
                 f"{num_nodes or 'not set'}. Hint: set trainer.num_nodes=2, or leave cluster.address out."
             )
         return None
+    if node_rank is not None and not (node_rank.isdecimal() and int(node_rank) < num_nodes):
+        raise ConfigError(
+            f"{source} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
+            f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
+        )
+    address = requested_address(cluster, environ)
     if address is None:
         raise ConfigError(
             f"trainer.num_nodes={num_nodes} needs a rendezvous address, but cluster.address and MASTER_ADDR are not "
-            "set, and no launcher has set RANK and WORLD_SIZE. Hint: on every node, type "
-            f"`MASTER_ADDR=<address of node 0> {request.line}`."
+            f"set. Hint: on every node, type `MASTER_ADDR=<address of node 0> {request.line}`."
         )
     source = "MASTER_ADDR" if cluster.address is None else "cluster.address"
     return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)
@@ -258,32 +239,15 @@ def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> 
     how many there are."""
     if slurm.in_step(environ):
         return
-    options = dict.fromkeys(table.RANKS, "trainer.num_nodes=NODES cluster.world_size=N cluster.rank")
-    if request.num_nodes != 1:
-        options |= dict.fromkeys(table.NODE_RANKS, "trainer.num_nodes=NODES cluster.node_rank")
-    for name, number in options.items():
+    names = [*table.RANKS, *([] if request.num_nodes == 1 else table.NODE_RANKS)]
+    for name in names:
         if environ.get(name, "").isdecimal() and int(environ[name]) > 0:
             raise ConfigError(
                 f"{name}={environ[name]} means that this is one of several commands, but no variable contains their "
-                f"number. Hint: start the command with torchrun; or set {number}=${name} "
-                f"cluster.address=tcp://HOST:29500; or run `unset {name}` if the variable is left over."
+                "number. Hint: start the command with torchrun; or set trainer.num_nodes=NODES and "
+                "cluster.address=tcp://HOST:29500, with cluster.rank and cluster.world_size if there are several "
+                f"commands per node; or run `unset {name}` if the variable is left over."
             )
-
-
-def _refuse_contradictions(cluster: ClusterConfig, launcher: str, found: LaunchInfo) -> None:
-    launched = vars(found.world_info) if found.world_info else {"node_rank": found.node_rank}
-    given = typed_ranks(cluster)
-    differing = [
-        f"cluster.{key}={value} "
-        f"({f'{launcher} assigns {launched[key]}' if key in launched else 'each task starts its own workers'})"
-        for key, value in given.items()
-        if launched.get(key) != value
-    ]
-    if differing:
-        raise ConfigError(
-            f"{launcher} assigns the ranks, but these options differ: {', '.join(differing)}. "
-            f"Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
-        )
 
 
 def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:

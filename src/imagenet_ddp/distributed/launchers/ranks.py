@@ -4,15 +4,12 @@ launchers that stand for them. Does not import torch."""
 from collections.abc import Mapping
 
 from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.launchers.table import PROCESS_LAUNCHERS
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, WorldInfo, requested_address
 from imagenet_ddp.errors import ConfigError
 
 OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
 NUMBERS = (*OPTIONS, "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "TORCHELASTIC_RESTART_COUNT")
 BY_HAND = ("cluster.rank", "environment variables")  # sources of ranks that a person has typed
-# which Lightning reads when it is imported, whatever the launcher: lightning/fabric/utilities/rank_zero.py
-OF_LIGHTNING = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 
 
 def read_ranks(
@@ -20,24 +17,28 @@ def read_ranks(
 ) -> LaunchInfo:
     """Build the launch info from RANK, WORLD_SIZE and the other variables in environ.
 
-    names: maps a variable to the option that set it. Raises ConfigError if values are missing or contradictory.
+    names: maps a variable to the option or variable that contains its value. Raises ConfigError if values are missing
+    or contradictory.
     """
     names = names or {}
-    number = _numbers(environ, names)
+    number = _numbers(environ)
     size = number.get("WORLD_SIZE")
     address = requested_address(request.cluster, environ) if size != 1 else None
-    per_node = _processes_per_node(request, number, typed="WORLD_SIZE" in names) if size else 0
+    per_node = _processes_per_node(request, number, typed="cluster.world_size" in names.values()) if size else 0
     if per_node and "RANK" in number:
         number.setdefault("LOCAL_RANK", number["RANK"] % per_node)
     missing = [name for name in OPTIONS if name not in number]
     if size != 1 and address is None:
         missing.append("MASTER_ADDR")
     if missing or size is None:
-        raise ConfigError(_missing(request, environ, source, missing, size, names))
-    if wrong := _contradiction(
-        request, size, number.get("LOCAL_WORLD_SIZE"), names.get("WORLD_SIZE", "WORLD_SIZE"), source
-    ):
+        raise ConfigError(_missing(environ, source, missing, names))
+    size_name, rank_name = names.get("WORLD_SIZE", "WORLD_SIZE"), names.get("RANK", "RANK")
+    if wrong := _contradiction(request, size, number.get("LOCAL_WORLD_SIZE"), size_name, source):
         raise ConfigError(wrong)
+    if number["RANK"] >= size:
+        raise ConfigError(
+            f"{rank_name} must be below {size_name} ({size}), got {number['RANK']}. Hint: number the ranks from 0."
+        )
     if address is None:
         return LaunchInfo(world_info=WorldInfo(source=source if names else "a launcher's single process"))
     node_rank = number.get("GROUP_RANK", number.get("NODE_RANK", number["RANK"] // per_node if per_node else 0))
@@ -58,44 +59,27 @@ def read_ranks(
         # a store served by rank 0 is new in each attempt, and nodes that leave and rejoin count attempts differently
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0) if is_served else 0,
     )
-    if wrong := world_info.validate([names.get(name, name) for name in ("RANK", "LOCAL_RANK", "NODE_RANK")]):
-        raise ConfigError(wrong)
+    local_rank = number["LOCAL_RANK"]
+    if per_node and not (local_rank < per_node and number["RANK"] == node_rank * per_node + local_rank):
+        raise ConfigError(
+            f"{rank_name} must be node rank × {per_node} (processes per node) + local rank, got {number['RANK']} with "
+            f"node rank {node_rank} and local rank {local_rank}. Hint: number the ranks node by node, and the local "
+            "ranks from 0 on each node."
+        )
     return LaunchInfo(source, address, world_info, world_info.num_nodes, node_rank, manual=source in BY_HAND)
 
 
-def refuse_unreadable(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError if Lightning could not be imported because of a variable that is not an integer."""
+def _numbers(environ: Mapping[str, str]) -> dict[str, int]:
+    given = {name: environ[name] for name in NUMBERS if name in environ}
     wrong = [
-        f"{_not_integer(environ, name)} Hint: run `unset {name}`."
-        for name in OF_LIGHTNING
-        if name in environ and not environ[name].removeprefix("-").isdecimal()
+        f"{name} must be an integer, got {value or 'an empty value'} (environment). Hint: run `unset {name}`, or start "
+        "the command with torchrun."
+        for name, value in given.items()
+        if not value.isdecimal()
     ]
     if wrong:
         raise ConfigError(wrong)
-
-
-def _not_integer(environ: Mapping[str, str], name: str) -> str:
-    return f"{name} must be an integer, got {environ[name] or 'an empty value'} (environment)."
-
-
-def _numbers(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
-    wrong = [
-        f"{_not_integer(environ, name)} Hint: start the command with torchrun."
-        for name in NUMBERS
-        if name in environ and not environ[name].isdecimal()
-    ]
-    number = {name: int(environ[name]) for name in NUMBERS if environ.get(name, "").isdecimal()}
-    rank, size = number.get("RANK"), number.get("WORLD_SIZE")
-    if 0 in (size, number.get("LOCAL_WORLD_SIZE")):
-        wrong.append("WORLD_SIZE and LOCAL_WORLD_SIZE must be 1 or more, got 0. Hint: start the command with torchrun.")
-    if rank is not None and size and rank >= size:
-        wrong.append(
-            f"{names.get('RANK', 'RANK')} must be below {names.get('WORLD_SIZE', 'WORLD_SIZE')} ({size}), got {rank}. "
-            "Hint: number the ranks from 0."
-        )
-    if wrong:
-        raise ConfigError(wrong)
-    return number
+    return {name: int(value) for name, value in given.items()}
 
 
 def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, typed: bool) -> int:
@@ -115,38 +99,24 @@ def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, ty
     return devices if devices == 1 or counts_processes else 0
 
 
-def _missing(
-    request: LaunchRequest,
-    environ: Mapping[str, str],
-    source: str,
-    missing: list[str],
-    size: int | None,
-    names: Mapping[str, str],
-) -> str:
+def _missing(environ: Mapping[str, str], source: str, missing: list[str], names: Mapping[str, str]) -> str:
     """Return an error message that lists the missing values, and hints how to set them per process or per machine."""
-    in_variables = request.cluster.name == "env"
-    address = ("MASTER_ADDR=HOST" if in_variables else "cluster.address=tcp://HOST:29500") * ("MASTER_ADDR" in missing)
-    what = f"these values are not set: {', '.join(names.get(name, name) for name in missing)}. Hint: "
-    row = next((row for row in PROCESS_LAUNCHERS if row.name == source), None)
-    if row and "RANK" in missing:
-        return f"{row.rank} is not set. Hint: set {row.rank}, or start the command with torchrun."
-    if row and "LOCAL_RANK" not in missing:
-        return f"{what}set {address}."
-    if row:
-        here = f"trainer.num_nodes=1{' cluster.address=127.0.0.1' * bool(address)}"
-        several = f"trainer.num_nodes=NODES {address}".strip()
-        return f"{what}set {here} if all of them run on this machine; or set {several}."
-    numbers = {name: "<number of processes>" if name == "WORLD_SIZE" else "N" for name in missing if name in OPTIONS}
-    each = " ".join([*(f"{names.get(name, name)}={value}" for name, value in numbers.items()), address]).strip()
-    ways = f"start the command with torchrun; or set {each} for this process"
-    given = {names.get(name, name): environ[name] for name in OPTIONS if name in environ}
-    if "LOCAL_RANK" in missing:
-        rank = environ.get("RANK", "N") if names else "$RANK"
-        of_machine = f"trainer.num_nodes={size or 2} cluster.node_rank={rank} {address}".strip()
-        without = f", without {' and '.join(given)}" if names else ""
-        ways += f"; or if each machine runs one command, set {of_machine}{without}"
-    there = ", ".join(f"{name}={value}" for name, value in given.items()) or "cluster=env"
-    return f"{there} mean one command per process, but {what}{ways}."
+    given = [f"{names.get(name, name)}={environ[name]}" for name in OPTIONS if name in environ]
+    typed = [names[name] for name in OPTIONS if name in environ and name in names]
+    listed = [
+        "MASTER_ADDR (or cluster.address)" if name == "MASTER_ADDR" else names.get(name, name) for name in missing
+    ]
+    machines = f"set trainer.num_nodes={environ.get('WORLD_SIZE', 'NODES')}"
+    if source in BY_HAND:
+        rank = environ.get("RANK", "N") if typed else "$RANK"
+        each = f"set these values for each process; or if each machine runs one command, {machines} "
+        each += f"cluster.node_rank={rank}" + f", without {' and '.join(typed)}" * bool(typed)
+    else:
+        each = "set trainer.num_nodes=NODES cluster.address=tcp://HOST:29500"
+    return (
+        f"{', '.join(given) or 'cluster=env'} mean one command per process, but these values are not set: "
+        f"{', '.join(listed)}. Hint: start the command with torchrun; or {each}."
+    )
 
 
 def _contradiction(request: LaunchRequest, size: int, local: int | None, name: str, source: str) -> str | None:
@@ -157,13 +127,10 @@ def _contradiction(request: LaunchRequest, size: int, local: int | None, name: s
     num_nodes = request.num_nodes or max(1, size // (local or devices))
     if devices * num_nodes == size and devices == (local or devices):
         return None
-    of_node = f" (LOCAL_WORLD_SIZE is {local})" if local and (local != devices or size % local) else ""
+    of_node = f" (LOCAL_WORLD_SIZE is {local})" if local else ""
     hint = "leave trainer.devices and trainer.num_nodes out, to use the launcher's numbers"
     if source.startswith(slurm.SOURCE):
-        hint = (
-            f"use #SBATCH --nodes={num_nodes} --ntasks-per-node={devices} (in scripts/*.sbatch "
-            f"--gpus-per-node={devices}, or DEVICES={devices} on CPUs), or {hint}"
-        )
+        hint = f"use #SBATCH --nodes={num_nodes} --ntasks-per-node={devices}, or {hint}"
     return (
         f"trainer.devices × trainer.num_nodes must equal {name} ({size}), got {devices} × {num_nodes} = "
         f"{devices * num_nodes}{of_node}. Hint: {hint}."

@@ -26,10 +26,7 @@ SOURCE = "SLURM job"  # first words of the source of a launcher that is SLURM
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Return whether srun started this process.
-
-    SLURM_NTASKS does not show this, because SLURM also sets it in the batch shell.
-    """
+    """Return whether srun started this process. SLURM sets SLURM_NTASKS in the batch shell, too."""
     return "SLURM_STEP_ID" in environ or "SLURM_STEP_NUM_TASKS" in environ
 
 
@@ -102,29 +99,21 @@ def _is_typed_in_shell(environ: Mapping[str, str]) -> bool:
 
 def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> None:
     """Raise ConfigError for a command for several nodes that srun did not start, because only this node would run it.
-
-    It is accepted if it has trainer.num_nodes and a node rank or an address, because the other nodes are then started
-    in another way.
-    """
+    With trainer.num_nodes and a node rank or an address, the other nodes are started in another way."""
     if "SLURM_JOB_ID" not in environ:
         return
-    job_nodes, is_in_step = num_job_nodes(environ), in_step(environ)
+    job_nodes = num_job_nodes(environ)
     others_come = request.cluster.address or request.cluster.node_rank is not None or "NODE_RANK" in environ
-    if (request.num_nodes or (1 if is_in_step else job_nodes)) <= 1 or (others_come and request.num_nodes is not None):
+    if (request.num_nodes or (1 if in_step(environ) else job_nodes)) <= 1 or (
+        others_come and request.num_nodes is not None
+    ):
         return
     per_node = f" --ntasks-per-node={request.devices}" if request.devices else ""
-    nodes = (
-        f" --nodes={request.num_nodes}" if request.num_nodes and (is_in_step or request.num_nodes > job_nodes) else ""
-    )
-    has = f"has {count_noun(job_nodes, 'node')}"
-    if request.num_nodes is not None:
-        has += f" and trainer.num_nodes is {request.num_nodes}"
-    more = (request.num_nodes or 0) > job_nodes
-    job = "submit a job of that many nodes, and in its script" if more else "type"
-    started = "is the only task of its step" if is_in_step else "was not started by srun"
+    nodes = request.num_nodes or job_nodes
     raise ConfigError(
-        f"SLURM job {environ['SLURM_JOB_ID']} {has}, but this command {started} and would run on only one node. "
-        f"Hint: {job} `srun{nodes}{per_node} {request.line}`, or set trainer.num_nodes=1 to use only this node."
+        f"SLURM job {environ['SLURM_JOB_ID']} has {count_noun(job_nodes, 'node')}, but srun did not start this command "
+        f"as one of several tasks, so it would run on only one node instead of {nodes}. Hint: type `srun "
+        f"--nodes={nodes}{per_node} {request.line}` in a job of {nodes} nodes, or set trainer.num_nodes=1."
     )
 
 
@@ -142,10 +131,7 @@ def run_key(environ: Mapping[str, str]) -> str | None:
 
 
 def sweep_key(environ: Mapping[str, str]) -> str | None:
-    """Return a name for this job's sweep; None outside SLURM.
-
-    The name is the same for all tasks of a job array and all steps of a job.
-    """
+    """Return a name for this job's sweep, of all tasks of a job array and all steps; None outside SLURM."""
     job = environ.get("SLURM_ARRAY_JOB_ID", environ.get("SLURM_JOB_ID"))
     return f"slurm_{job}" if job is not None else None
 
@@ -192,21 +178,14 @@ def requeue_and_print(environ: Mapping[str, str]) -> bool:
 
 
 def requeue(job: str) -> str | None:
-    """Ask SLURM to requeue the job. Return None, or the reason why SLURM refuses.
-
-    Call this in the process that has saved the checkpoint. Only a job that is running or has reached its time limit is
-    requeued. A job that has been cancelled in the meantime stays cancelled.
-    """
+    """Ask SLURM to requeue the job, once its checkpoint is saved. Return None, or the reason why SLURM refuses. A job
+    that has been cancelled in the meantime stays cancelled."""
     shown = _scontrol("show", "job", job, "--oneliner")
     if shown.returncode:
         return shown.stderr.strip() or "scontrol does not answer"
     field = dict(re.findall(r"(\S+?)=(\S*)", shown.stdout))
     if field.get("JobState") != "RUNNING" and field.get("Reason") != "TimeLimit":
         return f"its state is {field.get('JobState', 'unknown')}, from which a job cannot be requeued"
-    if field.get("BatchFlag") == "0":
-        return "only jobs submitted with sbatch can be requeued, and this job was started by srun or salloc"
-    if field.get("Requeue") == "0":
-        return "the job was submitted with --no-requeue, or the cluster has JobRequeue=0"
     done = _scontrol("requeue", job)
     # below 0, a signal ended scontrol, because SLURM has accepted the request and is ending this job's processes
     if done.returncode <= 0:

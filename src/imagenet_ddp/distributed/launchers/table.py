@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class ProcessLauncher:
@@ -124,9 +122,8 @@ ROLES = ("chief", "master", "workerpool0", "workerpool1", "worker")
 
 def process_launcher(environ: Mapping[str, str]) -> ProcessLauncher | None:
     """Return the launcher that started this process as one of several; None if there is none."""
-    own_step = (
-        set[str]() if "MPI_LOCALNRANKS" in environ else set(environ)
-    )  # else Hydra's helpers run in the SLURM step
+    # Hydra's helpers, not their processes, run in the SLURM step
+    own_step = set[str]() if "MPI_LOCALNRANKS" in environ else set(environ)
     several = [row for row in PROCESS_LAUNCHERS if _count(environ, row.size) > 1 and row.unless not in own_step]
     return next((row for row in several if row.rank in environ), several[-1] if several else None)
 
@@ -146,22 +143,13 @@ def process_numbers(row: ProcessLauncher, environ: Mapping[str, str]) -> dict[st
 
 def machines(environ: Mapping[str, str]) -> tuple[Platform, int, dict[str, str]] | None:
     """Return the platform on which this command runs, its number of machines, and NODE_RANK, MASTER_ADDR and
-    MASTER_PORT as far as they are known; None if there is only one machine.
-
-    Raises ConfigError if the number may change during the run.
-    """
+    MASTER_PORT as far as they are known; None if there is only one machine."""
     for row in PLATFORMS:
         # a launcher of processes has left the batch script, perhaps with one process
         is_past = not row.is_started and any(launcher.size in environ for launcher in PROCESS_LAUNCHERS)
         if not environ.get(row.num) or is_past:
             continue
         hosts = _hosts(row.num, environ)
-        if ":" in environ[row.num] and hosts is None:  # an elastic PyTorchJob
-            raise ConfigError(
-                f"{row.num} must be the number of machines, got {environ[row.num]} ({row.name}). Hint: start the "
-                "command with torchrun, which reads the PET_ variables, or set trainer.num_nodes=1 to train on this "
-                "machine only."
-            )
         num = _count(environ, row.num) if hosts is None else len(hosts)
         if num <= 1:
             continue
@@ -181,7 +169,7 @@ def machines(environ: Mapping[str, str]) -> tuple[Platform, int, dict[str, str]]
 
 
 def _count(environ: Mapping[str, str], name: str) -> int:
-    value = environ.get(name, "")
+    value = environ.get(name, "").rpartition(":")[2]  # the most of an elastic PyTorchJob's 1:4
     return int(value) if value.isdecimal() else 0
 
 

@@ -61,25 +61,6 @@ class WorldInfo:
             f"local rank {self.local_rank} of {self.local_world_size}, node {self.node_rank} of {self.num_nodes}."
         )
 
-    def validate(self, names: Sequence[str]) -> list[str]:
-        """Check that ranks are numbered node by node, as in torchrun and Lightning. Return error messages.
-
-        names: names of the rank, the local rank and the node rank, for messages.
-        """
-        local, (rank, local_rank, node_rank) = self.local_world_size, names
-        if local and self.local_rank >= local:
-            return [
-                f"{local_rank} must be below the number of processes per node ({local}), got {self.local_rank}. "
-                "Hint: number the local ranks from 0 on each node."
-            ]
-        if local and self.rank != self.node_rank * local + self.local_rank:
-            return [
-                f"{rank} must be {node_rank} × {local} (processes per node) + {local_rank} = "
-                f"{self.node_rank} × {local} + {self.local_rank} = {self.node_rank * local + self.local_rank}, got "
-                f"{self.rank}. Hint: number the ranks node by node, with {', '.join(map(str, range(local)))} on node 0."
-            ]
-        return []
-
 
 @dataclass(frozen=True)
 class LaunchInfo:
@@ -161,17 +142,13 @@ def requested_address(cluster: ClusterConfig, environ: Mapping[str, str]) -> Add
             f"cluster=env reads the address from MASTER_ADDR, but cluster.address is {text}. "
             "Hint: leave cluster=env out."
         )
-    if text is None:
-        if name in EXAMPLES:
-            raise ConfigError(f"cluster={name} needs an address. Hint: set cluster.address={EXAMPLES[name]}.")
-        return from_environment(environ)
-    address = parse(text, "cluster.address", environ.get("MASTER_PORT"))
-    if name in EXAMPLES and (name == "file") != (address.file is not None):
+    address = None if text is None else parse(text, "cluster.address", environ.get("MASTER_PORT"))
+    if name in EXAMPLES and (address is None or (name == "file") != (address.file is not None)):
         raise ConfigError(
-            f"cluster={name} does not match cluster.address={text}. Hint: leave cluster={name} out, because the "
-            "address determines the kind of rendezvous."
+            f"cluster={name} needs cluster.address={EXAMPLES[name]}, got {text or 'no address'}. Hint: set this "
+            f"address, or leave cluster={name} out."
         )
-    return address
+    return address or from_environment(environ)
 
 
 def from_environment(environ: Mapping[str, str]) -> Address | None:
