@@ -4,6 +4,7 @@ FOLDER gets benchmark.json. repeats, steps: of each measurement. OPTION: as for 
 """
 
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -11,9 +12,10 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from imagenet_ddp.benchmark import results
-from imagenet_ddp.benchmark.trainings import Trainings
+from imagenet_ddp.benchmark.trainings import Measured, Trainings
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import TrainConfig
@@ -31,6 +33,14 @@ class Job:
     allowed: str  # the option that lets train import loops.py
 
 
+def run_script(job: Job, module: str, like: Measured, **arguments: Any) -> dict[str, Any]:
+    """Run a module of this folder on the same device and with the same number of threads as the measured run `like`.
+    Return the JSON that it wrote, and started_at."""
+    arguments |= {"out": str(job.trainings.out), "num_threads": like.num_threads,
+                  "device": "cpu" if like.device == "cpu" else "cuda"}  # fmt: skip
+    return job.trainings.run(module, [json.dumps(arguments)])
+
+
 def main(name: str, run: Callable[[Job], results.Results], num_runs: Callable[[int], int]) -> None:
     """Measure, and write and print the results. num_runs: the runs to expect for this number of repeats."""
     searched = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -44,9 +54,8 @@ def main(name: str, run: Callable[[Job], results.Results], num_runs: Callable[[i
     Path(folder).mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as work,
-        contextlib.closing(Trainings(typed, Path(work))) as trainings,
+        contextlib.closing(Trainings(typed, Path(work), num_runs(repeats))) as trainings,
     ):
-        trainings.expect(num_runs(repeats))
         found = run(Job(config, typed, trainings, repeats, steps, allowed))
     command = shlex.join(["python", f"scripts/benchmarks/{name}.py", *sys.argv[1:]])
     results.finish(Path(folder), name, repeats, command, found)

@@ -3,7 +3,7 @@ python scripts/benchmarks/start.py FOLDER [repeats=N] [OPTION ...]"""
 
 import statistics
 
-from measure import Job, main
+from measure import Job, main, run_script
 
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import title
@@ -16,8 +16,8 @@ def run(job: Job) -> Results:
     for _ in range(job.repeats + 1):
         found = job.trainings.train(turns=0)
         ours.append(found.first_step_at - found.started_at)
-        script = job.trainings.script(
-            "bare_start", found, arch=model["name"], size=data["image_size"], batch_size=data["batch_size"],
+        script = run_script(
+            job, "bare_start", found, arch=model["name"], size=data["image_size"], batch_size=data["batch_size"],
             precision=found.precision,
         )  # fmt: skip
         bare.append(script["first_step_at"] - script["started_at"])

@@ -3,11 +3,10 @@ python scripts/benchmarks/train.py FOLDER [repeats=N] [steps=N] [OPTION ...]"""
 
 import statistics
 
-from measure import Job, main
+from measure import Job, main, run_script
 
 from imagenet_ddp.benchmark.results import Results, ratio, row
-from imagenet_ddp.benchmark.steps import WARM_UP, link_files
-from imagenet_ddp.benchmark.trainings import title
+from imagenet_ddp.benchmark.trainings import WARM_UP, link_files, title
 from imagenet_ddp.system.text import count_noun, percent
 
 
@@ -20,7 +19,7 @@ def run(job: Job) -> Results:
         loader = {"folder": str(tree / "train"), "size": data.image_size, "batch_size": data.batch_size,
                   "workers": ours[0].num_workers}  # fmt: skip
         settings = {"loader": loader, "arch": job.config.model.name, "steps": job.steps, "warm_up": WARM_UP}
-        theirs.append(job.trainings.script("pytorch_examples", ours[0], **settings))
+        theirs.append(run_script(job, "pytorch_examples", ours[0], **settings))
     rates, their_rates = [each.rates[0] for each in ours], [data.batch_size / each["step_s"] for each in theirs]
     over = ratio(rates, their_rates)
     rows = [

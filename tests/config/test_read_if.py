@@ -91,7 +91,8 @@ def test_a_typed_key_that_nothing_reads_is_refused(path: str):
     verb = command_of(path)
     option = typed_value(declared(verb)[path])
     other = "imagenet" if path in ("prepare.num_workers", "prepare.timeout_s") else "check"
-    first = {"prepare": [f"prepare={other}"], "benchmark": ["benchmark=step"]}.get(verb, [])
+    mode = {"benchmark.num_steps": "loader", "benchmark.repeats": "profile"}.get(path, "step")
+    first = {"prepare": [f"prepare={other}"], "benchmark": [f"benchmark={mode}"]}.get(verb, [])
     [message] = refused(verb, [*first, *FALSE.get(path, []), option])
     assert message.startswith(f"{path}=") and "has no effect" in message
     assert any(condition.words in message for condition in CONDITIONS[path])

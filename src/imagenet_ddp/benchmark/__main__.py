@@ -2,8 +2,6 @@
 
     python -m imagenet_ddp.benchmark benchmark=loader|train|step|profile
 
-Imports torch only once the command line is valid.
-
 Exit codes: 0 success, 1 failure, 2 refused (ConfigError), 128 + n stopped by signal n.
 """
 
@@ -13,93 +11,76 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from imagenet_ddp.benchmark import results
-from imagenet_ddp.benchmark.trainings import Plan, Trainings
+from imagenet_ddp.benchmark import results, trainings
 from imagenet_ddp.cli import command, overrides, parse
-from imagenet_ddp.config.schema.commands import BENCHMARKS, BenchmarkConfig, CommonConfig
+from imagenet_ddp.config.schema.commands import BenchmarkConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new, remove_refused
 from imagenet_ddp.system.process import import_torch
 
 FILE_SOURCES = ("imagefolder", "imagenet", "shapes", "table")
-# Modes that need image files, each with the reason.
-FILES_FOR = {
-    "loader": "benchmark=loader, which compares them with packs",
-    "train": "benchmark=train, which links to the images that it trains on",
-}
-ONLY_FOR = {
-    "num_images": ("loader", "train"), "num_workers": ("loader",), "short_side": ("loader",), "quality": ("loader",),
-    "model": ("loader",), "num_steps": ("step", "train", "profile"), "repeats": ("loader", "step", "train"),
-}  # fmt: skip
 
 
 def main() -> None:
     with command.run_command("benchmark"):
-        plan = command.planned("benchmark", sys.argv[1:], read)
+        config, folder, typed = command.planned("benchmark", sys.argv[1:], read)
         try:
-            _measure(plan)
+            with tempfile.TemporaryDirectory(prefix=".work-", dir=folder) as work:
+                found = _measure(config, folder, typed, Path(work).absolute())
         except ConfigError as error:
-            remove_refused(plan.folder, error)
+            remove_refused(folder, error)
             raise
+        results.finish(
+            folder,
+            config.benchmark.name,
+            config.benchmark.repeats,
+            overrides.shell_line("benchmark", sys.argv[1:]),
+            found,
+        )
 
 
-def _measure(plan: Plan) -> None:
-    with import_torch():
-        from imagenet_ddp.benchmark import loader, steps
-    modes = {"loader": loader.measure, "train": steps.train, "step": steps.compile_gain, "profile": steps.profile}
-    with (
-        tempfile.TemporaryDirectory(prefix=".work-", dir=plan.folder) as work,
-        closing(Trainings(plan.typed, Path(work).absolute())) as trainings,
-    ):
-        found = modes[plan.mode](plan, trainings)
-    command_line = overrides.shell_line("benchmark", sys.argv[1:])
-    results.finish(plan.folder, plan.mode, plan.options.repeats, command_line, found)
+def _measure(config: BenchmarkConfig, folder: Path, typed: Sequence[str], work: Path) -> results.Results:
+    options = config.benchmark
+    if options.name == "loader":
+        with import_torch():
+            from imagenet_ddp.benchmark import loader
+        return loader.measure(config, work)
+    num_runs = {"train": 2 * options.repeats, "step": 2, "profile": 1}[options.name]
+    with closing(trainings.Trainings(typed, work, num_runs)) as runs:
+        if options.name == "train":
+            return trainings.train(config, runs)
+        return (
+            trainings.compile_gain(config, runs) if options.name == "step" else trainings.profile(config, runs, folder)
+        )
 
 
-def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return the plan, and create the run folder. Raises ConfigError with every mistake."""
+def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConfig, Path, list[str]]:
+    """Return (config, run folder, options of each measured training), and create the folder. Raises ConfigError with
+    every mistake."""
     parsed = parse.read_single_process(
         "benchmark", BenchmarkConfig, argv, environ, "a benchmark needs the machine to itself"
     )
-    request, mistakes = parsed.request, parsed.found
-    options, data = parsed.config.benchmark, parsed.config.data
-    mode, typed = options.name, [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
-    mistakes += [
-        f"benchmark.{key} must only be set for benchmark={' or benchmark='.join(modes)}, got benchmark={mode}. "
-        f"Hint: leave benchmark.{key} out."
-        for key, modes in ONLY_FOR.items()
-        if mode in BENCHMARKS and mode not in modes and overrides.typed_value(request, f"benchmark.{key}") is not None
-    ]
-    if mode in FILES_FOR and (data.target or data.name not in FILE_SOURCES):
+    request, mistakes, data = parsed.request, parsed.found, parsed.config.data
+    typed = [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
+    mode = parsed.config.benchmark.name
+    if mode in ("loader", "train") and (data.target or data.name not in FILE_SOURCES):
         mistakes.append(
-            f"data must be a source of image files for {FILES_FOR[mode]}, got {data.target or data.name}. "
+            f"data must be a source of image files for benchmark={mode}, got {data.target or data.name}. "
             "Hint: set data=imagefolder data.root=FOLDER."
         )
     elif mode == "loader":
         mistakes += check_data.validate(data)
     else:
-        mistakes += _of_training(parsed.config, typed, parsed.environ)
+        try:
+            parse.command_line("train", typed, parsed.environ)
+        except ConfigError as error:
+            mistakes += error.mistakes
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     wanted = Path(request.hydra.run.dir)
-    folder = make_given(wanted) if overrides.typed_value(request, "hydra.run.dir") else make_new(wanted)
-    return Plan(parsed.config, folder, tuple(typed))
-
-
-def _of_training(config: CommonConfig, typed: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the mistakes in the options of the run to measure."""
-    found = []
-    if config.trainer.num_nodes not in ("auto", 1):
-        found.append(
-            f"trainer.num_nodes must be 1 in a benchmark, got {config.trainer.num_nodes}. Hint: leave "
-            "trainer.num_nodes out. To measure several nodes, run `python -m imagenet_ddp.doctor` on each of them."
-        )
-    try:
-        parse.command_line("train", list(typed), environ)
-    except ConfigError as error:
-        found += error.mistakes
-    return found
+    is_given = overrides.typed_value(request, "hydra.run.dir") is not None
+    return parsed.config, make_given(wanted) if is_given else make_new(wanted), typed
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Measure a training run from within, with a callback that times its steps and then stops the run."""
 
-import copy
 import json
 import resource
 import sys
@@ -10,9 +9,7 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.performance.step_timer import device_name, synchronize
@@ -149,16 +146,14 @@ class Probe(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        net: Any = pl_module.net
         device = pl_module.device
         self.found |= {
             "data_wait_frac": find_log(trainer).train_times.epoch.data_wait_frac,
             "precision": str(trainer.precision),
             "device": device_name(device),
             "num_threads": torch.get_num_threads(),
-            "num_workers": data.options["num_workers"],
+            "num_workers": data.options.num_workers,
             "peak_memory_mib": round(_peak_memory(device) / 2**20, 1),
-            "flops_per_image": flops_per_image(net, data.options["image_size"]),
         }
         if trainer.is_global_zero:
             self.out.write_text(json.dumps(self.found), encoding="utf-8")
@@ -185,15 +180,3 @@ def _peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def flops_per_image(net: nn.Module, image_size: int) -> int | None:
-    """Return the floating-point operations of a training step per image, with multiplications and additions counted
-    separately. Traces the net on the meta device and returns None if that fails."""
-    try:
-        copied = copy.deepcopy(net).to(device="meta", dtype=torch.float32).train()
-        with FlopCounterMode(display=False) as counter:
-            copied(torch.empty(2, 3, image_size, image_size, device="meta")).sum().backward()
-    except Exception:  # a user's own net may raise anything
-        return None
-    return counter.get_total_flops() // 2

@@ -1,4 +1,4 @@
-"""Write benchmark.json, and show it as tables. Does not import torch."""
+"""Write benchmark.json, and show it as tables."""
 
 import os
 import statistics
@@ -15,7 +15,6 @@ from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.text import percent
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
 
-Content = Mapping[str, Any]  # the content of benchmark.json
 WIDTH = 80
 
 
@@ -49,7 +48,8 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> float:
 
 def finish(folder: Path, mode: str, repeats: int, command: str, results: Results) -> None:
     """Write benchmark.json, and print the tables."""
-    content = {"mode": mode, **vars(results), **results.figures, "repeats": repeats, "machine": machine()}
+    machine = {"cpu": cpu_model(), "num_cores": num_cores(), "system": sys.platform, "load": os.getloadavg()[0]}
+    content = {"mode": mode, **vars(results), **results.figures, "repeats": repeats, "machine": machine}
     content |= summary.provenance(command)
     del content["figures"]
     summary.write_json(folder / "benchmark.json", content)
@@ -58,11 +58,7 @@ def finish(folder: Path, mode: str, repeats: int, command: str, results: Results
     print(f"Written to {folder}: {', '.join(names)}")
 
 
-def machine() -> dict[str, Any]:
-    return {"cpu": cpu_model(), "num_cores": num_cores(), "system": sys.platform, "load": os.getloadavg()[0]}
-
-
-def text(content: Content) -> str:
+def text(content: Mapping[str, Any]) -> str:
     """Return tables, notes and conclusion for a terminal, in lines of at most 80 columns."""
     lines = [line for table in tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
     for line in [*content["notes"], "", content["conclusion"], ""]:
@@ -70,7 +66,7 @@ def text(content: Content) -> str:
     return "\n".join(lines)
 
 
-def tables(content: Content) -> list[Table]:
+def tables(content: Mapping[str, Any]) -> list[Table]:
     """Return one table for each group of rows."""
     made = []
     for group, rows in groupby(content["rows"], key=lambda row: row["group"]):

@@ -57,6 +57,7 @@ NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "pat
 # Groups, keys and choices of earlier versions -> what to do instead.
 REMOVED = {
     "against": "run `python scripts/recipe_table.py DIR against=RECIPE`",
+    "benchmark.model": "run benchmark=train, which measures the loader and the step",
     "benchmark=start": "run scripts/benchmarks/start.py of the repository",
     "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
     "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",

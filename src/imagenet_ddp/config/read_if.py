@@ -135,7 +135,9 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     **_of("prepare", "quality", _PACK, _one_of("prepare.form", "jpeg")),
     "archive_dir": (_one_of("prepare.name", "imagenet"),),
     **_of("benchmark", "num_images", _one_of("benchmark.name", "loader", "train")),
-    **_of("benchmark", "num_workers short_side quality model", _one_of("benchmark.name", "loader")),
+    **_of("benchmark", "num_workers short_side quality", _one_of("benchmark.name", "loader")),
+    **_of("benchmark", "num_steps", _one_of("benchmark.name", "step", "train", "profile")),
+    **_of("benchmark", "repeats", _one_of("benchmark.name", "loader", "step", "train")),
 }  # fmt: skip
 
 

@@ -339,7 +339,6 @@ class BenchmarkOptions(Section):
     ] = None
     short_side: Annotated[int, integer(8), "loader: short side of the packed images in pixels."] = 256
     quality: Annotated[int, integer(1, 100), "loader: JPEG quality of the packed images."] = 90
-    model: Annotated[bool, Example("true"), "loader: also measure the speed of the model alone."] = True
 
 
 @dataclass
