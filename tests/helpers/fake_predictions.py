@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from imagenet_ddp.runs import predictions_file
+from imagenet_ddp.runs.summary import write_predictions
 
 
 def random_probabilities(target: np.ndarray, num_classes: int, seed: int = 0, strength: float = 2.5) -> np.ndarray:
@@ -29,7 +29,6 @@ def write_evaluation(
     labels: Sequence[str] | None = None,
     unreadable: Sequence[str] = (),
     data: dict[str, Any] | None = None,
-    form: str = "csv",
     **more: Any,
 ) -> Path:
     """Write an evaluation folder, and return it.
@@ -63,11 +62,11 @@ def write_evaluation(
         columns[f"class_{rank + 1}"] = names(order[:, rank])
         columns[f"probability_{rank + 1}"] = numbers(probabilities[rows, order[:, rank]])
     columns["error"] = [*[None] * num_images, *["it is no image"] * len(unreadable)]
-    predictions_file.write(folder / predictions_file.FILES[form], columns)
+    write_predictions(folder / "predictions.csv", columns)
     evaluation = {
         "val/top1": float((order[:, 0] == target).mean()), "num_val_images": num_images,
         "num_val_images_unreadable": len(unreadable), "num_classes": len(classes),
-        "classes": list(classes), "labels": list(labels or classes), "predictions": predictions_file.FILES[form],
+        "classes": list(classes), "labels": list(labels or classes), "predictions": "predictions.csv",
         "checkpoint": str(folder / "best.ckpt"), "command": "python -m imagenet_ddp.evaluate checkpoint=best.ckpt",
         "calibration": {"ece": 0.05, "temperature": 1.5, "ece_at_temperature": 0.01, "nll": 0.9,
                         "nll_at_temperature": 0.8}, **more,

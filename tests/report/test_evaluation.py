@@ -16,10 +16,9 @@ CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
 TARGET = np.arange(12) % 6
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_reading(form: str, tmp_path: Path):
+def test_reading(tmp_path: Path):
     probabilities = random_probabilities(TARGET, 6)
-    found = read(write_evaluation(tmp_path / "e", probabilities, TARGET, CLASSES, unreadable=["bad.jpg"], form=form))
+    found = read(write_evaluation(tmp_path / "e", probabilities, TARGET, CLASSES, unreadable=["bad.jpg"]))
     assert found.classes == CLASSES
     assert found.target.tolist() == TARGET.tolist()
     assert found.prediction.tolist() == probabilities.argmax(axis=1).tolist()

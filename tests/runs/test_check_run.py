@@ -9,8 +9,6 @@ from imagenet_ddp.runs.check_run import validate
 COMMON = {"name": "a_run", "seed": 0, "val_log_every_n_steps": 100}
 RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
 NODES: dict[str, Any] = COMMON | {"callbacks": {}, "logger": {}} | RUN
-RATES = {"lr": {"_target_": "lightning.pytorch.callbacks.LearningRateMonitor"}}
-CSV = {"csv": {"_target_": "lightning.pytorch.loggers.CSVLogger"}}
 PREDICT = NODES | {"format": "csv", "top_k": 5, "images": None, "out": None}
 
 
@@ -34,14 +32,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     "typed",
     [
         {},
-        {"resume": "auto"},
         {"resume": "run"},
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
-        {"callbacks": monitoring("val/top1")},
         {"callbacks": saving(monitor="val/top1"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("step", "ModelCheckpoint")},
         {"callbacks": monitoring("mine"), "allow_targets": ["mypkg"]},
-        {"callbacks": monitoring("lr-SGD") | RATES, "logger": CSV},
     ],
 )
 def test_well(typed: dict[str, Any]):
@@ -54,18 +49,13 @@ def test_well(typed: dict[str, Any]):
         ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
         ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
-        ({"callbacks": monitoring("lr-SGD")}, "callbacks.m.monitor must be one of train/top1, "),
         (
             {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
-            "data_wait_frac, got val/top1. Hint: set ++callbacks.m.monitor=train/top1.",
+            ", got val/top1. Hint: set ++callbacks.m.monitor=train/top1.",
         ),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
         ({"resume": "/dev/zero"}, "/dev/zero is not a regular file. Hint: set resume=runs/"),
         ({"resume": "~/x.ckpt"}, "Hint: set resume=/home/ann/x.ckpt."),
-        (
-            {"callbacks": saving() | {"d": saving()["c"]}},
-            "callbacks must have one ResumeCheckpoint, got c and d. Hint: set ++callbacks.d._target_=lightning",
-        ),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
@@ -86,14 +76,6 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first(verb: str):
     assert hint("run/checkpoints") == "set checkpoint=run/checkpoints/best.ckpt."
     Path("run").rename("my run")
     assert hint("my run") == "set 'checkpoint=my run/checkpoints/best.ckpt'."
-
-
-def test_evaluate_names_the_extra_of_parquet(monkeypatch: pytest.MonkeyPatch):
-    keys = NODES | {"checkpoint": "x.ckpt", "predictions": "parquet"}
-    assert validate(keys, {}, verb="evaluate") == []
-    monkeypatch.setattr(check_run, "find_spec", lambda name: None)
-    (text,) = validate(keys, {}, verb="evaluate")
-    assert " 'imagenet_ddp[parquet]'`, or set predictions=csv." in text
 
 
 @pytest.mark.parametrize(("name", "extra"), [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow")])

@@ -21,7 +21,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
-from imagenet_ddp.runs import predictions_file, summary
+from imagenet_ddp.runs import summary
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import format_loss, percent
@@ -91,10 +91,11 @@ def run(job: Job, plan: Plan, world: World) -> float:
         targets = data.val_images.targets
         further = further_results(predicted, targets, classes, metric_names, real_labels)
         lines = results_lines(further)
-        file = predictions_file.FILES.get(config.predictions)
+        file = None if config.predictions == "none" else "predictions.csv"
         if file is not None:
             reasons = dict(data.bad_images.board.all())
-            predictions_file.write(job.run_dir / file, prediction_columns(predicted, data.val_images, classes, reasons))
+            columns = prediction_columns(predicted, data.val_images, classes, reasons)
+            summary.write_predictions(job.run_dir / file, columns)
         result = {
             **metrics,
             "num_val_images": counted[0],

@@ -15,7 +15,7 @@ from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.models.calibration import calibrate, log_sums
 from imagenet_ddp.models.metrics import further_metrics, has_class
-from imagenet_ddp.runs.predictions_file import NOT_FINITE
+from imagenet_ddp.runs.summary import NOT_FINITE
 from imagenet_ddp.system.text import count_noun, percent
 
 

@@ -18,8 +18,7 @@ from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report.run import EVALUATION
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.runs.predictions_file import NOT_FINITE
-from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.runs.summary import NOT_FINITE, read_config
 from imagenet_ddp.system import console
 from imagenet_ddp.system.files import describe_path
 

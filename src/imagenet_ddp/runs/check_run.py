@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,12 @@ LOGGER_PACKAGES = {
     "WandbLogger": ("wandb", ("wandb",)),
 }
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
-# Arguments of the built-in callbacks, with their allowed values and an example.
+# Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
-    "ResumeCheckpoint": {
-        "every_n_epochs": (integer(1), "1"),
-        "every_n_steps": (NULL | integer(1), "null"),
-        "every_s": (NULL | number(above=0), "null"),
-        "mode": (choice("max", "min"), "max"),
-    },
+    "every_n_epochs": (integer(1), "1"),
+    "every_n_steps": (NULL | integer(1), "null"),
+    "every_s": (NULL | number(above=0), "null"),
+    "mode": (choice("max", "min"), "max"),
 }
 
 
@@ -56,11 +54,6 @@ def validate(
             found += _checkpoint("resume", config["resume"], environ)
     elif verb not in ("prepare", "benchmark") and config["checkpoint"] is not None and not elsewhere:
         found += _checkpoint("checkpoint", config["checkpoint"], environ)
-    if verb == "evaluate" and config.get("predictions") == "parquet" and not elsewhere and not find_spec("pyarrow"):
-        found.append(
-            "predictions=parquet needs the package pyarrow, which is not installed. Hint: run "
-            f"`{install('imagenet_ddp[parquet]')}`, or set predictions=csv."
-        )
     return found
 
 
@@ -89,8 +82,8 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
 def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
     found = []
     for key, name in _known_classes(callbacks):
-        for argument, (allowed, example) in ARGUMENTS.get(name, {}).items():
-            if argument in callbacks[key]:
+        for argument, (allowed, example) in ARGUMENTS.items():
+            if name == "ResumeCheckpoint" and argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
         if name == "StochasticWeightAveraging":
@@ -98,41 +91,28 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
                 f"callbacks.{key} must not be StochasticWeightAveraging, because schedule.* replaces its learning rate "
                 f"in every step. Hint: leave callbacks.{key} out, and set averaging=swa."
             )
-    keys = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
-    if len(keys) > 1:  # they would store their positions and best scores in the same place of each file
-        found.append(
-            f"callbacks must have one ResumeCheckpoint, got {' and '.join(keys)}. "
-            f"Hint: set ++callbacks.{keys[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint to keep the best "
-            "checkpoint by another metric."
-        )
     return found
 
 
 def _monitors(config: Mapping[str, Any]) -> list[str]:
-    """Check that the metrics to monitor exist. With allow_targets nothing is checked, because the user's code may log
-    any metric."""
-    callbacks = config["callbacks"]
+    """Check the metrics that Lightning would miss only after an epoch. With allow_targets nothing is
+    checked, because the user's code may log any metric."""
     if config.get("allow_targets"):
         return []
-    known = list(TRAIN_METRICS)
-    if config.get("trainer", {}).get("limit_val_batches") != 0:
-        known += VAL_METRICS
-    names = dict(_known_classes(callbacks))
-    found = []
-    for key, name in names.items():
-        monitor = callbacks[key].get("monitor")
-        if name in ("ResumeCheckpoint", "History", "Progress") and monitor in VAL_METRICS:
-            continue  # without validation, these callbacks have no best score
-        extra = ("epoch", "step") if name == "ModelCheckpoint" else ()
-        of_rates = "LearningRateMonitor" in names.values() and str(monitor).startswith("lr-")
-        if monitor is None or monitor in (*known, *extra) or of_rates:
-            continue
-        close = max(known, key=lambda each: SequenceMatcher(None, str(monitor), each).ratio())
-        found.append(
-            f"callbacks.{key}.monitor must be one of {', '.join((*known, *extra))}, got {shown(monitor)}. "
-            f"Hint: set ++callbacks.{key}.monitor={close}."
-        )
-    return found
+    has_validation = config.get("trainer", {}).get("limit_val_batches") != 0
+    known = (*TRAIN_METRICS, *(VAL_METRICS if has_validation else ()), "epoch", "step")
+    monitors = {
+        key: config["callbacks"][key].get("monitor")
+        for key, name in _known_classes(config["callbacks"])
+        if name in ("EarlyStopping", "ModelCheckpoint")
+        or (name == "ResumeCheckpoint" and has_validation)  # else it has no best score
+    }
+    return [
+        f"callbacks.{key}.monitor must be one of {', '.join(known)}, got {shown(monitor)}. "
+        f"Hint: set ++callbacks.{key}.monitor={get_close_matches(str(monitor), known, cutoff=0)[0]}."
+        for key, monitor in monitors.items()
+        if monitor is not None and monitor not in known
+    ]
 
 
 def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -154,10 +134,8 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt" if resumes else "is a folder"
-        order = -1 if resumes else 1  # the last one first to resume
-        inside = [each for found in (store, CheckpointStore(path)) for each in (found.best, found.last)[::order]]
-        found = (file for file in (*inside, *sorted(path.glob("*.ckpt"))) if file.is_file())
-        hint = next((shlex.quote(f"{key}={file}") for file in found), hint)
+        inside = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
+        hint = next((shlex.quote(f"{key}={file}") for file in inside), hint)
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     allowed = f"a checkpoint file{' or a run folder' if resumes else ''}"

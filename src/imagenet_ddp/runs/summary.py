@@ -1,11 +1,11 @@
-"""Write config.yaml and summary.json, and make the sentence on the number of counted images."""
+"""Write config.yaml, summary.json and predictions.csv, and make the sentence on the number of counted images."""
 
 import json
 import math
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ import yaml
 from imagenet_ddp import __version__
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_write, read_mapping
+from imagenet_ddp.system.files import atomic_write, csv_bytes, read_mapping
+
+NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 
 
 def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: int = 0, share: str = "") -> str:
@@ -42,6 +44,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     finished."""
     with disk_errors_as_run_error(path):
         atomic_write(path, json.dumps(_finite(content), indent=2) + "\n", sync=True)
+
+
+def write_predictions(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns of equal length as CSV. None becomes an empty cell. Floats have six significant digits."""
+    texts = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in each] for each in columns.values())
+    with disk_errors_as_run_error(path):
+        atomic_write(path, csv_bytes(list(columns), zip(*texts, strict=True)))
 
 
 def _finite(value: Any) -> Any:

@@ -117,8 +117,8 @@ class TrainedConfig(CommonConfig):
 class EvaluateConfig(TrainedConfig):
     predictions: Annotated[
         str,
-        choice("csv", "parquet", "none"),
-        "Format of the file with each image's prediction (predictions.csv or predictions.parquet); none: no file.",
+        choice("csv", "none"),
+        "csv: write each image's prediction to predictions.csv; none: do not.",
     ] = "csv"
     metrics: Annotated[
         list[str] | None,
