@@ -31,8 +31,8 @@ def test_a_group_reports_each_value_that_is_not_allowed():
 
 def test_a_commands_own_keys_are_a_group():
     assert validate_group("", {"format": "csv", "top_k": 5, "name": "x"}, "predict") == []
-    (text,) = validate_group("", {"format": "csv"}, "doctor")
-    assert text == "format must be text or json, got csv. Hint: set format=json."
+    (text,) = validate_group("", {"format": "txt"}, "predict")
+    assert text == "format must be csv or jsonl, got txt. Hint: set format=csv."
 
 
 def test_leaves():

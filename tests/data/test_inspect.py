@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from conftest import write_images
-from helpers.image_table import write_table
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data import inspect
 from imagenet_ddp.data.inspect import Layout, inspect_data, read_samples
 from imagenet_ddp.data.sources import imagenet as imagenet_layout
 
@@ -73,13 +71,3 @@ def test_what_cannot_be_read_is_named(tree: Path, tmp_path: Path):
     broken, missing = read_samples(look(tmp_path / "t")).mistakes
     assert "train/cat" in broken and ". Hint: copy that file again" in broken
     assert "val/dog" in missing and "No such file or directory" in missing
-
-
-def test_reading_time_of_an_image(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    heights: list[int] = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for data in (keys(tree), keys(write_table(tmp_path / "t.csv", tree, absolute=True), "table")):
-        seconds = inspect.reading_s(data, 0, lambda picture: heights.append(picture.height), 5.0, 10)
-        assert 0 < seconds < 1
-    assert len(heights) == 30  # every second of 29 training images of each, read evenly
-    assert inspect.reading_s(keys(None, "shapes"), 0, len, 5.0) == 0.0  # type: ignore[arg-type]

@@ -66,6 +66,7 @@ REMOVED = {
     "cluster.max_restarts": "leave it out, and use torchrun's --max-restarts and --rdzv-id (docs/runs.md)",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",
     "compile.regions": "leave it out: the net is compiled as a whole",
+    "format": "leave it out: doctor's report is text, and its exit code is 1 if a check failed",
     "logger=comet": "run `pip install comet-ml`, and set +logger.comet._target_=lightning.pytorch.loggers.CometLogger",
     "logger=neptune": "set logger=none, because Neptune's service has ended",
     "int8": "quantise model.onnx with onnxruntime.quantization.quantize_static",

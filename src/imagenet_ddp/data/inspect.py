@@ -3,19 +3,16 @@ of them."""
 
 import itertools
 import random
-import statistics
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
-from imagenet_ddp.data.decode import Picture, UnreadableImage
+from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.registry import SOURCES, open_source, source_type
-from imagenet_ddp.errors import ConfigError
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
 
@@ -80,57 +77,26 @@ def _split(images: Images, classes: list[str], seed: int) -> Split:
 class SampleReading:
     """Result of reading images from the disk and decoding them in one thread."""
 
-    times_s: list[float] = field(default_factory=list)  # one entry for each image that could be read
+    num_read: int = 0
+    seconds: float = 0.0
     mistakes: list[str] = field(default_factory=list)
 
     @property
-    def num_read(self) -> int:
-        return len(self.times_s)
-
-    @property
     def images_per_s(self) -> float:
-        return self.num_read / sum(self.times_s) if self.times_s else 0.0
+        return self.num_read / self.seconds if self.num_read else 0.0
 
 
 def read_samples(layout: Layout, budget_s: float = 5.0) -> SampleReading:
     """Read one image of each class and split, alternating between the splits, until budget_s seconds have passed."""
     splits = layout.splits.values()
     turns = itertools.zip_longest(*([(split.images, index) for index in split.samples] for split in splits))
-    return _read(
-        (each for each in itertools.chain.from_iterable(turns) if each),
-        lambda picture: picture.region(0, 0, picture.height, picture.width),
-        budget_s,
-    )
-
-
-def reading_s(
-    data: DataConfig,
-    seed: int,
-    read: Callable[[Picture], object],
-    budget_s: float,
-    num_images: int = 64,
-) -> float:
-    """Return the median time in seconds from reading a training image to the model's input in one thread, or 0 if the
-    images must first be made, are refused or cannot be opened. read: turns a picture into the model's input. Measuring
-    stops after budget_s seconds."""
-    if data.target or source_type(data.name).check(data, "train") or source_type(data.name).pending(data, seed):
-        return 0.0
-    try:
-        images = open_source(data, seed).train
-    except (ConfigError, OSError):  # reported by the check of the data
-        return 0.0
-    assert images is not None
-    positions = range(0, len(images), max(len(images) // num_images, 1))
-    return statistics.median(_read(((images, index) for index in positions), read, budget_s).times_s or [0.0])
-
-
-def _read(chosen: Iterable[tuple[Images, int]], read: Callable[[Picture], object], budget_s: float) -> SampleReading:
     begin_s, found = time.monotonic(), SampleReading()
-    for images, index in chosen:
+    for images, index in (each for each in itertools.chain.from_iterable(turns) if each):
         start_s = time.monotonic()
         try:
-            read(images.open(index))
-            found.times_s.append(time.monotonic() - start_s)
+            picture = images.open(index)
+            picture.region(0, 0, picture.height, picture.width)
+            found.num_read, found.seconds = found.num_read + 1, found.seconds + time.monotonic() - start_s
         except OSError as error:
             found.mistakes.append(
                 f"{images.path(index)} cannot be read: {error.strerror}. Hint: make the file readable (chmod u+r), or "

@@ -4,21 +4,16 @@ Exit codes: 0 if all checks passed, 1 if one failed, 2 if the options cannot be 
 """
 
 import contextlib
-import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import refuse_multirun
-from imagenet_ddp.config.keys import key_of
-from imagenet_ddp.config.schema.commands import DoctorConfig
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_machine
 from imagenet_ddp.doctor.checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
@@ -27,12 +22,11 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Options:
-    request: parse.Request  # without doctor's own options
-    config: DoctorConfig
+    request: parse.Request
+    config: RunConfig
     run_dir: Path  # the folder that train would create
-    format: str
 
 
 def main() -> None:
@@ -44,10 +38,10 @@ def main() -> None:
         results: list[Check] = []
         for number, total, checks in _run_all(machine, options):
             results += checks
-            for one in checks if reports and options.format == "text" else []:
-                console.print_message(line(number, total, one), sys.stdout)
+            for one in checks if reports else []:
+                console.print_message(_line(number, total, one), sys.stdout)
         if reports:
-            print(json.dumps(document(results), indent=2) if options.format == "json" else _summary(results, machine))
+            print(_summary(results, machine))
             sys.exit(0 if all(one.ok for one in results) else 1)
 
 
@@ -55,17 +49,13 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
     refuse_multirun(argv, "doctor checks one")
     request = parse.command_line("doctor", argv, environ)
-    typed = [option for option in request.typed if key_of(option) != "format"]
-    composed: Any = OmegaConf.to_container(request.configs[0], resolve=False)
-    output_format, config = composed.pop("format"), DictConfig(composed)
+    config = typed_config(request.configs[0], RunConfig)
     if config.resume not in (None, "auto"):
         raise ConfigError(
             f"resume={config.resume} loads the options of a run, but doctor checks only typed options. "
             "Hint: type the options of that run, without resume."
         )
-    run_dir = Path(request.hydra.run.dir)
-    request = dataclasses.replace(request, typed=typed, configs=[config])
-    return Options(request, typed_config(config, DoctorConfig), run_dir, output_format)
+    return Options(request, config, Path(request.hydra.run.dir))
 
 
 def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
@@ -82,20 +72,21 @@ def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, lis
         results += checks
         yield number, total, checks
     if names:
-        together = _check_ranks_together(machine, options, results)
+        num_classes = machine.layout.num_classes if here else 0
+        together = _check_ranks_together(machine, options, (options.config, results, num_classes or 0))
         for number, name in enumerate(names, len(here) + 1):
             if checks := [one for one in together if one.name == name]:
                 yield number, total, checks
 
 
-def _check_ranks_together(machine: Machine, options: Options, results: list[Check]) -> list[Check]:
+def _check_ranks_together(
+    machine: Machine, options: Options, payload: tuple[RunConfig, list[Check], int]
+) -> list[Check]:
     """Return the results of the checks of all ranks together, [] on every node but the first."""
     assert machine.launch_info is not None
-    config, launch_info = options.config, machine.launch_info
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            launch = Launch.join(options.request, launch_info)
-            return launch.run(diagnose, (config, results), config)
+            return Launch.join(options.request, machine.launch_info).run(diagnose, payload, options.config)
         except ConfigError as error:
             return failed(error.mistakes, "ranks")
         except WorkersFailedError as error:
@@ -103,21 +94,9 @@ def _check_ranks_together(machine: Machine, options: Options, results: list[Chec
             return failed([f"{reason}. Hint: look for the reason on standard error."], "ranks")
 
 
-def line(number: int, total: int, one: Check) -> str:
+def _line(number: int, total: int, one: Check) -> str:
     hint = f"{'' if one.what.endswith('.') else '.'} Hint: {one.hint.removesuffix('.')}." if one.hint else ""
     return f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
-
-
-def document(results: list[Check]) -> dict[str, Any]:
-    """Return the report for format=json. The numbers of the check `scaling` are moved to the key `prediction`."""
-    prediction = next((one.numbers for one in results if one.name == "scaling" and one.numbers), None)
-    return {
-        "ok": all(one.ok for one in results),
-        "checks": [
-            {**dataclasses.asdict(one), "numbers": {} if one.name == "scaling" else one.numbers} for one in results
-        ],
-        "prediction": prediction,
-    }
 
 
 def _summary(results: list[Check], machine: Machine) -> str:

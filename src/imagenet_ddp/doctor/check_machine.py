@@ -5,9 +5,6 @@ import platform
 import shutil
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
@@ -20,7 +17,6 @@ from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quo
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
 
-DOCKER_SHM_MIB = 64  # Docker's default for /dev/shm
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker
 
 
@@ -31,14 +27,15 @@ def _versions(machine: Machine) -> list[Check]:
     """Show the versions of Python and of the libraries that affect a run. `pip check` checks their compatibility."""
     import torch
 
-    found = {"python": platform.python_version()}
-    found |= {name: metadata.version(name) for name in ("hydra-core", "lightning", "torch", "torchvision")}
-    built = f" (CUDA {torch.version.cuda})" if torch.version.cuda else " (no CUDA)"
-    words = [f"{name} {version}{built if name == 'torch' else ''}" for name, version in found.items()]
-    return passed(", ".join(words), versions=found, cuda=torch.version.cuda)
+    found = {name: metadata.version(name) for name in ("hydra-core", "lightning", "torch", "torchvision")}
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+    words = [f"{name} {version}" for name, version in found.items()]
+    return passed(f"python {platform.python_version()}, {', '.join(words)} ({cuda})")
 
 
 def _devices(machine: Machine) -> list[Check]:
+    import torch
+
     from imagenet_ddp.distributed import devices
 
     if machine.no_device:
@@ -48,28 +45,24 @@ def _devices(machine: Machine) -> list[Check]:
         bf16 = "computes" if bf16_units() else "does not compute"
         hidden = trainer.accelerator != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
         if not hidden and (present := nvidia_gpus.query_gpus()):
-            return failed([_unseen(present)])
-        return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16", kind="cpu")
+            why = (
+                "torch finds none, perhaps because the driver is too old for this version of torch"
+                if torch.version.cuda
+                else "this version of torch is built without CUDA"
+            )
+            return failed(
+                [
+                    f"this machine has {count_noun(len(present), 'GPU')} ({present[0][1]}), but {why}. Hint: install "
+                    "torch with CUDA (pytorch.org/get-started), or set trainer.accelerator=cpu to train without GPUs."
+                ]
+            )
+        return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16")
     if machine.kind == "mps":
-        return passed("the Mac's GPU (mps)", kind="mps")
+        return passed("the Mac's GPU (mps)")
     gpus = devices.rank_gpus(trainer, 0, devices.count_devices(devices.local_devices(trainer, machine.num_local)))
     of_ranks = {0: gpus} if machine.num_local == 1 else {rank: [gpu] for rank, gpu in enumerate(gpus)}
     (line,) = nvidia_gpus.describe_gpus(of_ranks, dict.fromkeys(of_ranks, ""), len(of_ranks))
-    return passed(line.rstrip("."), kind="cuda", gpus=[vars(gpu) for gpu in gpus])
-
-
-def _unseen(present: list[tuple[str, str]]) -> str:
-    import torch
-
-    why = (
-        "torch finds none, perhaps because the driver is too old for this version of torch."
-        if torch.version.cuda
-        else "this version of torch is built without CUDA."
-    )
-    return (
-        f"this machine has {count_noun(len(present), 'GPU')} ({present[0][1]}), but {why} "
-        "Hint: install torch with CUDA (pytorch.org/get-started), or set trainer.accelerator=cpu to train without GPUs."
-    )
+    return passed(line.rstrip("."))
 
 
 def _cores(machine: Machine) -> list[Check]:
@@ -83,7 +76,6 @@ def _cores(machine: Machine) -> list[Check]:
     container = f", of which this container may use {quota:g}" if quota and quota < cores else ""
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
-    numbers = {"num_cores": cores, "cpu_quota": quota, "num_threads": threads, "num_workers": workers}
     hints: list[str] = []
     if machine.kind == "cpu" and local > usable and not is_launched:
         hints.append(f"trainer.devices={usable}")
@@ -92,13 +84,12 @@ def _cores(machine: Machine) -> list[Check]:
     if local * threads > max(usable, local):
         hints.append(f"cluster.num_threads={max(usable // local, 1)}")
     if hints:
-        hint = f"set {' '.join(hints)}"
-        return [Check("cores", False, f"{what}, more than can run at the same time", hint, numbers=numbers)]
-    return passed(what, **numbers)
+        return [Check("", False, f"{what}, more than can run at the same time", f"set {' '.join(hints)}")]
+    return passed(what)
 
 
 def _plan(machine: Machine) -> list[Check]:
-    """Show the batch, and the main automatic choices with their reasons. The numbers are the whole plan."""
+    """Show the batch, and the main automatic choices with their reasons."""
     plan = machine.plan
     size, accumulate = plan.config.data.batch_size, plan.config.trainer.accumulate_grad_batches
     batch = f"{count_noun(size, 'image')} per device" + (f" × {accumulate} accumulation" if accumulate > 1 else "")
@@ -112,7 +103,7 @@ def _plan(machine: Machine) -> list[Check]:
     ]
     words = [batch if plan.batch.reason == "as set" else f"{batch} ({plan.batch.reason})"]
     words += [f"{what} ({reason})" for what, reason in chosen if reason != "as set"]
-    return passed("; ".join(words), **plan.choices())
+    return passed("; ".join(words))
 
 
 def _shared_memory(machine: Machine) -> list[Check]:
@@ -121,47 +112,24 @@ def _shared_memory(machine: Machine) -> list[Check]:
     if not folder.is_dir():
         return passed("this system has no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
-    batch = (
-        max(data.batch_size, data.val_batch_size or 0) * 3 * max(data.image_size, data.train_size or 0) ** 2
-    )  # uint8
+    images, size_px = max(data.batch_size, data.val_batch_size or 0), max(data.image_size, data.train_size or 0)
+    batch = images * 3 * size_px**2  # uint8
     workers = machine.plan.num_workers.value
     needed = machine.num_local * workers * PREFETCH * batch
-    numbers = {"free_mib": free // MIB, "size_mib": size // MIB, "needed_mib": -(-needed // MIB)}
+    if not workers:
+        return passed("not needed, because there are no loader workers")
     what = (
         f"/dev/shm has {free // MIB:,} of {size // MIB:,} MiB free; {machine.num_local} × {workers} loader workers "
         f"with {PREFETCH} batches of {batch / MIB:.1f} MiB each need {-(-needed // MIB):,} MiB"
     )
-    if not workers:
-        return passed("not needed, because there are no loader workers", **numbers)
     if needed <= free:
-        return passed(what, **numbers)
-    docker = f" ({DOCKER_SHM_MIB} MiB is Docker's default)" if size == DOCKER_SHM_MIB * MIB else ""
+        return passed(what)
     size_option = f"--shm-size={max(2 * needed // 2**30, 1)}g"
     hint = f"start the container by `docker run {size_option}` or `docker run --ipc=host`, or lower data.num_workers"
-    return [Check("", False, f"{what}{docker}, so workers would end with a bus error", hint, numbers=numbers)]
+    return [Check("", False, f"{what}, so workers would end with a bus error", hint)]
 
 
-# ---- other machines: interfaces, variables, rendezvous ---------------------------------------------------------------
-
-
-def _interfaces(machine: Machine) -> list[Check]:
-    known = [each for each in interfaces.interfaces() if each.is_up and each.addresses]
-    words = [f"{each.name} {each.addresses[0]}" for each in known]
-    numbers: dict[str, Any] = {"interfaces": {each.name: list(each.addresses) for each in known}}
-    host = machine.host
-    if host is None:
-        return passed(", ".join(words) or "none known", **numbers)
-    try:
-        interface = interfaces.route_to(interfaces.resolve(host))
-    except OSError:
-        return passed(f"{', '.join(words)}; none is chosen, because {host} does not resolve", **numbers)
-    if interface is None:
-        return failed([f"no interface of this machine ({', '.join(words)}) reaches {host}. "
-                       "Hint: check that the address is right and belongs to a network of this machine."])  # fmt: skip
-    card = psutil.net_if_stats().get(interface.name)
-    link_mbit_per_s = card.speed or None if card else None  # most clouds report no speed
-    numbers |= {"to_meeting_place": interface.name, "link_mbit_per_s": link_mbit_per_s}
-    return passed(f"{', '.join(words)}; to {host} through {interface.name}", **numbers)
+# ---- other machines: variables, rendezvous ---------------------------------------------------------------------------
 
 
 def _variables(machine: Machine) -> list[Check]:
@@ -169,14 +137,12 @@ def _variables(machine: Machine) -> list[Check]:
         return failed(mistakes)
     keys, environ = machine.config.nccl, machine.environ
     meets = machine.host if machine.has_other_nodes else None
-    there = {name: value for name, value in environ.items() if name.startswith(nccl.PREFIXES)}
+    words = [f"{name}={environ[name]} (environment)" for name in sorted(environ) if name.startswith(nccl.PREFIXES)]
     made = nccl.configured_variables(keys, environ)
-    chosen, why = nccl.interface_variables(meets, not machine.has_other_nodes, keys, environ)
-    words = [f"{name}={value} (environment)" for name, value in sorted(there.items())]
-    words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in there]
-    words += why if machine.num_local > 1 or machine.has_other_nodes else []
-    return passed("; ".join(words) or "none set, none needed",
-               environment=there, set_by_options=made, chosen=chosen)  # fmt: skip
+    words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in environ]
+    if machine.num_local > 1 or machine.has_other_nodes:
+        words += nccl.interface_variables(meets, not machine.has_other_nodes, keys, environ)[1]
+    return passed("; ".join(words) or "none set, none needed")
 
 
 def _variable_mistakes(machine: Machine) -> list[str]:
@@ -198,20 +164,13 @@ def _rendezvous(machine: Machine) -> list[Check]:
             f"{machine.host}, where all nodes meet, is the loopback address, with which each node reaches only itself"
         )
         return failed([f"{what}. Hint: type the address at which the other nodes reach node 0."])
-    numbers = {
-        "source": found.source,
-        "address": str(found.address) if found.address else None,
-        "num_nodes": found.num_nodes,
-        "node_rank": found.node_rank,
-        "num_local_processes": machine.num_local,
-    }
     if found.world_info is not None:
-        return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."), **numbers)
+        return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."))
     if found.standalone:
-        return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}", **numbers)
+        return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}")
     which = "numbered in order of arrival" if found.node_rank is None else f"this is node {found.node_rank}"
     what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
-    return passed(f"{what}, {count_noun(machine.num_local, 'process')} each", **numbers)
+    return passed(f"{what}, {count_noun(machine.num_local, 'process')} each")
 
 
 # ---- images and run folder -------------------------------------------------------------------------------------------
@@ -220,32 +179,20 @@ def _rendezvous(machine: Machine) -> list[Check]:
 def _data(machine: Machine) -> list[Check]:
     data, layout = machine.config.data, machine.layout
     if data.target:
-        return _own_source(machine)
+        return passed(f"{data.target}, which only training opens")
     if layout.mistakes:
         return failed(layout.mistakes)
-    words, numbers = list[str](), {"num_classes": layout.num_classes}
-    for name, split in layout.splits.items():
+    words: list[str] = []
+    for split in layout.splits.values():
         counts = split.counts.values()
         spread = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{min(counts)}"
         words.append(
             f"{split.num_images:,} images in {split.images.location}, {spread} of each of {len(counts):,} classes"
         )
-        numbers[f"num_{name}_images"] = split.num_images
     if len(words) == 2:
         train, val = (split.num_images for split in layout.splits.values())
         words.append(f"{train / val:.3g} training images for each validation image")
-    return passed("; ".join([f"{data.name}: " + "; ".join(words) if words else data.name, *layout.notes]), **numbers)
-
-
-def _own_source(machine: Machine) -> list[Check]:
-    """Open data._target_ as training does, and count its images."""
-    from imagenet_ddp.data.sources.registry import open_source
-
-    source = open_source(machine.config.data, machine.config.seed)
-    train, val = (len(images) if images is not None else 0 for images in (source.train, source.val))
-    what = f"{machine.config.data.target}: {train:,} training and {val:,} validation images"
-    numbers = {"num_classes": len(source.classes), "num_train_images": train, "num_val_images": val}
-    return passed(f"{what} of {len(source.classes):,} classes", **numbers)
+    return passed("; ".join([f"{data.name}: " + "; ".join(words) if words else data.name, *layout.notes]))
 
 
 def _samples(machine: Machine) -> list[Check]:
@@ -258,8 +205,7 @@ def _samples(machine: Machine) -> list[Check]:
     if reading.mistakes:
         return failed(reading.mistakes)
     what = f"{reading.num_read:,} images read and decoded, from as many classes as time allowed"
-    return passed(f"{what}, {reading.images_per_s:,.0f} a second on one core", num_read=reading.num_read,
-              decoded_images_per_s=round(reading.images_per_s, 1))  # fmt: skip
+    return passed(f"{what}, {reading.images_per_s:,.0f} a second on one core")
 
 
 def _run_folder(machine: Machine) -> list[Check]:
@@ -270,22 +216,17 @@ def _run_folder(machine: Machine) -> list[Check]:
     if reason := not_writable_reason(wanted):
         return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
     store = CheckpointStore.planned(machine.config.callbacks, wanted)
-    free, size = store.free_bytes(), checkpoint_bytes(machine)
-    numbers = {"free_mib": free // 2**20, "checkpoint_mib": round(size / 2**20, 1)}
+    free, size = store.free_bytes(), _checkpoint_bytes(machine)
     model = machine.config.model.name
     what = f"{free / 2**30:,.1f} GiB free for {store.folder}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
     if free < store.MOST_FILES * size:
         hint = "set hydra.run.dir=FOLDER with a folder on another disk"
-        return [Check("", False, f"{what}, and {store.MOST_FILES} must fit", hint, numbers=numbers)]
-    return passed(what, **numbers)
+        return [Check("", False, f"{what}, and {store.MOST_FILES} must fit", hint)]
+    return passed(what)
 
 
-def checkpoint_bytes(machine: Machine) -> int:
-    """Return the size of a checkpoint in bytes: weights, buffers, the optimizer's state and the average of the weights.
-
-    With momentum, the state has as many numbers as there are weights. For an optimizer of another package, twice as
-    many are assumed.
-    """
+def _checkpoint_bytes(machine: Machine) -> int:
+    """Return the size of a checkpoint, with twice the weights for the state of an optimizer of another package."""
     import torch
 
     from imagenet_ddp.models.factory import create_model
@@ -306,7 +247,6 @@ CHECKS: tuple[tuple[str, CheckFunction], ...] = (
     ("plan", _plan),
     ("cores", _cores),
     ("shared memory", _shared_memory),
-    ("interfaces", _interfaces),
     ("variables", _variables),
     ("rendezvous", _rendezvous),
     ("data", _data),

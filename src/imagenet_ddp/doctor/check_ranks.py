@@ -4,9 +4,7 @@ Runs in every rank; rank 0 reports.
 """
 
 import contextlib
-import random
 import socket
-import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,10 +12,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.data.augment import make_train_transform
-from imagenet_ddp.data.decode import Picture
-from imagenet_ddp.data.inspect import reading_s
-from imagenet_ddp.data.transforms import empty, last_train_size
+from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, Machine, failed
@@ -29,7 +24,7 @@ from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training, make_training
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
-STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S, READING_BUDGET_S = 8.0, 6.0, 2.0
+STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S = 8.0, 6.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
 GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10 Mbit/s
 T = TypeVar("T")
@@ -47,10 +42,10 @@ def names(machine: Machine) -> list[str]:
     return ["ranks", *["echo"] * several, "group", *["nodes"] * several, "all-reduce", "step", "scaling"]
 
 
-def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check] = ()) -> list[Check]:
+def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check], num_classes: int) -> list[Check]:
     """Run the checks in every rank, once all ranks have joined. Return the results on rank 0, [] on the other ranks.
 
-    node_checks: the results of this node's own checks, given to at least one of its ranks. No wait takes longer than
+    node_checks, num_classes: of this node's own checks, given to at least one of its ranks. No wait takes longer than
     GROUP_TIMEOUT_S.
     """
     info, checks = world.info, list[Check]()
@@ -58,14 +53,14 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
     devices.set_num_threads(plan.num_threads.value)
     with contextlib.suppress(_CannotContinue), contextlib.ExitStack() as stack:
         if info.world_size == 1:
-            _check_one_rank(checks, plan, node_checks)
+            _check_one_rank(checks, plan, num_classes)
         else:
             with _check(checks, "ranks") as check:
                 check.what = f"all {info.world_size} have joined"
                 require_equal_devices(plan, world)
             if world.meeting is not None and info.num_nodes > 1:  # tested when they joined
                 checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
-            _check_ranks(checks, plan, world, node_checks, stack)
+            _check_ranks(checks, plan, world, node_checks, num_classes, stack)
     return checks if info.rank == 0 else []
 
 
@@ -76,7 +71,7 @@ class _CannotContinue(Exception):
 @contextlib.contextmanager
 def _check(checks: list[Check], name: str) -> Generator[Check]:
     """Yield a check to fill in; add it to the report when the block ends or raises."""
-    check, begin = Check(name, True, ""), time.perf_counter()
+    check = Check(name, True, "")
     try:
         yield check
         checks.append(check)
@@ -87,53 +82,28 @@ def _check(checks: list[Check], name: str) -> Generator[Check]:
         hint = "look at the messages of the other ranks, or set nccl=debug for more of them"
         checks.append(Check(name, False, first_line(error), hint))
         raise _CannotContinue from error
-    finally:
-        check.seconds = round(time.perf_counter() - begin, 3)
 
 
 # ---- one rank ------------------------------------------------------------------------------------------------------
 
 
-def _check_one_rank(checks: list[Check], plan: Plan, node_checks: Sequence[Check]) -> None:
+def _check_one_rank(checks: list[Check], plan: Plan, num_classes: int) -> None:
     config, strategy = plan.config, plan.config.strategy
     with _check(checks, "step") as check:
         device = devices.device_of(config.trainer)
-        training = make_training(config, plan.precision.value, device, _num_classes(node_checks) or DEFAULT_NUM_CLASSES)
+        training = make_training(config, plan.precision.value, device, num_classes or DEFAULT_NUM_CLASSES)
         times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
-        read_s = _read_s(plan)
-        fill_step(check, config, times, read_s)
+        check.what = describe_step(config, times)
     with _check(checks, "scaling") as check:
         if strategy.name in batch_split.DATA_PARALLEL:
             check.what = f"not predicted, because strategy={strategy.name} uses only this machine"
         else:
-            fill_scaling(check, config, _whole_step(config, training, times, read_s), 1, 1, None, None)
+            fill_scaling(check, config, _whole_step(config, training, times), 1, 1, None, None)
 
 
-def _num_classes(node_checks: Sequence[Check]) -> int:
-    """Return the number of classes that the check `data` counted, 0 if it did not."""
-    return max((check.numbers.get("num_classes") or 0 for check in node_checks), default=0)
-
-
-def _read_s(plan: Plan) -> float:
-    """Measure the seconds for reading one batch if the training process reads the images itself; else 0."""
-    data = plan.config.data
-    if plan.num_workers.value > 0:
-        return 0.0
-    transform, generator = make_train_transform(data), random.Random(0)
-    size = last_train_size(data)
-    out = empty(size, size, 3)
-
-    def read(picture: Picture) -> object:
-        return transform.into(out, picture, generator)
-
-    per_image_s = reading_s(data, plan.config.seed, read, READING_BUDGET_S)
-    return per_image_s * data.batch_size
-
-
-def _whole_step(config: CommonConfig, training: Training, times: StepTimes, read_s: float) -> Step:
+def _whole_step(config: CommonConfig, training: Training, times: StepTimes) -> Step:
     """Return the measured optimizer step, including all accumulated batches."""
-    batches = config.trainer.accumulate_grad_batches
-    compute_s = batches * (read_s + times.forward_s + times.backward_s) + times.optimizer_s
+    compute_s = config.trainer.accumulate_grad_batches * (times.forward_s + times.backward_s) + times.optimizer_s
     return Step(compute_s, times.backward_s, _sent_bytes(config, training))
 
 
@@ -147,7 +117,12 @@ def _sent_bytes(config: CommonConfig, training: Training) -> int:
 
 
 def _check_ranks(
-    checks: list[Check], plan: Plan, world: World, node_checks: Sequence[Check], stack: contextlib.ExitStack
+    checks: list[Check],
+    plan: Plan,
+    world: World,
+    node_checks: Sequence[Check],
+    num_classes: int,
+    stack: contextlib.ExitStack,
 ) -> None:
     config, info, strategy = plan.config, world.info, plan.config.strategy
     assert world.store is not None
@@ -158,18 +133,21 @@ def _check_ranks(
         hosts = _gather((info.node_rank, socket.gethostname()))
         nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
         check.what = f"{dist.get_backend()}, ranks on {', '.join(nodes.values())}"
-        check.numbers = {"backend": dist.get_backend(), "hosts": [name for _, name in hosts]}
     _report_other_nodes(checks, world, node_checks)
     with _check(checks, "all-reduce") as check:
-        classes = max(_gather(_num_classes(node_checks))) or DEFAULT_NUM_CLASSES
+        classes = max(_gather(num_classes)) or DEFAULT_NUM_CLASSES
         training = _on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
-        fill_all_reduce(check, all_reduce)
+        part = f" (measured with {all_reduce.measured_bytes / 1e6:.1f} MB)"
+        check.what = (
+            f"{_duration(all_reduce.seconds)} for {all_reduce.num_bytes / 1e6:.1f} MB of gradients over "
+            f"{all_reduce.num_ranks} ranks{part}: {all_reduce.bus_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
+        )
     with _check(checks, "step") as check:
-        alone, together, read_s = _time_steps(plan, training, all_reduce)
-        fill_step(check, config, alone, read_s)
+        alone, together = _time_steps(training, strategy, all_reduce)
+        check.what = describe_step(config, alone)
     with _check(checks, "scaling") as check:
-        step = _whole_step(config, training, alone, read_s)
+        step = _whole_step(config, training, alone)
         waiting_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
         fill_scaling(check, config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s)
 
@@ -185,16 +163,16 @@ def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence
         checks.append(Check("nodes", True, "no check failed on another node"))
 
 
-def _time_steps(plan: Plan, training: Training, all_reduce: AllReduce) -> tuple[StepTimes, StepTimes | None, float]:
-    """Return (times of a step alone, times with communication or None if it is too slow, seconds to read a batch)."""
-    read_s, strategy = max(_gather(_on_all_ranks(lambda: _read_s(plan)))), plan.config.strategy
+def _time_steps(
+    training: Training, strategy: StrategyConfig, all_reduce: AllReduce
+) -> tuple[StepTimes, StepTimes | None]:
+    """Return the times of a step alone, and those with communication or None if it is too slow."""
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
-        return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None, read_s
+        return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None
     # the ranks start with equal weights, so nothing needs to be sent before the first step
     wrapper = step_timer.wrap(training.net, training.images.device, replace(strategy, init_sync=False))
-    variants = [(wrapper, False), (wrapper, True)]
-    alone, together = step_timer.time_steps(training, variants, budget_s=STEPS_BUDGET_S)
-    return alone, together, read_s
+    alone, together = step_timer.time_steps(training, [(wrapper, False), (wrapper, True)], budget_s=STEPS_BUDGET_S)
+    return alone, together
 
 
 # ---- collectives of Python objects ---------------------------------------------------------------------------------
@@ -222,30 +200,17 @@ def _on_all_ranks(make: Callable[[], T]) -> T:
     return made[0]
 
 
-# ---- lines and numbers of the report ---------------------------------------------------------------------------------
+# ---- lines of the report -------------------------------------------------------------------------------------------
 
 
-def fill_step(check: Check, config: CommonConfig, times: StepTimes, read_s: float) -> None:
+def describe_step(config: CommonConfig, times: StepTimes) -> str:
     batch = config.data.batch_size
-    images_per_s = batch / (times.compute_s + read_s)
     parts = {"forward": times.forward_s, "backward": times.backward_s, "optimizer": times.optimizer_s}
-    words = ", ".join(f"{name} {_duration(seconds)}" for name, seconds in parts.items())
-    reading = f", and {_duration(read_s)} to read its images" if read_s else ""
-    check.what = (
-        f"{_duration(times.compute_s)} for {batch} images without communication ({words}){reading}: "
-        f"{images_per_s:,.4g} images/s per rank"
+    return (
+        f"{_duration(times.compute_s)} for {batch} images without reading and communication "
+        f"({', '.join(f'{name} {_duration(seconds)}' for name, seconds in parts.items())}): "
+        f"{batch / times.compute_s:,.4g} images/s per rank"
     )
-    check.numbers = {**vars(times), "read_s": read_s, "images_per_s": images_per_s}
-
-
-def fill_all_reduce(check: Check, all_reduce: AllReduce) -> None:
-    measured = all_reduce.measured_bytes
-    part = "" if measured == all_reduce.num_bytes else f" (extrapolated from {measured / 1e6:.1f} MB)"
-    check.what = (
-        f"{_duration(all_reduce.seconds)} for {all_reduce.num_bytes / 1e6:.1f} MB of gradients over "
-        f"{all_reduce.num_ranks} ranks{part}: {all_reduce.bus_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
-    )
-    check.numbers = {**vars(all_reduce), "bus_bandwidth_bytes_per_s": all_reduce.bus_bytes_per_s}
 
 
 def fill_scaling(
@@ -261,44 +226,27 @@ def fill_scaling(
 
     all_reduce: None for one rank. waiting_s: measured seconds that a step waits for gradients; None: not measured.
     """
-    hook, batches = config.strategy.comm_hook, config.trainer.accumulate_grad_batches
     measured = None if waiting_s is None else step.compute_s / (step.compute_s + waiting_s)
-    efficiencies = {1: 1.0} if ranks_per_node == 1 else {}
+    texts = (
+        [f"measured: {count_noun(num_nodes, 'node')} {percent(measured, 0)} of independent ranks"] if measured else []
+    )
     if all_reduce and num_nodes > 1:
+        efficiencies: dict[int, float] = {}
         for nodes in sorted({2, 4, 8, num_nodes, 2 * num_nodes}):
             all_reduce_s = scaling.all_reduce_s(all_reduce.seconds, all_reduce.num_ranks, nodes * ranks_per_node)
             efficiencies[nodes] = scaling.efficiency(step, all_reduce_s)
-    texts, current = list[str](), measured if measured is not None else efficiencies.get(num_nodes)
-    if measured is not None:
-        texts.append(f"measured: {count_noun(num_nodes, 'node')} {percent(measured, 0)} of independent ranks")
-    words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items() if nodes > 1]
-    texts += [f"predicted: {', '.join(words)}"] if words else []
-    if all_reduce and num_nodes > 1 and current is not None:
-        gbit_per_s = all_reduce.bus_bytes_per_s * 8 / 1e9
+        words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items()]
+        current = efficiencies[num_nodes] if measured is None else measured
+        gbit_per_s, can_halve = all_reduce.bus_bytes_per_s * 8 / 1e9, config.strategy.comm_hook is None
         check.ok, advice, check.hint = scaling.advise(
-            num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=hook is None
+            num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=can_halve
         )
+        texts.append(f"predicted: {', '.join(words)}")
     else:
         gbit_per_s = scaling.needed_gbit_per_s(step, 2 * ranks_per_node)
         reached = percent(scaling.GOOD_EFFICIENCY, 0)
         advice = f"two such nodes would reach {reached} over a link that carries {gbit_per_s:.2g} Gbit/s"
     check.what = "; ".join([*texts, advice])
-    images = config.data.batch_size * batches / step.compute_s
-    check.numbers = {
-        **vars(step),
-        "ranks_per_node": ranks_per_node,
-        "nodes": [
-            {
-                "num_nodes": nodes,
-                "num_ranks": nodes * ranks_per_node,
-                "efficiency": value,
-                "images_per_s": value * nodes * ranks_per_node * images,
-            }
-            for nodes, value in efficiencies.items()
-        ],
-        "measured": measured and {"num_nodes": num_nodes, "efficiency": measured, "waiting_s": waiting_s},
-        "advice": advice,
-    }
 
 
 def _duration(seconds: float) -> str:

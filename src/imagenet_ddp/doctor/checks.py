@@ -3,13 +3,12 @@
 The checks are in check_machine and check_ranks.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
@@ -35,8 +34,6 @@ class Check:
     ok: bool
     what: str  # the text of the line
     hint: str = ""
-    seconds: float = 0.0
-    numbers: dict[str, Any] = field(default_factory=dict[str, Any])  # the names contain the units
 
 
 @dataclass
@@ -112,7 +109,6 @@ CheckFunction = Callable[[Machine], list[Check]]  # returns at least one Check, 
 def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
     """Run the named checks one after the other, and yield the results of each."""
     for name, function in functions:
-        begin = time.perf_counter()
         try:
             checks = function(machine)
         except ConfigError as error:
@@ -120,10 +116,7 @@ def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]])
         except Exception as error:  # one check must not end the others
             reason = f"{type(error).__name__}: {first_line(error)}"
             checks = failed([f"the check itself failed: {reason}. Hint: look at the other checks first."])
-        for check in checks:
-            check.name = name
-        checks[0].seconds = round(time.perf_counter() - begin, 3)
-        yield checks
+        yield [replace(check, name=name) for check in checks]
 
 
 def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
@@ -132,17 +125,16 @@ def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
     return [Check(name, False, what, hint) for what, _, hint in parts]
 
 
-def passed(what: str, **numbers: Any) -> list[Check]:
-    """Make one check that passed."""
-    return [Check("", True, what, numbers=numbers)]
+def passed(what: str) -> list[Check]:
+    return [Check("", True, what)]
 
 
-def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Any]]) -> list[Any]:
+def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
     """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
 
-    payload: (the config, the results of this node's own checks).
+    payload: (the config, this node's own checks, the number of classes that they counted or 0).
     """
-    config, node_checks = payload
+    config, node_checks, num_classes = payload
     exit_on_signal()
     with import_torch():
         from imagenet_ddp.doctor.check_ranks import check_world
@@ -153,4 +145,4 @@ def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Any]]) -> list[A
     except ConfigError as error:
         return failed(error.mistakes, "ranks") if info.rank == 0 else []
     with joined_ranks(info, config, world):
-        return check_world(config, world, node_checks)
+        return check_world(config, world, node_checks, num_classes)

@@ -139,13 +139,6 @@ class EvaluateConfig(TrainedConfig):
 
 
 @dataclass
-class DoctorConfig(RunConfig):
-    format: Annotated[str, choice("text", "json"), Example("json"), "Output format: text, or json for scripts."] = (
-        "text"
-    )
-
-
-@dataclass
 class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; *.png: a contact sheet; null: standard output."] = None
@@ -353,7 +346,7 @@ COMMANDS: dict[str, type[CommonConfig]] = {
     "predict": PredictConfig,
     "export": ExportConfig,
     "demo": DemoConfig,
-    "doctor": DoctorConfig,
+    "doctor": RunConfig,
     "tune": TuneConfig,
     "submit": SubmitConfig,
     "prepare": PrepareConfig,
