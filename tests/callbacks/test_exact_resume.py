@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     EMAWeightAveraging,
-    GradientAccumulationScheduler,
     ModelCheckpoint,
     Timer,
 )
@@ -359,21 +358,6 @@ def test_a_stop_beside_an_average_of_the_weights(tmp_path: Path, name: str, cut:
     one, other = read(checkpoint.last_path), read(tmp_path / "parts/last.ckpt")
     for state in ("state_dict", "current_model_state", "averaging_state"):
         assert all(torch.equal(one[state][name], other[state][name]) for name in one[state]), state
-
-
-def test_batches_per_update_that_change_in_an_epoch_that_is_resumed_within(tmp_path: Path) -> None:
-    def scheduler() -> GradientAccumulationScheduler:
-        return GradientAccumulationScheduler(scheduling={0: 1, 1: 3})
-
-    whole = train(tmp_path / "whole", scheduler(), max_epochs=2)
-    signals = Signals()
-    watch = Watch(STEPS + 2, lambda trainer: setattr(signals, "received", 15))
-    with pytest.raises(Stopped):
-        train(tmp_path / "parts", watch, scheduler(), signals=signals, max_epochs=2)
-    train(tmp_path / "parts", scheduler(), max_epochs=2)
-    one, other = read(whole.last_path), read(tmp_path / "parts/last.ckpt")
-    assert one["global_step"] == other["global_step"]
-    assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
 
 
 def test_an_average_that_is_to_begin_later_is_forgotten(tmp_path: Path) -> None:

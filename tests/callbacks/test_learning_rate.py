@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.learning import ScheduleConfig
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 
 SCHEDULE = ScheduleConfig(warmup_epochs=0)
@@ -100,12 +98,3 @@ def test_a_jump_of_the_rate_is_reported():
     [line] = resumed(0.02, name="cosine")
     assert line.startswith("The learning rate jumps from 0.02 to 0.0955, because optim.*, the batch, ")
     assert line.endswith("set schedule.name=constant optim.lr=0.02 optim.reference_batch=null.")
-
-
-def test_keys_in_steps_are_refused_beside_a_changing_accumulation():
-    """With 10 batches, 4 per step from epoch 1 on, trainer.max_steps=100 ends in epoch 31, not in epoch 10."""
-    kind = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
-    options = [f"+callbacks.accumulate={{_target_:{kind},scheduling:{{1:4}}}}", "trainer.max_epochs=50"]
-    with pytest.raises(ConfigError, match=r"trainer\.max_steps must be left out beside GradientAcc"):
-        command_line("train", [*options, "schedule.warmup_steps=5", "trainer.max_steps=100"], {})
-    assert command_line("train", options, {})

@@ -1,18 +1,15 @@
 """A loss that is not finite ends the run before it is saved."""
 
-import csv
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from imagenet_ddp.callbacks.nonfinite_loss import FILE, NonFiniteLoss
+from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
 from imagenet_ddp.errors import RunError
 
 NUM_BATCHES, BAD = 12, 5
@@ -40,13 +37,8 @@ class Module(L.LightningModule):
 
 
 class Data(L.LightningDataModule):
-    train_images = SimpleNamespace(targets=np.arange(100) % 3, path=lambda index: f"{index}.jpg")
-
     def train_dataloader(self) -> Any:
-        batches: Any = [
-            {"image": torch.randn(2, 3), "index": torch.tensor([2 * number, 2 * number + 1])}
-            for number in range(NUM_BATCHES)
-        ]
+        batches: Any = [{"image": torch.randn(2, 3)} for _ in range(NUM_BATCHES)]
         return DataLoader(batches, batch_size=None)
 
 
@@ -57,20 +49,17 @@ def fit(folder: Path, every: int, *, of_other: bool = False) -> None:
 
     L.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[Saving(folder)], default_root_dir=folder,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[Saving()], default_root_dir=folder,
         log_every_n_steps=every,
     ).fit(Module(of_other=of_other), datamodule=Data())  # fmt: skip
 
 
 @pytest.mark.parametrize("every", [4, 1000])
-def test_the_step_and_its_images_are_named(tmp_path: Path, every: int) -> None:
+def test_the_step_is_named(tmp_path: Path, every: int) -> None:
     """With few log lines, the next checkpoint finds it."""
-    said = rf"is nan in step {BAD + 1} \(epoch 1, rank 0\), at a learning rate of 0.1. {tmp_path / FILE} lists"
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=rf"is nan in step {BAD + 1} \(epoch 1, rank 0\), at a learning rate of 0\.1\."):
         fit(tmp_path, every)
     assert not (tmp_path / "last.ckpt").exists()
-    with (tmp_path / FILE).open(newline="") as file:
-        assert [(row["path"], row["class"]) for row in csv.DictReader(file)] == [("10.jpg", "1"), ("11.jpg", "2")]
 
 
 def test_weights_that_only_another_ranks_loss_has_spoiled(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 interchangeable."""
 
 import json
-import re
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -18,7 +17,7 @@ from imagenet_ddp.models.compiled import missing_compiler
 
 NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net,probe]")
 PLAIN = ("model.channels_last=false", "+optim.args.fused=false")
-FAST = ("compile=default", "model.channels_last=true", "model.activation_checkpointing=true")
+FAST = ("compile=default", "model.channels_last=true")
 COMMON = (
     *small_run(*NET), "data=table", "data.augment=pad_crop", "data.policy=randaugment", "averaging=ema",
     "averaging.decay=0.5", "data.val_mirror=true", "trainer.devices=2",
@@ -61,9 +60,6 @@ def test_equal_within_the_tolerance_of_the_documentation(runs: tuple[Path, dict[
     for name, value in plain.items():
         torch.testing.assert_close(fast[name], value, rtol=TOLERANCE, atol=TOLERANCE)
     text, summary = printed["fast"], json.loads((folder / "fast/summary.json").read_text())
-    # the validation has the same graph: each rank's part of 11 images is no full batch, which would have one of its own
-    assert summary["compiled"]["graphs"] == 1 and summary["compiled"]["graph_breaks"] == 0
-    assert re.search(r"Compiled 1 graph in [\d.]+ s, with 0 graph breaks\.", text)
     assert "Optimizer step: fused, torch has one kernel for the step on CPUs." in text
     assert "Net: channels_last, compiled (mode default, as set)." in text
     assert summary["plan"]["compile"] == {"value": "default", "reason": "as set"} and summary["plan"]["fused"]["value"]

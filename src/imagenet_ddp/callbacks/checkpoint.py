@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import (
-    Checkpoint,
-    EarlyStopping,
-    GradientAccumulationScheduler,
-    StochasticWeightAveraging,
-)
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.trainer.states import TrainerFn
 
 from imagenet_ddp import __version__
@@ -112,8 +107,6 @@ class ResumeCheckpoint(Checkpoint):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved_at = time.monotonic()
         trainer.should_stop |= self.is_over
-        if scheduler := find_callback(trainer, GradientAccumulationScheduler):
-            scheduler.on_train_epoch_start(trainer)  # Lightning skips this hook after a resume within an epoch
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -142,8 +135,6 @@ class ResumeCheckpoint(Checkpoint):
         self._save(trainer, last=is_end or num_epochs % self.every_n_epochs == 0)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if find_callback(trainer, StochasticWeightAveraging):
-            self._save_last(trainer)  # only now has StochasticWeightAveraging replaced the weights by their average
         wait_until_written(trainer)
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:

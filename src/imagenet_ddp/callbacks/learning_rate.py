@@ -5,9 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as L
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
-
-from imagenet_ddp.callbacks.loop_state import find_callback
 
 Schedule = Callable[[float], float]  # maps the epochs passed, fractional within an epoch, to a factor
 
@@ -45,8 +42,7 @@ class LearningRate(L.Callback):
         if trainer.max_steps >= 0:
             left = min(left, trainer.max_steps - done)
         self._schedule = self._spanning(epoch + (passed + left) / steps, steps)
-        is_even = find_callback(trainer, GradientAccumulationScheduler) is None
-        if self._say is not None and left > 0 and is_even:
+        if self._say is not None and left > 0:
             before = trainer.optimizers[0].param_groups[0]["lr"]  # of the last step before a resume
 
             def rate(step: float) -> float:

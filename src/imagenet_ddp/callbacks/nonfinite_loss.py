@@ -1,8 +1,6 @@
 """End a training run whose loss is not finite before its state is saved."""
 
 import math
-import time
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
@@ -12,13 +10,8 @@ from torch.nn.utils import get_total_norm
 
 from imagenet_ddp.callbacks.loop_state import is_update, log_interval
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_write, csv_bytes
 
-FILE = "nonfinite_batch.csv"
 MAX_KEPT = 1000  # steps whose losses are kept until the next check
-# Only the message of the first rank that fails is shown. A rank whose own loss is not finite has the better message.
-PAUSE_S = 1.0
 LOWER = "set a lower optim.lr, or set trainer.gradient_clip_val=1"
 
 
@@ -26,21 +19,17 @@ class NonFiniteLoss(L.Callback):
     """Check the losses of all steps every trainer.log_every_n_steps optimizer steps. Before each checkpoint, check the
     losses and the weights, so that no checkpoint contains non-finite weights. Other steps do not wait for the device.
 
-    Raises RunError for the first step whose loss is not finite, and lists the images of its batch in
-    nonfinite_batch.csv in run_dir.
-
-    Requires the batches of ImageDataModule and the outputs of ImageClassifier.
+    Raises RunError for the first step whose loss is not finite. Requires the outputs of ImageClassifier.
     """
 
-    def __init__(self, run_dir: str | Path | None = None) -> None:
-        self.run_dir = None if run_dir is None else Path(run_dir)
-        self._recent: list[tuple[int, int, Tensor, Tensor]] = []  # unchecked steps
+    def __init__(self) -> None:
+        self._recent: list[tuple[int, int, Tensor]] = []  # step, epoch and loss of the unchecked steps
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, every = trainer.global_step, log_interval(trainer)
-        self._recent.append((step, trainer.current_epoch, outputs["loss_sum"], batch["index"]))
+        self._recent.append((step, trainer.current_epoch, outputs["loss_sum"]))
         if (step % every == 0 and is_update(trainer)) or len(self._recent) == MAX_KEPT:
             self._look(trainer)
 
@@ -49,7 +38,6 @@ class NonFiniteLoss(L.Callback):
         # all ranks have the same weights, including ranks whose own losses were finite
         weights = [parameter.detach() for parameter in pl_module.parameters() if parameter.is_floating_point()]
         if not bool(get_total_norm(weights, math.inf).isfinite()):
-            time.sleep(PAUSE_S)
             raise RunError(
                 f"weights must be finite, but are not after step {trainer.global_step}, because a gradient or another "
                 f"rank's loss was not finite. No checkpoint contains them. Hint: {LOWER}."
@@ -59,23 +47,12 @@ class NonFiniteLoss(L.Callback):
         recent, self._recent = self._recent, []
         if not recent:
             return
-        losses: list[float] = torch.stack([loss for _, _, loss, _ in recent]).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        for loss, (step, epoch, _, index) in zip(losses, recent, strict=True):
+        losses: list[float] = torch.stack([loss for _, _, loss in recent]).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        for loss, (step, epoch, _) in zip(losses, recent, strict=True):
             if not math.isfinite(loss):
-                self._end(trainer, loss, step, epoch, index)
-
-    def _end(self, trainer: L.Trainer, loss: float, step: int, epoch: int, index: Tensor) -> None:
-        listed = ""
-        images = getattr(trainer.datamodule, "train_images", None)  # type: ignore[attr-defined]
-        if self.run_dir is not None and images is not None:
-            path = self.run_dir / FILE
-            numbers: list[int] = index.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            with disk_errors_as_run_error(path):
-                rows = [(str(number), images.path(number), str(images.targets[number])) for number in numbers]
-                atomic_write(path, csv_bytes(("index", "path", "class"), rows))
-            listed = f" {path} lists the images of this batch."
-        lr = trainer.optimizers[0].param_groups[0]["lr"]
-        raise RunError(
-            f"the loss must be finite, but is {loss} in step {step} (epoch {epoch + 1}, rank {trainer.global_rank}), "
-            f"at a learning rate of {lr:.3g}.{listed} No checkpoint contains the weights of this step. Hint: {LOWER}."
-        )
+                lr = trainer.optimizers[0].param_groups[0]["lr"]
+                raise RunError(
+                    f"the loss must be finite, but is {loss} in step {step} (epoch {epoch + 1}, rank "
+                    f"{trainer.global_rank}), at a learning rate of {lr:.3g}. No checkpoint contains the weights of "
+                    f"this step. Hint: {LOWER}."
+                )

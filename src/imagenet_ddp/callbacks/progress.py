@@ -1,13 +1,11 @@
 """Show the progress of a training run: a live view on a terminal, or plain lines in a file or pipe."""
 
-import resource
-import sys
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as L
-import torch
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.measures import Best, Means
@@ -25,8 +23,8 @@ SUMMARISED = ("train/loss", "train/top1")  # training metrics shown in an epoch'
 class Progress(L.Callback):
     """Report the progress of a training run, with accuracies in percent.
 
-    On a terminal, show a table of the epochs and, below it, memory use and a progress bar. The lines about steps then
-    go to the log file only. In a pipe or file, print these lines. If the trainer has a progress bar of Lightning's, it
+    On a terminal, show a table of the epochs and, below it, a progress bar. The lines about steps then go to the log
+    file only. In a pipe or file, print these lines. If the trainer has a progress bar of Lightning's, it
     replaces the live view, and the lines go to the log file.
 
     log: receives the lines; None prints them to rank 0's standard output. The lines about training and validation steps
@@ -52,9 +50,8 @@ class Progress(L.Callback):
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
         self._accuracies = [("top1", 1), ("top5", 5)]  # (name, its k) of each accuracy that is shown
         self._drawn_s = self._start_s = 0.0
-        self._start_epoch: float | None = None  # epochs trained before this process, fractional
+        self._start_step = 0
         self._shown: Means | None = None  # means of this epoch shown in the bar
-        self._val_shown: Means | None = None  # means of this validation shown in the bar
         self._num_rows_shown = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -73,7 +70,7 @@ class Progress(L.Callback):
             self.run_log.say(f"epoch 0/{trainer.max_epochs} ({self._train_log.start}): val {scores}")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._start_s, self._num_rows_shown = time.monotonic(), 0
+        self._start_s, self._start_step, self._num_rows_shown = time.monotonic(), trainer.global_step, 0
         self.run_log.has_other_bar = trainer.progress_bar_callback is not None
         self._draws = self.run_log.is_terminal and not self.run_log.has_other_bar
 
@@ -84,8 +81,6 @@ class Progress(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
-        if self._start_epoch is None:
-            self._start_epoch = trainer.current_epoch + batch_idx / steps
         if self._train_log.counts_images:
             if step == 1 and self._draws:
                 self._shown = self._train_log.current()[1]
@@ -93,9 +88,6 @@ class Progress(L.Callback):
                 last, self._shown = self._train_log.current()
                 self._write(self._line(trainer, step, steps, last, self._shown))
         self._draw(self._bar, trainer, step, steps)
-
-    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._val_shown = None
 
     def on_validation_batch_end(
         self,
@@ -109,8 +101,7 @@ class Progress(L.Callback):
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
         step, steps = batch_idx + 1, int(sum(limits))
         if self._train_log.counts_images and step % self._val_log_every == 0:
-            last, self._val_shown = self._train_log.validated(pl_module, outputs, batch)
-            self._write(self._val_line(trainer, step, steps, last, self._val_shown))
+            self._write(self._val_line(trainer, step, steps, *self._train_log.validated(pl_module, outputs, batch)))
         self._draw(self._val_bar, trainer, step, steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -154,7 +145,7 @@ class Progress(L.Callback):
         now = time.monotonic()
         if self._draws and now - self._drawn_s > REDRAW_S:
             self._drawn_s = now
-            self.run_log.draw(f"memory {_memory(trainer.strategy.root_device)}\n{bar(trainer, step, steps)[:COLUMNS]}")
+            self.run_log.draw(bar(trainer, step, steps)[:COLUMNS])
 
     def _line(self, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means) -> str:
         now, epoch = self._train_log.train_times.last, self._train_log.train_times.epoch
@@ -164,7 +155,7 @@ class Progress(L.Callback):
             f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
             f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
             f" | {self._means(last, mean)}"
-            f" | {epoch.images_per_s:.1f} images/s | ETA {self._eta(trainer, step, steps)}"
+            f" | {epoch.images_per_s:.1f} images/s | ETA {self._eta(trainer)}"
         )
 
     def _val_line(self, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means) -> str:
@@ -188,28 +179,19 @@ class Progress(L.Callback):
         words = [f"{trainer.current_epoch + 1}/{trainer.max_epochs}", _filled(step, steps), f"{step}/{steps}"]
         if self._shown is not None:
             words += [f"loss {format_loss(self._shown.loss, 3)}", f"top-1 {percent(self._shown.top1, 1)}"]
-        words.append(f"ETA {self._eta(trainer, step, steps)}")
+        words.append(f"ETA {self._eta(trainer)}")
         if self._shown is not None:
             times = self._train_log.train_times.epoch
             words += [f"{times.images_per_s:.0f} img/s", f"wait {100 * times.data_wait_frac:.0f} %"]
         return " ".join(words)
 
     def _val_bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
-        words = ["validation", _filled(step, steps), f"{step}/{steps}"]
-        if self._val_shown is not None:
-            mean = self._val_shown
-            words += [f"so far loss {format_loss(mean.loss, 3)} top-1 {percent(mean.top1, 1)}"]
-        return " ".join(words)
+        return f"validation {_filled(step, steps)} {step}/{steps}"
 
-    def _eta(self, trainer: L.Trainer, step: int, steps: int) -> str:
+    def _eta(self, trainer: L.Trainer) -> str:
         """Estimate the time left in the whole run from the mean speed so far, including validation."""
-        at = trainer.current_epoch + step / steps
-        done = at - (self._start_epoch or 0.0)
-        left = (trainer.max_epochs or 0) - at
-        if trainer.max_steps >= 0 and trainer.global_step:  # the run may end before its last epoch
-            until = max(trainer.max_steps - trainer.global_step, 0) * at / trainer.global_step
-            left = until if (trainer.max_epochs or -1) < 0 else min(left, until)
-        if done <= 0 or left < 0:
+        done, left = trainer.global_step - self._start_step, trainer.estimated_stepping_batches - trainer.global_step
+        if done <= 0 or not 0 <= left < math.inf:
             return "?"
         return duration((time.monotonic() - self._start_s) / done * left)
 
@@ -217,12 +199,3 @@ class Progress(L.Callback):
 def _filled(step: int, steps: int) -> str:
     full = BAR_COLUMNS * step // max(steps, 1)
     return f"[{'#' * full}{'-' * (BAR_COLUMNS - full)}]"
-
-
-def _memory(device: torch.device) -> str:
-    """Format the peak memory of this process so far, without waiting for the device."""
-    if device.type == "cuda":
-        total: int = torch.cuda.get_device_properties(device).total_memory  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        return f"{torch.cuda.max_memory_reserved(device) / 2**30:.1f} of {total / 2**30:.0f} GiB of {device}"
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"

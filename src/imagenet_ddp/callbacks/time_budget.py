@@ -93,11 +93,6 @@ class TimeBudget(Timer):
         trainer.fit_loop.max_epochs = self._chosen["max_epochs"]
         trainer.limit_train_batches = self._chosen["limit_train_batches"]
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        super().on_train_end(trainer, pl_module)
-        if self.time_elapsed() >= 60 * GUARD * self._minutes:
-            self._say(f"Training took more than {GUARD:g} times budget_min, because the steps became slower.")
-
     def state_dict(self) -> dict[str, Any]:
         return dict(self._chosen)
 

@@ -173,7 +173,6 @@ class ImageDataModule(L.LightningDataModule):
             rank,
             seed=self.seed,
             order_of=images.order,
-            # a function, because GradientAccumulationScheduler may change the value in each epoch
             accumulate=lambda: self.trainer.accumulate_grad_batches if self.trainer else 1,
             # a function, because Lightning computes the value, which trainer.limit_train_batches may reduce, only after
             # it has the loader

@@ -18,7 +18,6 @@ from imagenet_ddp.engine.stored_config import folder_of
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.compiled import compile_lines
 from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES
 from imagenet_ddp.runs import summary
@@ -121,7 +120,6 @@ def run(job: Job, plan: Plan, world: World) -> float:
     is_useful = module.top_k < (num_classes if is_subset else len(classes))
     top_k = f" | top-{module.top_k} {percent(metrics['val/top5'])}" if is_useful else ""
     log.say(f"top-1 {percent(metrics['val/top1'])}{top_k} | loss {format_loss(metrics['val/loss'])}")
-    lines += compile_lines(module)
     for line in lines:
         log.say(line)
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")

@@ -116,7 +116,6 @@ def make_plan(
     decoder = jpeg.choose(data.decoder)
     gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data.image_size)
-    accumulates = accumulate > 1 or config.has_accumulation_scheduler
     precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, gpu))
     return Plan(
         config=config,
@@ -125,7 +124,7 @@ def make_plan(
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,
-        compile=Choice(*choose_compile(config.compile.name, kind, num_own_devices, accumulates)),
+        compile=Choice(*choose_compile(config.compile.name, kind, num_own_devices, accumulate > 1)),
         fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
             devices.choose_num_threads(config.cluster.num_threads, local_world_size), "cluster.num_threads"

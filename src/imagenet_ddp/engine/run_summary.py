@@ -16,7 +16,6 @@ from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.models.compiled import compile_lines, compile_statistics
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import summary
@@ -172,7 +171,6 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "train_s": round(train_s, 2),
         "train_cpu_s": round(train_cpu_s, 2),
         "precision": parts.trainer.precision,  # the precision that was used
-        "compiled": compile_statistics(parts.module),
         "seed": plan.config.seed,
         "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
         "finished": True,
@@ -191,7 +189,6 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     lines += _chance_lines(job, parts)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
-    lines += compile_lines(parts.module)
     lines.append(f"Run folder: {job.run_dir}")
     is_generated = data.name == "shapes" and not data.target
     if parts.trainer.global_step and not is_generated:

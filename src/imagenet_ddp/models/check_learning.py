@@ -10,8 +10,7 @@ from imagenet_ddp.config.schema.algorithms import OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.models.known_names import CLASSIFIERS, is_file, is_remote
-from imagenet_ddp.system.files import expand_home
+from imagenet_ddp.models.known_names import CLASSIFIERS
 from imagenet_ddp.system.text import install
 
 
@@ -20,7 +19,7 @@ def validate(config: CommonConfig, environ: Mapping[str, str], *, partial: bool 
     found = _names(config)
     for group in ("model", "optim", "schedule", "loss", "teacher", "averaging", "compile"):
         found += validate_group(group, config[group])
-    return found if partial else found + _weights(config) + _combinations(config)
+    return found if partial else found + _combinations(config)
 
 
 def _names(config: CommonConfig) -> list[str]:
@@ -53,50 +52,15 @@ def _names(config: CommonConfig) -> list[str]:
     return found
 
 
-def _weights(config: CommonConfig) -> list[str]:
-    found: list[str] = []
-    starts = not config.get("resume") and not config.get("checkpoint")  # else the weights of a checkpoint replace these
-    for key, weights in (
-        ("model.weights", config.model.weights),
-        ("teacher.weights", config.teacher.weights),
-    ):
-        is_local = weights is not None and is_file(weights) and not is_remote(weights)
-        if starts and is_local and not expand_home(str(weights)).is_file():
-            found.append(
-                f"{key} must be a file of weights, but {weights} does not exist. "
-                f"Hint: set {key}=DEFAULT to load the weights of the library."
-            )
-    if config.model.target and config.model.weights and not is_file(config.model.weights):
-        found.append(
-            f"model.weights must be a file if model._target_ is set, got {config.model.weights}. "
-            "Hint: set model.weights=PATH."
-        )
-    return found
-
-
 def _combinations(config: CommonConfig) -> list[str]:
     found: list[str] = []
-    model, optim, schedule, loss, averaging = config.model, config.optim, config.schedule, config.loss, config.averaging
-    trainer = config.trainer
-    # args.lr has no effect, because each group has its own rate; the log shows optim.weight_decay, not that of args
-    for key in ("lr", "weight_decay"):
-        if key in optim.args and (key == "lr" or not optim.target):
-            value = shown(optim.args[key])
-            found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
+    model, optim, schedule, averaging, trainer = (
+        config.model, config.optim, config.schedule, config.averaging, config.trainer
+    )  # fmt: skip
+    if "lr" in optim.args:  # has no effect, because each group has its own rate
+        value = shown(optim.args["lr"])
+        found.append(f"optim.args.lr must be set as optim.lr, got {value}. Hint: set optim.lr={value}.")
     found += _schedule(schedule)
-    if loss.bce_threshold == 0 and number(above=0).accepts(loss.label_smoothing):
-        found.append(
-            "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing="
-            f"{loss.label_smoothing} raises all labels above 0, so every image would belong to all "
-            "classes. Hint: set loss.label_smoothing=0."
-        )
-    in_steps = (schedule.warmup_steps, schedule.milestone_steps, None if trainer.max_steps == -1 else trainer.max_steps)
-    if any(value is not None for value in in_steps) and config.has_accumulation_scheduler:
-        found.append(
-            "schedule.warmup_steps, schedule.milestone_steps and trainer.max_steps must be left out beside "
-            "GradientAccumulationScheduler, which changes the number of steps in an epoch. Hint: set "
-            "trainer.max_epochs, schedule.warmup_epochs and schedule.milestones instead."
-        )
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     endless = endless and not integer(1).accepts(trainer.max_steps)
@@ -105,11 +69,6 @@ def _combinations(config: CommonConfig) -> list[str]:
         found.append(
             f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs "
             f"is {shown(max_epochs)}. Hint: set trainer.max_epochs=90, or schedule.name=constant."
-        )
-    if endless and averaging.name == "swa" and averaging.start_epoch is None:
-        found.append(
-            "averaging.name=swa averages the last quarter of the epochs, but trainer.max_epochs is "
-            f"{shown(max_epochs)}. Hint: set averaging.start_epoch=75."
         )
     if averaging.name != "none" and precision in ("bf16-true", "16-true"):
         found.append(
@@ -120,11 +79,6 @@ def _combinations(config: CommonConfig) -> list[str]:
         found.append(
             f"averaging.start_epoch must be less than trainer.max_epochs ({max_epochs}), got "
             f"{averaging.start_epoch}. Hint: set averaging.start_epoch=0."
-        )
-    if model.unfreeze_epoch is not None and config.strategy.static_graph:
-        found.append(
-            "strategy.static_graph=true needs the same graph in every step, but model.unfreeze_epoch changes it. "
-            "Hint: set strategy.static_graph=false."
         )
     for key, value, wanted, other in (
         ("freeze", model.freeze, "backbone", "null"),
@@ -141,27 +95,16 @@ def _combinations(config: CommonConfig) -> list[str]:
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
             "model.weights is null. Hint: set model.weights=DEFAULT, or leave budget_min out."
         )
-    if loss.class_weights == "balanced" and config.data.sampling == "balanced":
-        found.append(
-            "loss.class_weights=balanced and data.sampling=balanced both compensate for rare classes, so together they "
-            "compensate twice. Hint: set loss.class_weights=null, or data.sampling=shuffled."
-        )
     return found
 
 
 def _schedule(schedule: ScheduleConfig) -> list[str]:
     """Return a message for each mistake in the warm-up."""
     epochs = schedule.warmup_epochs
-    is_given = number(above=0).accepts(epochs)
-    if schedule.name == "one_cycle" and is_given:
-        return [
-            f"schedule.name=one_cycle includes a warm-up, but schedule.warmup_epochs is {epochs}, so the rate would "
-            "rise twice. Hint: set schedule.warmup_epochs=0; schedule.peak_fraction sets the length of the rise."
-        ]
     is_constant = schedule.warmup == "constant"
     if not (is_constant or schedule.interval == "epoch") or schedule.warmup_start != 0:
         return []
-    if not (is_given or epochs == "auto"):
+    if not (number(above=0).accepts(epochs) or epochs == "auto"):
         return []
     option, until = "interval=epoch", "the second epoch"
     if is_constant:

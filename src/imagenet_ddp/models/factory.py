@@ -1,7 +1,6 @@
 """Create a net by name, with one output per class."""
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.features import evaluating
 from imagenet_ddp.models.known_names import is_file
-from imagenet_ddp.models.layers import add_blur_pool, checkpoint_activations
+from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.text import first_line, install
 
 
@@ -40,11 +39,14 @@ def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, imag
             "model.blur_pool needs a strided convolution with 16 or more input channels, but "
             f"model.name={model.name} has none. Hint: set model.blur_pool=false."
         )
-    if model.activation_checkpointing and not checkpoint_activations(net):
-        raise ConfigError(
-            "model.activation_checkpointing needs a net with blocks of the same class, but this one has none. "
-            "Hint: set model.activation_checkpointing=false."
-        )
+    if model.activation_checkpointing:
+        try:
+            net.set_grad_checkpointing()  # type: ignore[operator]  # a method of timm's nets
+        except (AttributeError, AssertionError) as error:
+            raise ConfigError(
+                f"model.activation_checkpointing needs a net of timm that supports it, got model.name={model.name}. "
+                "Hint: set model.library=timm, or a smaller data.batch_size and trainer.accumulate_grad_batches."
+            ) from error
     if not model.target:
         require_image_size(net, model.name, "data.image_size", image_size)
     return net.to(memory_format=torch.channels_last) if model.channels_last else net
@@ -67,7 +69,7 @@ def _from_torchvision(model: ModelConfig, num_classes: int, image_size: int) -> 
     try:
         return torchvision.models.get_model(name, weights=None, num_classes=num_classes, **arguments)
     except TypeError as error:
-        raise _refused(name, arguments, error) from error
+        raise _refused(name, error) from error
 
 
 def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Module:
@@ -82,12 +84,11 @@ def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Modu
     try:
         return timm.create_model(name, pretrained=False, num_classes=num_classes, **arguments)
     except TypeError as error:
-        raise _refused(name, arguments, error) from error
+        raise _refused(name, error) from error
     except RuntimeError as error:  # timm raises it for an unknown name
         close = ", ".join(timm.list_models(f"{name[:5]}*")[:3]) or "resnet18"
         raise ConfigError(
-            f"model.name must be a model of timm, got {name} ({first_line(error).rstrip('.')}). "
-            f"Hint: set model.name to a name such as {close}."
+            f"model.name must be a model of timm, got {name}. Hint: set a name such as {close}."
         ) from error
 
 
@@ -195,16 +196,8 @@ def import_timm(what: str) -> Any:
     return timm
 
 
-def _refused(name: str, arguments: Mapping[str, Any], error: TypeError) -> ConfigError:
-    keys = {
-        "stochastic_depth_prob": "model.drop_path",
-        "drop_path_rate": "model.drop_path",
-        "zero_init_residual": "model.zero_init_last",
-        "zero_init_last": "model.zero_init_last",
-    }
-    named = next((argument for argument in arguments if f"'{argument}'" in str(error)), None)
-    key = keys.get(named or "", f"model.args.{named}" if named else "model.args")
+def _refused(name: str, error: TypeError) -> ConfigError:
     return ConfigError(
-        f"{key} must be an option of model.name={name}, but that model has no such option "
-        f"({first_line(error).rstrip('.')}). Hint: leave {key} out."
+        f"model.drop_path, model.zero_init_last and model.args must be options of model.name={name}, but it refuses "
+        f"one ({first_line(error).rstrip('.')}). Hint: leave out the one that is named here."
     )

@@ -35,6 +35,11 @@ ARGUMENTS = {
     "every_s": (NULL | number(above=0), "null"),
     "mode": (choice("max", "min"), "max"),
 }
+# Lightning's callbacks that change the learning rate or the number of steps -> what to set in their place.
+REPLACED = {
+    "StochasticWeightAveraging": "averaging=swa",
+    "GradientAccumulationScheduler": "trainer.accumulate_grad_batches=N",
+}
 
 
 def validate(
@@ -86,10 +91,10 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
             if name == "ResumeCheckpoint" and argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
                 found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
-        if name == "StochasticWeightAveraging":
+        if name in REPLACED:
             found.append(
-                f"callbacks.{key} must not be StochasticWeightAveraging, because schedule.* replaces its learning rate "
-                f"in every step. Hint: leave callbacks.{key} out, and set averaging=swa."
+                f"callbacks.{key} must not be {name}, which does not work with schedule.*. Hint: leave callbacks.{key} "
+                f"out, and set {REPLACED[name]}."
             )
     return found
 

@@ -74,11 +74,6 @@ class CommonConfig(Section):
         default_factory=dict[str, Any]
     )
 
-    @property
-    def has_accumulation_scheduler(self) -> bool:
-        """Return whether Lightning's callback changes the number of batches per update from epoch to epoch."""
-        return "GradientAccumulationScheduler" in str(self.callbacks)
-
 
 @dataclass
 class RunConfig(CommonConfig):

@@ -58,7 +58,8 @@ class ModelConfig(Replaceable):
         bool, "Use this memory format, with which convolutions are faster on CPUs and tensor cores."
     ] = True
     activation_checkpointing: Annotated[
-        bool, "Keep only the input of each repeated block and recompute the rest, which saves memory but takes longer."
+        bool,
+        "Keep only the input of each block and recompute the rest, which saves memory but takes longer; timm only.",
     ] = False
 
 

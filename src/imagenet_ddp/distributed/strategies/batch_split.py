@@ -52,8 +52,7 @@ def split_update(config: CommonConfig, num_devices: int, world_size: int, wanted
     strategy, most, times = config.strategy, config.data.batch_size, config.trainer.accumulate_grad_batches
     if wanted in (None, images_per_forward(strategy, most, num_devices) * world_size * times):
         return most, times, "as set"
-    # neither torch's static graph nor Lightning's GradientAccumulationScheduler works with accumulate_grad_batches > 1
-    one_forward = strategy.static_graph or config.has_accumulation_scheduler
+    one_forward = strategy.static_graph  # torch's static graph does not work with accumulate_grad_batches > 1
     for size in range(most, 0, -1):
         forwards, rest = divmod(wanted, images_per_forward(strategy, size, num_devices) * world_size)
         if not rest and (forwards == 1 or not one_forward):
