@@ -1,6 +1,5 @@
 """Find mistakes in the options of data, and in the folders they name, before torch is imported."""
 
-import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -30,13 +29,21 @@ def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, el
         return found + expect("data.name", data.name, choice(*SOURCES), f"data={name}{more}")
     if partial:
         return found
-    found += _sizes(data) + _augmentation(data) + _order(data)
+    found += _sizes(data) + _order(data)
+    if str(data.policy).startswith("rand-") and find_spec("timm") is None:
+        found.append(
+            f"data.policy={data.policy} needs the package timm, which is not installed. Hint: run "
+            f"`{install('timm')}`, or set data.policy=randaugment."
+        )
     if data.target or verb in USE_MODEL:
         return found
     kind = source_type(data.name)
     if elsewhere and (kind.default_root or data.root) and not str(data.root).startswith("~"):
         return found  # the job on the other machine checks it
-    return found + kind.check(data, verb)
+    try:
+        return found + kind.check(data, verb)
+    except PermissionError as error:
+        return [*found, f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on that folder."]
 
 
 def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[str]:
@@ -78,29 +85,6 @@ def _sizes(data: DataConfig) -> list[str]:
             f"data.progressive_start must be at most data.{key} ({last}), got {start}. "
             f"Hint: set data.progressive_start={max(last // 2, 1)}."
         )
-    return found
-
-
-def _augmentation(data: DataConfig) -> list[str]:
-    found, magnitude = [], data.policy_magnitude
-    if str(data.policy).startswith("rand-") and find_spec("timm") is None:
-        found.append(
-            f"data.policy={data.policy} needs the package timm, which is not installed. Hint: run "
-            f"`{install('timm')}`, or set data.policy=randaugment."
-        )
-    if data.policy == "augmix" and (magnitude == 0 or integer(11, 30).accepts(magnitude)):
-        found.append(
-            f"data.policy_magnitude must be from 1 to 10 for augmix, got {magnitude}. "
-            "Hint: set data.policy_magnitude=null."
-        )
-    sizes = (data.train_size or data.image_size, data.progressive_start)
-    smallest = min((size for size in sizes if size and integer(1).accepts(size)), default=math.inf)
-    for key, value in (("pad", data.pad if data.augment == "pad_crop" else 0), ("cutout", data.cutout)):
-        if integer(0).accepts(value) and value >= smallest:
-            found.append(
-                f"data.{key} must be less than the {smallest} pixels of the smallest training image, got {value}. "
-                f"Hint: set data.{key}={smallest // 8}."
-            )
     return found
 
 

@@ -190,10 +190,8 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
     ("damage", "said"),
     [
         (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
-        (lambda folder: shutil.rmtree(folder), "but .* does not exist"),
         (_unfinished, "packing was interrupted. Hint: run the same command with prepare=pack again"),
-        (_edit('"version": 1', '"version": 7'), "got version 7 and raw. Hint: remove the folder and pack"),
-        (_edit('"format": "imagenet_ddp packed"', '"format": "zip"'), "must describe a packed folder"),
+        (_edit('"version": 1', '"version": 7'), "must describe a packed folder of version 1"),
         (_edit("{", "{{"), "but was altered"),
         (_edit('"val": {', '"test": {'), "must contain packed val images, but contains train, test"),
         (_truncated, r"but val-00000.bin has 10 bytes instead of [\d,]+. Hint: copy the folder"),
@@ -210,10 +208,6 @@ def test_what_is_wrong_is_said(damage: Callable[[Path], Any], said: str, as_it_i
         open_source(keys(folder), 0)
 
 
-def test_other_folders_are_not_taken_for_packed_ones(tree: Path, as_it_is: Path):
-    [text] = Packed().check(keys(tree), "train")
-    assert "Hint: set data=imagefolder to read it" in text
-    [text] = Packed().check(DataConfig(name="packed"), "train")
-    assert "data.root must be a packed folder, got null" in text
+def test_a_pack_without_rotation_is_not_read_as_rotated(as_it_is: Path):
     [text] = Packed().check(keys(as_it_is, exif_orientation=True), "train")
     assert "Hint: pack them again with data.exif_orientation=true" in text

@@ -1,7 +1,6 @@
-"""Read packed.json, which describes a finished packed folder in the format of docs/data.md, "Packed"."""
+"""Describe the format of a packed folder, and read packed.json, which lists its files."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ FORMAT = "imagenet_ddp packed"
 VERSION = 1
 FORMS = ("jpeg", "raw")
 PACK = "python -m imagenet_ddp.prepare prepare=pack data=SOURCE out=FOLDER"
-HINT = f"set data.root=FOLDER to a packed folder, which `{PACK}` makes"
 
 # SPLIT.records.npy has one record per image, in the order of the source. crc32 is computed as in zlib.
 RECORD = [
@@ -78,27 +76,23 @@ def parse(data: bytes, where: str) -> Manifest:
     """Parse packed.json. where: its name in messages. Raises ConfigError."""
     try:
         plain = json.loads(data)
-        if not isinstance(plain, dict) or plain.pop("format", None) != FORMAT:
-            raise ConfigError(f"{where} must describe a packed folder, but does not. Hint: run `{PACK}`.")
-        if (version := plain.pop("version")) != VERSION or plain["form"] not in FORMS:
+        if (plain.pop("format"), plain.pop("version")) != (FORMAT, VERSION) or plain["form"] not in FORMS:
             raise ConfigError(
-                f"{where} must have version {VERSION} and a form of {' or '.join(FORMS)}, got version {version} and "
-                f"{plain['form']}. Hint: remove the folder and pack the images again with this release."
+                f"{where} must describe a packed folder of version {VERSION}, but does not. Hint: remove the folder "
+                f"and pack the images again (`{PACK}`)."
             )
-        splits = {name: _split(split) for name, split in plain.pop("splits").items()}
+        splits = {name: _split(**split) for name, split in plain.pop("splits").items()}
         return Manifest(**plain, splits=splits)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{where} must be unchanged since packing, but was altered ({type(error).__name__}: {error}). "
             "Hint: copy it again, or remove the folder and pack the images again."
         ) from error
 
 
-def _split(plain: Mapping[str, Any]) -> Split:
-    shards = [File(**shard) for shard in plain["shards"]]
-    names = (*ARRAYS, WEIGHTS) if WEIGHTS in plain["arrays"] else ARRAYS
-    arrays = {name: File(**plain["arrays"][name]) for name in names}
-    return Split(plain["num_images"], plain["shuffled"], shards, arrays, plain["source_bytes"], plain["left_out"])
+def _split(shards: list[dict[str, Any]], arrays: dict[str, dict[str, Any]], **others: Any) -> Split:
+    files = {name: File(**array) for name, array in arrays.items()}
+    return Split(shards=[File(**shard) for shard in shards], arrays=files, **others)
 
 
 def read(folder: Path) -> Manifest:
@@ -106,12 +100,10 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE
     if path.is_file():
         return parse(path.read_bytes(), str(path))
-    what, hint = f"has no {FILE}" if folder.is_dir() else "is a file" if folder.exists() else "does not exist", HINT
+    what, hint = f"it has no {FILE}", f"set data.root=FOLDER to a folder that `{PACK}` has made"
     if (folder / WORK).is_dir():
-        what, hint = "is not complete, because packing was interrupted", "run the same command with prepare=pack again"
-    elif (folder / "train").is_dir():
-        hint = f"set data=imagefolder to read it as it is, or run `{PACK}` to pack it"
-    raise ConfigError(f"data.root must be a packed folder, but {folder.absolute()} {what}. Hint: {hint}.")
+        what, hint = "packing was interrupted", "run the same command with prepare=pack again"
+    raise ConfigError(f"data.root must be a packed folder, but {folder.absolute()} is not: {what}. Hint: {hint}.")
 
 
 def required_splits(verb: str) -> tuple[str, ...]:

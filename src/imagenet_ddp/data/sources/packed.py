@@ -21,7 +21,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
-from imagenet_ddp.data.sources.manifest import FILE, HINT, WEIGHTS, Manifest, Split
+from imagenet_ddp.data.sources.manifest import FILE, PACK, WEIGHTS, Manifest, Split
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.seeding import hash_seed
@@ -70,8 +70,6 @@ class PackedImages(Images):
     images. Raises ConfigError if they differ.
     """
 
-    remedy = "copy it again, or remove the folder and pack the images again"
-
     def __init__(
         self,
         folder: Path,
@@ -90,25 +88,18 @@ class PackedImages(Images):
         self.location, self.is_encoded = location or str(folder), form == "jpeg"
         self._arrays: dict[str, np.ndarray] = {}
         self._shards: dict[int, Shard] = {}
-        self._check_index()
-        self._set_index()
-
-    def _set_index(self) -> None:
-        self.targets = self._array("targets")
-        if WEIGHTS in self.split.arrays:
-            self.weights = self._array(WEIGHTS)
+        for file in split.arrays.values():
+            if sha256(folder / file.file) != file.sha256:
+                raise ConfigError(
+                    f"{folder / file.file} must be unchanged since it was packed, but its bytes do not match the "
+                    f"SHA-256 in {FILE}. Hint: delete it and copy it again, or pack the images again."
+                )
+        self.targets = np.load(folder / split.arrays["targets"].file)
+        self.weights = np.load(folder / split.arrays[WEIGHTS].file) if WEIGHTS in split.arrays else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what each process reads itself. Targets that were renumbered are kept."""
-        is_own = self.targets is self._arrays.get("targets")
-        targets = None if is_own else self.targets
-        return {**self.__dict__, "_arrays": {}, "_shards": {}, "weights": None, "targets": targets}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set_index()
-        if state["targets"] is not None:
-            self.targets = state["targets"]
+        """Leave out what each process opens itself."""
+        return {**self.__dict__, "_arrays": {}, "_shards": {}}
 
     def path(self, index: int) -> str:
         return f"{self.location}/{self.name}: {self.names[index]}"
@@ -162,15 +153,6 @@ class PackedImages(Images):
         generator = np.random.Generator(np.random.PCG64(hash_seed(seed, epoch, 1)))
         return generator.permutation(len(self.split.shards)).tolist()
 
-    def _check_index(self) -> None:
-        for array in self.split.arrays.values():
-            path = self.folder / array.file
-            if sha256(path) != array.sha256:
-                raise ConfigError(
-                    f"{path} must be unchanged since it was packed, but its bytes do not match the SHA-256 in {FILE}. "
-                    f"Hint: {self.remedy}."
-                )
-
     def _array(self, name: str) -> np.ndarray:
         """Return an array of the index. Its file is mapped into memory once per process."""
         if name not in self._arrays:
@@ -191,30 +173,28 @@ class PackedImages(Images):
     def _bytes(self, index: int, record: Record) -> bytes:
         try:
             data = os.pread(self._shard(record.shard).file, record.num_bytes, record.offset)
-        except (OSError, IndexError, ValueError) as error:
+        except OSError as error:
             raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
-        if len(data) != record.num_bytes:
-            raise self._cut_off(index, record)
+        self._check_end(index, record, len(data) == record.num_bytes)
         return data
-
-    def _cut_off(self, index: int, record: Record) -> UnreadableImage:
-        return UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is truncated")
 
     def _pixels(self, index: int) -> np.ndarray:
         record = self.record(index)
         try:
             shard = self._shard(record.shard)
-            assert shard.pixels is not None
             # Reading a page beyond the end of a file kills the process (SIGBUS). This check takes 1 µs per image.
-            if os.fstat(shard.file).st_size < record.offset + record.num_bytes:
-                raise self._cut_off(index, record)
-            pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
-            pixels = pixels.reshape(record.height, record.width, 3)
-        except (OSError, IndexError, ValueError) as error:
+            self._check_end(index, record, os.fstat(shard.file).st_size >= record.offset + record.num_bytes)
+        except OSError as error:
             raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
+        assert shard.pixels is not None
+        pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
         if self._verify:
             self._check(index, record, pixels)
-        return pixels
+        return pixels.reshape(record.height, record.width, 3)
+
+    def _check_end(self, index: int, record: Record, is_there: bool) -> None:
+        if not is_there:
+            raise UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is truncated")
 
     def _check(self, index: int, record: Record, data: Any) -> None:
         if zlib.crc32(memoryview(data)) != record.crc32:
@@ -226,12 +206,10 @@ class Packed(SourceType):
     def check(self, data: DataConfig, verb: str) -> list[str]:
         """Compare the sizes of files, but not their bytes."""
         if not data.root:
-            return [f"data.root must be a packed folder, got null. Hint: {HINT}."]
+            return [f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes."]
         folder = Path(data.root)
         try:
             manifest = manifests.read(folder)
-        except PermissionError as error:
-            return [f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on {folder}."]
         except ConfigError as error:
             return error.mistakes
         found = manifests.missing_features(manifest, str(folder), data, verb)
