@@ -36,8 +36,7 @@ AB = ("train/a/1.jpg", "train/b/1.jpg")
     [
         ((*AB, "val/a/"), {}, "must contain images, but its class folders are empty. Hint: add images."),
         (("train/a/1.jpg", "train/b/notes.txt", "val/a/1.jpg", "val/b/.hidden.jpg"), {}, "1 of 2 contains none: b."),
-        ((*AB, "val/1.jpg"), {}, "contains images and no class folders"),
-        ((*AB, "val/x.txt"), {}, "contains no class folders"),
+        ((*AB, "val/1.jpg"), {}, "must contain a folder per class, but contains none"),
         (AB, {}, "Hint: set `data.val_fraction=0.1`."),
         ((*AB, "val/c/1.jpg"), {}, "also be a class of train, but 1 of 1 is not: c."),
         ((*AB, "val/a/1.jpg"), {"val_fraction": 0.1}, "Hint: set data.val_fraction=null to use"),
@@ -64,8 +63,6 @@ def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "got null. Hint: set data.root=FOLDER" in validate(config())[0]
     assert f"gone ({tmp_path}/gone) does not exist" in validate(config(root="gone"))[0]
     assert "is a file." in validate(config(root="file"))[0]
-    monkeypatch.setenv("HOME", "/home/ann")
-    assert "Hint: set data.root=/home/ann/x." in validate(config(root="~/x"))[0]
 
 
 def test_imagenet_wants_wordnet_ids(tree: Tree):
@@ -80,7 +77,6 @@ def test_imagenet_wants_wordnet_ids(tree: Tree):
     ("typed", "said"),
     [
         ({"val_resize": 100}, "at least data.image_size (224)"),
-        ({"policy": "augmix", "policy_magnitude": 11}, "from 1 to 10 for augmix, got 11"),
         ({"mean": [123.675, 116.28, 103.53]}, "pixels in 0..255. Hint: set 'data.mean=[0.485,0.456,0.406]'."),
         ({"mean": [-0.1, 0.5, 0.5]}, "Hint: set 'data.mean=[0.485,0.456,0.406]'."),
         ({"std": [58.395, 57.12, 57.375]}, "pixels in 0..255. Hint: set 'data.std=[0.229,0.224,0.225]'."),

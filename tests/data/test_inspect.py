@@ -25,7 +25,7 @@ def look(root: Path | None, name: str = "imagefolder", **more: Any) -> Layout:
 @pytest.fixture
 def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """ImageNet of three classes, whole: 4 training images and 2 validation images of each."""
-    monkeypatch.setattr(imagenet_layout, "NUM_IMAGES", {"train": (12, 3, 5), "val": (6, 2, 2)})
+    monkeypatch.setattr(imagenet_layout, "NUM_IMAGES", {"train": (12, 3), "val": (6, 2)})
     monkeypatch.setattr(imagenet_layout, "NUM_CLASSES", 3)
     monkeypatch.setattr(imagenet_layout, "class_labels", lambda: dict.fromkeys(WNIDS, "fish"))
     write_images(tmp_path / "train", dict.fromkeys(WNIDS, 4))

@@ -98,10 +98,7 @@ def read_samples(layout: Layout, budget_s: float = 5.0) -> SampleReading:
             picture.region(0, 0, picture.height, picture.width)
             found.num_read, found.seconds = found.num_read + 1, found.seconds + time.monotonic() - start_s
         except OSError as error:
-            found.mistakes.append(
-                f"{images.path(index)} cannot be read: {error.strerror}. Hint: make the file readable (chmod u+r), or "
-                "copy it again."
-            )
+            found.mistakes.append(f"{images.path(index)} cannot be read: {error.strerror}. Hint: copy that file again.")
         except UnreadableImage as error:
             found.mistakes.append(f"{str(error).rstrip('.')}. Hint: copy that file again, or remove it.")
         if time.monotonic() - begin_s > budget_s:

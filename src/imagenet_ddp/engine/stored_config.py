@@ -14,7 +14,7 @@ from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, ty
 from imagenet_ddp.config.schema.commands import CommonConfig, TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.data.sources.folder import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.resume import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError

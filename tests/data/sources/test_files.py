@@ -1,4 +1,3 @@
-import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +8,6 @@ import pytest
 
 from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources import files as folder_images
-from imagenet_ddp.data.sources import files as scan
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.files import (
     FileImages,
@@ -17,7 +15,6 @@ from imagenet_ddp.data.sources.files import (
     describe_left_out,
     digest,
     find_images,
-    is_image,
     list_folder,
     list_images,
     validate_images,
@@ -65,11 +62,6 @@ def test_a_pickled_part_of_a_part_has_the_same_images():
     assert part.targets.tolist() == [7, 19, 0]
 
 
-@pytest.mark.parametrize("name", ["a", "a.txt", "jpg", ".jpg", "._a.jpg", ".a.jpg", "a.jpg.part", "a.npy"])
-def test_all_else_is_no_image(name: str):
-    assert not is_image(name)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("b/2.jpg", "b/1.jpg", "b/deep/er/3.png", "b/.hidden/4.jpg", "b/._1.jpg", "a/note.txt", ".git/x.jpg"):
@@ -87,17 +79,6 @@ def test_links_to_files_are_images_and_links_to_folders_below_a_class_are_left_o
     assert list_folder(folder / "a") == (["linked.jpg"], {".txt": 1, "linked": 3})
 
 
-def test_links_to_no_file(folder: Path):
-    os.mkfifo(folder / "pipe")
-    (folder / "a" / "pipe.jpg").symlink_to(folder / "pipe")
-    (folder / "a" / "zero.jpg").symlink_to("/dev/zero")
-    (folder / "a" / "self.jpg").symlink_to("self.jpg")
-    (folder / "a" / "broken.jpg").symlink_to("nowhere")
-    (folder / "self").symlink_to("self")
-    assert class_folders(folder) == ["a", "b"]
-    assert list_folder(folder / "a")[0] == ["broken.jpg", "self.jpg"]  # said when they are read
-
-
 def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
     (tmp_path / "deep").mkdir()
     for name in ("a.jpg", "deep/b.jpg", "c.txt"):
@@ -109,7 +90,9 @@ def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):
         assert validate_images(str(pattern)) == []
     for pattern in ("", f"{tmp_path}/*.png"):
         assert len(validate_images(pattern)) == 1
-        with pytest.raises(ConfigError, match=r"must match image files, got none\. Hint: set 'images=FOLDER/\*\.jpg'"):
+        with pytest.raises(
+            ConfigError, match=r"must match image files, but .* matches none\. Hint: set 'images=FOLDER/\*\.jpg'"
+        ):
             find_images(pattern)
 
 
@@ -149,21 +132,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path):
         *("cat/a.jpg", "cat/._a.jpg", "cat/b.txt", "cat/deep/c.xml", "cat/deep/d.txt", "cat/noext", "cat/.git/x.jpg"),
         *("dog/a.jpg", "loose.jpg", "list.csv", ".DS_Store"),
     )
-    os.mkfifo(tmp_path / "train" / "dog" / "pipe.jpg")
     (tmp_path / "train" / "dog" / "link").symlink_to(tmp_path)
     found = look(tmp_path / "train")
     assert paths(found) == ["cat/a.jpg", "dog/a.jpg"]
     assert describe_left_out(found.left_out) == (
-        "10 files were left out: 1 outside the class folders, 2 hidden, 1 linking to folders, 1 neither files nor "
-        "folders, 5 without an image extension (.txt, .csv, .xml, none)"
+        "9 files were left out: 1 outside the class folders, 2 hidden, 1 linking to folders, "
+        "5 without an image extension (.txt, .csv, .xml, none)"
     )
     assert describe_left_out(Counter()) == ""
-
-
-def test_errors_of_the_disk_are_said(tree: Path, monkeypatch: pytest.MonkeyPatch):
-    def stale(path: str):
-        raise OSError(116, "Stale file handle", path)
-
-    monkeypatch.setattr(scan.os, "scandir", stale)
-    with pytest.raises(ConfigError, match=rf"{tree}/? must be readable, but .* failed: Stale file handle\. Hint: "):
-        list_images(tree, ["cat"])

@@ -19,26 +19,13 @@ def test_reassessed_labels_are_found_by_the_number_of_the_image(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"[\nno JSON", "is not such a file"),
-        (b"[" * 100_000, "is not such a file"),
-        (b'{"0": [1]}', "has no list of images"),
-        (b"[]", "has no list of images"),
-        (b"[[1], 2, 3]", "is not such a file"),
-        (b"[[0], [1000]]", "has [1000]"),
-        (b"[[-1]]", "has [-1]"),  # -1 would be the last class
-    ],
-    ids=range(7),
+    "content", [b"[\nno JSON", b'{"0": [1]}', b"[]", b"[[1], 2, 3]", b"[[0], [1000]]", b"[[-1]]"], ids=range(6)
 )
-def test_another_file_is_refused(content: bytes, said: str, tmp_path: Path):
+def test_another_file_is_refused(content: bytes, tmp_path: Path):
     (tmp_path / "real.json").write_bytes(content)
-    with pytest.raises(ConfigError) as caught:
-        reassessed_labels(tmp_path / "real.json", PATHS)
-    assert str(caught.value).startswith("real_labels must be a JSON file with a list of class numbers from 0 to 999 ")
-    assert f", but {tmp_path}/real.json {said}" in str(caught.value)
-    with pytest.raises(ConfigError, match=r"cannot be read \(No such file"):
-        reassessed_labels(tmp_path / "gone", PATHS)
+    for file in (tmp_path / "real.json", tmp_path / "gone.json"):
+        with pytest.raises(ConfigError, match=rf"from 0 to 999 for each image, but {file} is not\. Hint: download"):
+            reassessed_labels(file, PATHS)
 
 
 @pytest.mark.parametrize("path", ["val/n01440764/0001.jpg", "val/n01440764/ILSVRC2012_val_00000004.JPEG"])

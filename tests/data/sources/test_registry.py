@@ -172,12 +172,7 @@ def test_wordnet_ids(tmp_path: Path):
     assert options_for(str(tmp_path / "ten"), "imagenet")[0] == "data=imagenet"  # the user's own choice is kept
 
 
-def test_files_that_are_tables():
+def test_files_and_addresses():
     assert options_for("pets/labels.csv", "imagenet") == ["data=table", "data.root=pets/labels.csv"]
-    assert options_for("labels.Parquet") == ["data=table", "data.root=labels.Parquet"]
-    assert options_for("labels.zip") == ["data=imagefolder", "data.root=labels.zip"]
-
-
-def test_elsewhere():
     assert options_for("s3://bucket/pets") == ["data=streamed", "data.root=s3://bucket/pets"]
     assert options_for("gone", "imagenet") == ["data=imagenet", "data.root=gone"]

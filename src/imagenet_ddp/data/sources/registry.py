@@ -71,8 +71,11 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Sourc
             source = _own_source(data.target, data)
         else:
             source = source_type(data.name).open(data, seed, verb)
-    except PermissionError as error:
-        raise ConfigError(f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on it.") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or data.root} must be readable, but reading it failed: {error.strerror or error}. Hint: "
+            "check its permissions (chmod -R u+rX) and its disk."
+        ) from error
     for name, images in (("training", source.train), ("validation", source.val)):
         if images is not None and not len(images):
             hint = "set a larger data.val_fraction"

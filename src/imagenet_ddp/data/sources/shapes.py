@@ -31,7 +31,6 @@ PARTS = ("train", "val")
 Array = np.ndarray
 _LUMA = np.array([0.299, 0.587, 0.114])  # ITU-R BT.601
 NUM_PER_CLASS = {"train": 240, "val": 50}
-FILE_KIB = 5  # measured average size of a file on a disk with blocks of 4 KiB
 VERSION = 2  # part of the cache folder's name, so increase it whenever an image changes
 
 
@@ -81,11 +80,9 @@ def ensure(seed: int) -> Path:
     except OSError as error:
         if folder.is_dir():  # another process was faster
             return folder
-        num_images = sum(NUM_PER_CLASS.values()) * len(CLASSES)
         raise ConfigError(
-            f"{folder} must be a folder where the generated images can be written ({num_images} files, about "
-            f"{num_images * FILE_KIB / 1024:.0f} MiB), but writing failed: {error.strerror or error}. Hint: put "
-            "XDG_CACHE_HOME=FOLDER before the command."
+            f"{folder} must be a folder where the generated images can be written (14 MiB), but writing failed: "
+            f"{error.strerror or error}. Hint: put XDG_CACHE_HOME=FOLDER before the command."
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.error import URLError
 
 import numpy as np
 
@@ -90,12 +89,6 @@ class Stl10Images(Images):
         self._records = np.arange(len(labels))
         if fold is not None:
             self._records = np.array((folder / "fold_indices.txt").read_text().splitlines()[fold].split(), np.int64)
-        num_classes = len(class_names(folder))
-        if not np.isin(labels, np.arange(1, num_classes + 1)).all() or not (self._records >= 0).all():
-            raise ConfigError(
-                f"{folder} must hold labels from 1 to {num_classes} and indices from 0, but {split}_y.bin or "
-                "fold_indices.txt has others. Hint: delete the folder to download STL-10 again."
-            )
         self.targets = labels[self._records].astype(np.int64) - 1
         self.location, self._file = str(folder), folder / f"{split}_X.bin"
         self._pixels: np.ndarray | None = None
@@ -118,15 +111,10 @@ def validate(root: Path, download: bool, archive: Archive = OFFICIAL) -> list[st
     """Return a message for each mistake that would prevent `prepare`. Only names and sizes are checked: no checksum is
     computed, no network is used and nothing is written."""
     folder = root / FOLDER
-    if root.exists() and not root.is_dir():
-        return [f"data.root must be a folder, but {root} is a file. Hint: set data.root=FOLDER."]
     if folder.exists():
         return _validate_folder(folder)
     if (root / "train_X.bin").exists():
-        return [
-            f"data.root must be the folder that contains {FOLDER}, but {root} contains the files of {FOLDER} itself. "
-            + (f"Hint: set data.root={root.parent}." if root.name == FOLDER else f"Hint: move them into {folder}.")
-        ]
+        return [f"data.root must be the folder that contains {FOLDER}, got {root}. Hint: set data.root={root.parent}."]
     if not download and not (root / archive.name).exists():
         return [
             f"data.root must contain the folder {FOLDER} or {archive.name}, but {root} contains neither, and "
@@ -161,14 +149,15 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
     Several processes of one machine may call this function at once: one does the work, and the others wait. Raises
     ConfigError.
     """
-    from torchvision.datasets.utils import check_integrity, extract_archive
+    from torchvision.datasets.utils import download_and_extract_archive
 
-    folder, packed = root / FOLDER, root / archive.name
+    folder = root / FOLDER
     if found := validate(root, download, archive):
         raise ConfigError(found)
     if folder.is_dir():
         return folder
     draft = folder.with_name(f"{folder.name}.unpacking")  # a fixed name, so that leftovers of killed runs are removed
+    timeout_s = socket.getdefaulttimeout()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(root / f"{FOLDER}.lock"):
@@ -176,38 +165,18 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
                 return folder
             print_message(f"Preparing STL-10 in {folder.absolute()}: it needs 3.2 GB, and the archive 2.7 GB.")
             shutil.rmtree(draft, ignore_errors=True)
-            if not packed.exists():
-                _download(draft, archive)
-                (draft / archive.name).rename(packed)
-            elif not check_integrity(packed, archive.md5):
-                raise ConfigError(
-                    f"{packed} must have MD5 {archive.md5}, but has not. Hint: delete it, then run this command again."
-                )
-            extract_archive(packed, draft)
+            socket.setdefaulttimeout(READ_S)
+            download_and_extract_archive(archive.url, root, draft, archive.name, archive.md5)
             (draft / FOLDER / "unlabeled_X.bin").unlink(missing_ok=True)
             (draft / FOLDER).rename(folder)
-            print_message(f"STL-10 is ready in {folder}. You may delete {packed}.")
-    except OSError as error:
+            print_message(f"STL-10 is ready in {folder}. You may delete {root / archive.name}.")
+    except (OSError, HTTPException, RuntimeError) as error:  # RuntimeError: another MD5
         raise ConfigError(
-            f"data.root must be a folder that can hold STL-10, but {root} cannot: {error}. "
-            "Hint: set data.root=FOLDER to a writable folder with enough free space."
-        ) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return folder
-
-
-def _download(folder: Path, archive: Archive) -> None:
-    from torchvision.datasets.utils import download_url
-
-    timeout_s = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(READ_S)
-    try:
-        download_url(archive.url, folder, archive.name, archive.md5)
-    except (URLError, HTTPException, TimeoutError, RuntimeError) as error:
-        raise ConfigError(
-            f"{archive.name} cannot be downloaded from {archive.url}: {first_line(error).rstrip('.')}. "
-            f"Hint: put {archive.name} into {folder.parent}, or set data.root=FOLDER to the folder that contains it."
+            f"{archive.name} cannot be downloaded from {archive.url} and unpacked in {root}: "
+            f"{first_line(error).rstrip('.')}. Hint: put {archive.name} into {root}, or set data.root=FOLDER to a "
+            "folder with it, or with enough free space."
         ) from error
     finally:
         socket.setdefaulttimeout(timeout_s)
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from imagenet_ddp.data.sources.files import FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.files import describe_path, expand_home
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
 NEEDED = ("path", "label")
 SPLITS = ("train", "val")
@@ -27,7 +26,6 @@ MAX_ROWS = 10  # number of rows named for each kind of mistake
 MAX_CELL = 300  # characters of a cell shown in a message
 BUDGET_S = 20.0  # for looking for files; those that are not looked for count as existing
 _CHUNK = 1024  # number of files that a thread looks for
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class ImageTable(SourceType):
@@ -140,13 +138,7 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
             f"data.images_dir must be the folder of the images, but {describe_path(folder)} is not a folder. Hint: set "
             "data.images_dir=FOLDER, or leave it out if the paths are relative to the table's folder."
         )
-    try:
-        cells = read_cells(path, names)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} must be readable, but reading it failed: {error.strerror or error}. Hint: make it readable (chmod "
-            "u+r), check that its disk is still mounted, or set data.root=FILE.csv to another table."
-        ) from error
+    cells = read_cells(path, names)
     if found := _missing_columns(path, cells, names):
         raise ConfigError(found)
     columns = {purpose: [cell.strip() for cell in cells.columns[purpose]] for purpose in cells.columns}
@@ -164,33 +156,25 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
 
 
 def _file(root: str | None) -> Path:
-    if not root:
-        raise ConfigError(
-            "data.root must be the table of the images, got null. Hint: set data.root=FILE.csv to a table with the "
-            "columns path and label."
-        )
-    path, hint = Path(root), "data.root=FILE.csv"
-    if path.is_file():
-        return path
-    what = "is not a regular file" if path.exists() else "does not exist"  # reading a pipe might never end
-    if path.is_dir():
-        what, hint = "is a folder", f"data.root=FILE.csv, or set data=imagefolder with data.root={root}"
-    elif root.startswith("~"):  # no shell expands ~ after "data.root="
-        hint = f"data.root={expand_home(root)}"
-    raise ConfigError(f"data.root must be a table, but {describe_path(path)} {what}. Hint: set {hint}.")
+    if root and Path(root).is_file():
+        return Path(root)
+    got, hint = "got null", "with the columns path and label"
+    if root:
+        got = f"but {describe_path(Path(root))} is not a file"  # reading a pipe might never end
+        hint = f"or set data=imagefolder with data.root={root}" if Path(root).is_dir() else hint
+    raise ConfigError(f"data.root must be the table of the images, {got}. Hint: set data.root=FILE.csv, {hint}.")
 
 
 def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list[str]:
-    missing = [purpose for purpose in NEEDED if purpose not in cells.columns]
     # a column whose name is set in data.args must exist
-    missing += [p for p in TABLE_COLUMNS if p not in NEEDED and names[p] != p and p not in cells.columns]
-    if not missing:
+    wanted = [purpose for purpose, name in names.items() if purpose in NEEDED or name != purpose]
+    if not (missing := [purpose for purpose in wanted if purpose not in cells.columns]):
         return []
-    hint = " ".join(f"+data.args.{purpose}=COLUMN" for purpose in missing)
     return [
         f"{path} must have the columns {' and '.join(names[purpose] for purpose in NEEDED)}, but has no "
         f"{' and no '.join(names[purpose] for purpose in missing)}: its columns are "
-        f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: for other names in the first row, set {hint}."
+        f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: for other names in the first row, set "
+        f"{' '.join(f'+data.args.{purpose}=COLUMN' for purpose in missing)}."
     ]
 
 
@@ -209,9 +193,6 @@ def _wrong_rows(path: Path, folder: Path, cells: Cells, columns: Mapping[str, li
         ("path", lambda cell: not cell, "must not be empty, but is", "remove them"),
         ("label", is_missing, "must name a class, but the cell is empty or says that there is no value",
          "remove them. A class that is really called so needs a longer name, such as no_defect"),
-        *((purpose, lambda cell: _CONTROL.search(cell) is not None,
-           "must be a single line without control characters, but is not",
-           "the row before them, where a closing quote may be missing") for purpose in NEEDED),
         ("split", lambda cell: cell not in SPLITS, "must be train or val, but is not",
          "remove the rows of any other split"),
         # must be neither 0 nor infinite as float32
@@ -222,30 +203,16 @@ def _wrong_rows(path: Path, folder: Path, cells: Cells, columns: Mapping[str, li
         rows = zip(cells.numbers, columns.get(purpose, ()), strict=purpose in columns)
         wrong = [(number, cell or "empty") for number, cell in rows if is_wrong(cell)]
         found += rows_message(f"{path}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
-    return found + _repeated(path, folder, cells.numbers, columns)
-
-
-def _repeated(path: Path, images_dir: Path, numbers: Sequence[int], columns: Mapping[str, list[str]]) -> list[str]:
-    """Return messages about images that occur in several rows. An image in both splits is a leak; otherwise it has more
-    than one label or weight."""
+    # An image in both splits is a leak; otherwise it has more than one label or weight. Compared as text, because
+    # resolving links would take one disk request per image
     first: dict[str, int] = {}
-    leaks, others = [], []
-    folder, splits = f"{images_dir.absolute()}/", columns.get("split")
-    for row, name in enumerate(columns["path"]):
-        if not name:
-            continue
-        # compared as text, because resolving links would take one disk request per image
-        whole = os.path.normpath(name if name.startswith("/") else folder + name)
-        earlier = first.setdefault(whole, row)
-        if earlier == row:
-            continue
-        is_leak = splits is not None and splits[earlier] != splits[row]
-        (leaks if is_leak else others).append((numbers[row], f"{name}, as row {numbers[earlier]}"))
-    hint = "correct those rows, or remove them"
-    return [
-        *rows_message(f"{path}: an image of val must not also be in train, but is", leaks, hint),
-        *rows_message(f"{path}: an image must have only one row, but is repeated", others, hint),
-    ]
+    repeated = []
+    for number, name in zip(cells.numbers, columns["path"], strict=True):
+        earlier = first.setdefault(os.path.normpath(os.path.join(folder.absolute(), name)), number)  # noqa: PTH118
+        if name and earlier != number:
+            repeated.append((number, f"{name}, as row {earlier}"))
+    rule = f"{path}: an image must have only one row, but is repeated"
+    return found + rows_message(rule, repeated, "correct those rows, or remove them")
 
 
 def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[str]:
@@ -285,18 +252,11 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
 def rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
     """Return a message about the rows that break a rule, with their number and the first of them, or an empty list if
     there are none. wrong: (row number, content) of each such row."""
-    # a terminal would act on control characters; after an unclosed quote, a cell is the rest of the file
-    texts = [
-        f"row {number} ({_CONTROL.sub(lambda found: found[0].encode('unicode_escape').decode(), _start(what))})"
-        for number, what in wrong
-    ]
-    if not texts:
-        return []
-    return [f"{rule} in {count_noun(len(texts), 'row')}: {shorten_list(texts, MAX_ROWS)}. Hint: {hint}."]
-
-
-def _start(text: str) -> str:
-    return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}..."
+    # a terminal would act on control characters
+    texts = [f"row {number} ({printable(what[:MAX_CELL])})" for number, what in wrong]
+    return (
+        [f"{rule} in {count_noun(len(texts), 'row')}: {shorten_list(texts, MAX_ROWS)}. Hint: {hint}."] if texts else []
+    )
 
 
 def _number(text: str) -> float:
