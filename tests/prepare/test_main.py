@@ -20,7 +20,7 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
     for part in (
         "3 mistakes",
         "data.batch_size must be an integer ≥ 1, got 0",
-        f"archive_dir must be a folder, but gone ({tmp_path / 'gone'}) does not exist",
+        f"archive_dir must be a folder, but gone ({tmp_path / 'gone'}) is not one",
         f"out must be a folder that can be created ({tmp_path / 'a_file' / 'x'}), but {tmp_path / 'a_file'} is",
     ):
         assert part in text

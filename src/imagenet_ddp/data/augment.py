@@ -143,7 +143,7 @@ class Augmentation:
             case "randaugment":
                 return v2.RandAugment(number or 2, 9 if magnitude is None else magnitude, **options)
             case "augmix":
-                return v2.AugMix(magnitude or 3, number or 3, **options)
+                return v2.AugMix(3 if magnitude is None else magnitude, number or 3, **options)
             case "autoaugment":
                 return v2.AutoAugment(v2.AutoAugmentPolicy(self.data.autoaugment), **options)
             case "trivialaugment":

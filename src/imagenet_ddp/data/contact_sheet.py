@@ -53,19 +53,12 @@ def save_sheet(path: Path, sheet: Image.Image) -> None:
 
 
 def caption(target: Tensor, soft_target: Tensor | None, labels: Sequence[str]) -> list[Line]:
-    """Return one line per label: "cat", or "cat 0.7" and "+ dog 0.3" for a mixed image. target: int64, a scalar.
+    """Return one line per label: "cat", or "cat 0.70" and "dog 0.30" for a mixed batch. target: int64, a scalar.
     soft_target: float (classes,)."""
     if soft_target is None:
         return [Line(drawable(labels[int(target)]))]
     shares = {int(index): float(soft_target[index]) for index in soft_target.topk(min(2, len(labels))).indices}
-    named = {index: share for index, share in shares.items() if share >= LEAST_SHARE}
-    if len(named) < 2:
-        return [Line(drawable(labels[index])) for index in named]
-    digits = 1 if min(named.values()) >= 0.05 else 2
-    return [
-        Line(f"{'+ ' * bool(number)}{drawable(labels[index])}", f" {share:.{digits}f}")
-        for number, (index, share) in enumerate(named.items())
-    ]
+    return [Line(drawable(labels[index]), f" {share:.2f}") for index, share in shares.items() if share >= LEAST_SHARE]
 
 
 def drawable(name: str) -> str:

@@ -193,9 +193,7 @@ def _more_shm(loader: Any) -> str:
 
 
 def _less(loader: Any) -> str:
-    number, batch = loader.num_workers, getattr(loader.batch_sampler, "batch_size", None)
-    smaller = f" or data.batch_size={max(batch // 2, 1)} (now {batch})" if batch else ""
-    return f"data.num_workers={number // 2} (now {number}){smaller}"
+    return f"data.num_workers={loader.num_workers // 2} (now {loader.num_workers}) or a smaller data.batch_size"
 
 
 def _exits(loader: Any, *, wait: bool) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data import jpeg
+from imagenet_ddp.data.decode import choose_decoder
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.data.workers import choose_num_workers
 from imagenet_ddp.distributed import devices
@@ -113,7 +113,7 @@ def make_plan(
     config = replace(config, data=data, trainer=trainer)
     images = batch_split.images_per_forward(strategy, data.batch_size, num_own_devices)
     global_batch_size = images * world_info.world_size * trainer.accumulate_grad_batches
-    decoder = jpeg.choose(data.decoder)
+    decoder = choose_decoder(data.decoder)
     gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data.image_size)
     precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, gpu))

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
 from imagenet_ddp.data.pillow import is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.files import FileImages, class_folders, list_images
-from imagenet_ddp.data.sources.layout import find_layout
+from imagenet_ddp.data.sources.folder import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, open_source
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.options import Plan, explain_disk_errors
@@ -32,7 +31,6 @@ from imagenet_ddp.system.text import count_noun
 WINDOW = 4096  # finished probes that may wait for a slow one before them
 HEADER_BYTES = 65536  # with the EXIF data of a photograph, and without those of a second image in the file
 MAX_PRINTED = 20  # bad images named in the summary
-COMPARED = "all bytes of each file. An image that is damaged but can still be decoded is not detected"
 
 
 class Probe(NamedTuple):
@@ -228,7 +226,6 @@ def _write_report(folder: Path, report: Report) -> None:
         "num_duplicates": len(report.duplicates),
         "findings": report.findings,
         "notes": report.notes,
-        "compared": COMPARED,
         "seconds": round(report.seconds, 3),
     }
     text = json.dumps(content, indent=2, ensure_ascii=False)
@@ -251,14 +248,11 @@ def _print_report(report: Report, folder: Path) -> None:
     for path, reason in report.bad[:MAX_PRINTED]:
         write(f"bad: {path}: {reason}")
     if len(report.bad) > MAX_PRINTED:
-        reasons = Counter(reason for _, reason in report.bad).most_common(5)
         write(f"and {len(report.bad) - MAX_PRINTED:,} more in {folder / 'bad_images.csv'}")
-        write("by reason: " + "; ".join(f"{count:,} {reason}" for reason, count in reasons))
     for text in report.notes:
         write(f"note: {text}")
     for text in report.findings:
         write(f"found: {text}")
-    write(f"compared: {COMPARED}")
     write(f"Report: {folder}/report.json, bad_images.csv, duplicates.csv")
     rate = sum(split.num_images for split in report.splits.values()) / max(report.seconds, 1e-9)
     verdict = f"{count_noun(report.num_bad, 'problem')} found" if report.num_bad else "No problems found"

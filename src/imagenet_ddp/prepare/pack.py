@@ -26,8 +26,7 @@ from torch.nn.functional import interpolate
 
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.decode import Pixels, UnreadableImage, open_picture
-from imagenet_ddp.data.jpeg import JpegPicture, choose
+from imagenet_ddp.data.decode import JpegPicture, Pixels, UnreadableImage, choose_decoder, open_picture
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.files import FileImages
@@ -41,7 +40,7 @@ from imagenet_ddp.prepare.worker_pool import Result, process_images
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import csv_bytes, sync_folder
-from imagenet_ddp.system.text import MIB, duration, shorten_list
+from imagenet_ddp.system.text import MIB, duration
 
 LOCK = ".lock"
 BAD = "bad_images.csv"
@@ -66,8 +65,7 @@ def run(plan: Plan) -> int:
     out = plan.out.absolute()
     if out.is_dir() and not {FILE, WORK} & (names := {entry.name for entry in out.iterdir()}) and names - {LOCK}:
         raise ConfigError(
-            f"out must be a new folder, an empty folder or an unfinished pack, but {out} contains "
-            f"{', '.join(sorted(names)[:5])}. Hint: set out=FOLDER to another folder."
+            f"out must be a new or an empty folder, but {out} is not. Hint: set out=FOLDER to another one."
         )
     with explain_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -90,15 +88,18 @@ def _run(plan: Plan, out: Path) -> None:
         _encoder_versions(data.decoder),
         _fingerprint(source, images, names),
     )
-    draft = out / WORK
     if (out / FILE).exists():
         manifest = manifests.read(out)
-        _validate_same(manifest, wanted, out)
-        wrong = [text for split in manifest.splits.values() for text in manifests.wrong_sizes(out, split)]
-        if not wrong:
+        has = {name: getattr(manifest, name) for name in asdict(wanted)}
+        is_whole = not any(manifests.wrong_sizes(out, split) for split in manifest.splits.values())
+        if is_whole and has | {"encoder": wanted.encoder} == asdict(wanted):
             print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
             return
-        print_message(f"Packing the images again, because {shorten_list(wrong)}.")
+        raise ConfigError(
+            f"{out} must be a whole pack of these images and options, but is a damaged or another one. Hint: remove "
+            "the folder, or set out=FOLDER to another folder."
+        )
+    draft = out / WORK
     shutil.rmtree(draft, ignore_errors=True)  # before the free space is measured
 
     def encode(chosen: Mapping[str, np.ndarray]) -> Generator[Result]:
@@ -115,7 +116,6 @@ def _run(plan: Plan, out: Path) -> None:
         ", or set a smaller prepare.short_side",
     )
     draft.mkdir()
-    (out / FILE).unlink(missing_ok=True)
     total = sum(map(len, images.values()))
     progress, bad_images = Progress("pack", total, "images"), BadImages(data, total, say=print_message)
     shards = {
@@ -169,19 +169,6 @@ def _fingerprint(source: Source, splits: Mapping[str, Images], names: Mapping[st
             sizes = map_files(file_size, images.location, names[name], range(len(images)), "Reading file sizes")
             sha.update(np.array(sizes, "<i8").tobytes())
     return sha.hexdigest()
-
-
-def _validate_same(found: Manifest, wanted: PackOptions, out: Path) -> None:
-    different = [
-        "other images" if name == "source" else f"{name}={getattr(found, name)} instead of {value}"
-        for name, value in asdict(wanted).items()
-        if name != "encoder" and getattr(found, name) != value
-    ]
-    if different:
-        raise ConfigError(
-            f"{out} must be a pack of these images and options, but was made with {', '.join(different)}. Hint: type "
-            "the options it was made with, remove the folder, or set out=FOLDER to another folder."
-        )
 
 
 def divide(num_images: int, per_shard: int, *, shuffle: bool) -> list[np.ndarray]:
@@ -283,8 +270,8 @@ def encode_image(images: Images, index: int, options: PackOptions) -> EncodedIma
         return _encode(images, index, options)
     except UnreadableImage as error:
         return EncodedImage(b"", reason=error.reason)
-    except OSError as error:
-        return EncodedImage(b"", reason=error.strerror or str(error))
+    except (OSError, ValueError) as error:  # a JPEG cannot have a side of more than 65,500 pixels
+        return EncodedImage(b"", reason=str(error))
 
 
 def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
@@ -323,14 +310,11 @@ def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
     buffer = io.BytesIO()
-    try:
-        Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
-    except (OSError, ValueError) as error:  # a side has more than 65,500 pixels
-        raise UnreadableImage("", f"it cannot be encoded as a JPEG: {error}") from error
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
     return buffer.getvalue()
 
 
 def _encoder_versions(decoder: str) -> str:
     """Return the names and versions of the libraries that determine the packed bytes. decoder: data.decoder."""
     pillow = f"Pillow {version('pillow')}, libjpeg-turbo {features.version('libjpeg_turbo') or 'of the system'}"
-    return f"{pillow}; decoder {choose(decoder).name}; torch {torch.__version__.partition('+')[0]}"
+    return f"{pillow}; decoder {choose_decoder(decoder).name}; torch {torch.__version__.partition('+')[0]}"

@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import multiprocessing
 import os
-import pickle
 import resource
 import threading
 import traceback
@@ -20,7 +19,6 @@ import torch
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.workers import choose_mp_context, init_worker, signal_name, start_fork_server
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.text import first_line
 
 START_S = 120.0  # limit for the start of a process, which imports torch
 Function = Callable[[Images, int], Any]
@@ -88,11 +86,6 @@ def process_images(
             raise RunError(
                 f"a process that reads images could not start ({str(error) or type(error).__name__}). Hint: set "
                 "prepare.num_workers=1, which needs the least memory."
-            ) from error
-        except (AttributeError, TypeError, pickle.PicklingError) as error:
-            raise RunError(
-                f"data._target_ must return images that can be pickled into other processes, but: {first_line(error)}. "
-                "Hint: leave lambdas, local functions and open files out of their attributes."
             ) from error
         return process
 
