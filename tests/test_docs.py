@@ -71,8 +71,8 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
                 if verb == "report":
                     report.read([word for word in _argv(rest) if word != "DIR..."] or ["runs"])
                 else:
-                    argv = [space.as_override(word) if verb == "tune" else word for word in _argv(rest)]
-                    command_line(verb, argv, {}, compose_only=True)
+                    argv = _argv(rest)
+                    command_line(verb, space.as_overrides(argv) if verb == "tune" else argv, {}, compose_only=True)
             except (ConfigError, ValueError) as error:
                 refused.append(f"{place}: {verb} {rest}\n    {error}")
     assert not refused, "\n".join(refused)

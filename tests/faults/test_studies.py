@@ -25,7 +25,7 @@ def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
 
     first = tune(*options)
     wait_for((tmp_path / "s/trials/0").exists, first)
-    refused = end(tune("tune.resume=s"))
+    refused = end(tune(*options))
     assert refused.code == 2
     told(refused, "s must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
     assert first.wait(240) == 0, first.err

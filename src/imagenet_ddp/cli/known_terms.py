@@ -76,6 +76,8 @@ REMOVED = {
     "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",
     "strategy.local_sgd_every": "set trainer.accumulate_grad_batches, which sends gradients less often",
+    "tune.launcher": "leave it out: trials run on the machine on which tune is started",
+    "tune.resume": "leave it out, and type the study's command again with its folder as hydra.run.dir",
     "watch": "run `tail -f RUN/logs/rank0.log`",
 }
 _NUMBER, _PAIR = re.compile(r"-?\d*\.?\d+(e-?\d+)?"), re.compile(r"\w+=\S+")

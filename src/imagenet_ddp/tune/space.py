@@ -1,4 +1,4 @@
-"""Read the search space, which maps keys of train to ranges or choices. Does not import torch."""
+"""Read the search space, a tree of train's keys with a range or a list of choices each. Does not import torch."""
 
 import re
 import warnings
@@ -12,16 +12,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_config
 from imagenet_ddp.cli.explain import first_sentence
-from imagenet_ddp.cli.known_terms import unknown
-from imagenet_ddp.config.keys import Key, declared, key_of
-from imagenet_ddp.config.validators import FLAG, integer, number, shown
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.config.keys import declared, key_of
+from imagenet_ddp.config.validators import shown
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 RANGE = {"low", "high", "log", "step"}
-WORDS = {*RANGE, "choices"}
 # Any key below these is allowed, because they contain keyword arguments of classes named by _target_.
 FREE = ("data.args.", "model.args.", "optim.args.", "callbacks.", "logger.")
 # Keys that only determine where a trial runs or what it is called, not how well it learns.
@@ -31,29 +28,25 @@ NOT_SEARCHED = ("trainer.devices", "trainer.num_nodes", "trainer.accelerator", "
 
 @dataclass(frozen=True)
 class Parameter:
-    """A searched key. entry: {low, high, log, step} or {choices}, as written."""
+    """A searched key. entry: {low, high, log, step} or a list of choices, as written."""
 
     key: str
-    entry: Mapping[str, Any]
+    entry: Any
     distribution: "BaseDistribution"
-
-    def __str__(self) -> str:
-        """Return the key with its range or choices, such as "optim.lr 0.005 to 0.5"."""
-        if "choices" in self.entry:
-            return f"{self.key} {' or '.join(shown(value) for value in self.entry['choices'])}"
-        return f"{self.key} {shown(self.entry['low'])} to {shown(self.entry['high'])}"
 
     @property
     def values_to_check(self) -> Sequence[Any]:
         """Both ends of a range, or every choice. They are validated before anything starts."""
-        distribution: Any = self.distribution
-        return self.entry.get("choices") or (distribution.low, distribution.high)
+        return self.entry if isinstance(self.entry, list) else (self.entry["low"], self.entry["high"])
 
     def option(self, label: Any) -> str:
-        """Format a value as a command line option. label: the value that Optuna suggests."""
+        """Format a value as a command line option, a float with four digits. label: the value that Optuna suggests."""
         distribution: Any = self.distribution
-        value = self.entry["choices"][distribution.choices.index(label)] if "choices" in self.entry else label
-        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={quote(value)}"
+        if isinstance(self.entry, list):
+            text = quote(self.entry[distribution.choices.index(label)])
+        else:
+            text = f"{label:.4g}" if isinstance(label, float) else str(label)
+        return f"{'++' if self.key.startswith(FREE) else ''}{self.key}={text}"
 
 
 def quote(value: Any) -> str:
@@ -68,44 +61,69 @@ def quote(value: Any) -> str:
     return shown(value)
 
 
-def as_override(token: str) -> str:
-    """Rewrite search.KEY=... for Hydra, which needs ++ for keys missing from the space. A list sets KEY.choices."""
-    match = re.fullmatch(r"\+*(search\.[^=]+)=(.*)", token, re.DOTALL)
-    if match is None:
-        return token
-    key, value = match.groups()
-    if value.startswith("[") and key.rpartition(".")[2] not in WORDS:
-        key += ".choices"
-    return f"++{key}={value}"
+def as_overrides(argv: Sequence[str]) -> list[str]:
+    """Rewrite search.KEY=... for Hydra, which needs ++ for keys that the space lacks. A range or a list replaces what
+    the space has; without null before it, Hydra would merge the two."""
+    found: list[str] = []
+    for token in argv:
+        key, _, value = token.lstrip("+").partition("=")
+        if not key.startswith("search."):
+            found.append(token)
+            continue
+        found += [f"++{key}=null"] if value[:1] in ("[", "{") else []
+        found.append(f"++{key}={value}")
+    return found
 
 
 def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
-    """Return (parameters, mistakes). search: search.* as a plain mapping. typed: options rewritten by `as_override`."""
-    keys = declared("train")
-    entries: dict[str, dict[str, Any]] = {}
+    """Return (parameters, mistakes). search: search.* as a plain mapping. typed: the options for train."""
+    parameters: list[Parameter] = []
     found: list[str] = []
-    left_out: set[str] = set()
-    for key, word, value in _leaves(search, keys, ""):
-        if word:
-            entries.setdefault(key, {})[word] = value
-        elif value is None:
-            left_out.add(key)
-        else:
-            found.append(f"search.{key} must be a range or a list, got {shown(value)}. {_hint(key)}")
-    fixed = {key_of(option) for option in typed}
-    parameters = []
-    for key in (key for key in entries if key not in left_out):
+    fixed = set(map(key_of, typed))
+    for key, entry in _entries(search, ""):
         try:
-            _check_searchable(key, keys, fixed)
-            entry = _prefer_typed(key, entries[key], typed)
-            parameters.append(Parameter(key, entry, _distribution(key, entry, keys.get(key))))
-        except ConfigError as error:
-            found += error.mistakes
+            parameters.append(_parameter(key, entry, fixed))
+        except (TypeError, ValueError) as error:
+            found.append(
+                f"search.{key}={shown(entry)} cannot be searched: {error}. Hint: type `'search.{key}={{low:A,high:B}}'`"
+                f", `'search.{key}=[A,B]'`, or `search.{key}=null` to leave it out."
+            )
     if not parameters and not found:
         found.append(
             "the search space is empty. Hint: type search=auto or `'search.optim.lr={low:0.01,high:1,log:true}'`."
         )
     return parameters, found
+
+
+def _entries(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, inner in node.items():
+        if isinstance(inner, Mapping) and not RANGE & inner.keys():
+            yield from _entries(inner, f"{prefix}{name}.")
+        elif inner is not None:
+            yield f"{prefix}{name}", inner
+
+
+def _parameter(key: str, entry: Any, fixed: set[str]) -> Parameter:
+    """Raises ValueError or TypeError, partly Optuna's own, if the entry is not valid."""
+    from optuna import distributions
+
+    if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
+        raise ValueError("it must be the same for all trials")
+    if key in fixed:
+        raise ValueError(f"{key} is also typed")
+    if isinstance(entry, list):
+        plain = (bool, int, float, str, type(None))  # types that Optuna can store; other choices are stored as text
+        labels = [choice if isinstance(choice, plain) else shown(choice) for choice in entry]
+        return Parameter(key, entry, distributions.CategoricalDistribution(labels))
+    if not isinstance(entry, Mapping):
+        raise TypeError("it is neither a range nor a list")
+    declaration = declared("train").get(key)
+    is_whole = all(isinstance(value, int) for value in entry.values()) and not (
+        declaration and declaration.type is float
+    )
+    with warnings.catch_warnings(action="ignore"):  # Optuna warns when it lowers high to the last step
+        made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
+    return Parameter(key, entry, made)
 
 
 def check_values(
@@ -125,91 +143,3 @@ def check_values(
                 mistakes = [f"{parameter.key}={shown(value)}: {first_sentence(error)}"]
             found += [f"search.{parameter.key}: {text}" for text in mistakes]
     return list(dict.fromkeys(found))
-
-
-def _leaves(node: Mapping[str, Any], keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield (key, word or "", value). A key may be written with dots, or as a tree like train's config."""
-    for name, inner in node.items():
-        path = f"{prefix}{name}"
-        if isinstance(inner, Mapping) and inner:
-            yield from _leaves(inner, keys, f"{path}.")
-            continue
-        parent, _, last = path.rpartition(".")
-        is_word = last in WORDS or (parent in keys and not _is_group(parent, keys))
-        yield (parent, last, inner) if is_word else (path, "", inner)
-
-
-def _is_group(key: str, keys: Mapping[str, Any]) -> bool:
-    return f"{key}." in FREE or any(known.startswith(f"{key}.") for known in keys)
-
-
-def _check_searchable(key: str, keys: Mapping[str, Any], fixed: set[str]) -> None:
-    if key in NOT_SEARCHED or key.partition(".")[0] in NOT_SEARCHED:
-        raise ConfigError(f"search.{key}: {key} must be the same for all trials. Hint: type `search.{key}=null`.")
-    if key not in keys and not key.startswith(FREE):
-        raise ConfigError(f"search.{key}: {unknown(key, keys)}")
-    if _is_group(key, keys):
-        end = "name" if f"{key}.name" in keys else "KEY"
-        raise ConfigError(f"search.{key} must be a key, got a group of keys. Hint: type `'search.{key}.{end}=[A,B]'`.")
-    if key in fixed:
-        raise ConfigError(
-            f"{key} must be either typed or searched, got both. Hint: leave {key} out, or type `search.{key}=null`."
-        )
-
-
-def _prefer_typed(key: str, entry: Mapping[str, Any], typed: Sequence[str]) -> dict[str, Any]:
-    """Return the entry without the file's range if choices are typed, and without its choices if a range is typed."""
-    words: set[str] = set()
-    for option in typed:
-        name, value = key_of(option), option.partition("=")[2]
-        if name == f"search.{key}":
-            words |= set(re.findall(r"(\w+)\s*:", value))
-        elif name.startswith(f"search.{key}."):
-            words.add(name.rpartition(".")[2])
-    replaced = RANGE - words if "choices" in words else {"choices"} if words else set()
-    return {word: value for word, value in entry.items() if value is not None and word not in replaced}
-
-
-def _distribution(key: str, entry: Mapping[str, Any], of_train: Key | None) -> "BaseDistribution":
-    """Return Optuna's distribution for a range or choices. of_train: train's declaration of the key, or None for a key
-    below FREE. Raises ConfigError if the entry is not valid."""
-    from optuna import distributions
-
-    name, got = f"search.{key}", f"got {shown(entry)}"
-    if set(entry) == {"choices"}:
-        choices = entry["choices"]
-        if not isinstance(choices, list) or len(set(map(shown, choices))) < max(2, len(choices)):
-            raise ConfigError(f"{name}.choices must be a list of two or more different values, {got}. {_hint(key)}")
-        plain = (bool, int, float, str, type(None))  # types that Optuna can store; other choices are stored as text
-        return distributions.CategoricalDistribution(
-            [choice if isinstance(choice, plain) else shown(choice) for choice in choices]
-        )
-    if not {"low", "high"} <= set(entry) <= RANGE:
-        raise ConfigError(
-            f"{name} must have low and high (and optionally log or step) or only choices, {got}. {_hint(key)}"
-        )
-    kind = of_train.type if of_train and of_train.type else Any
-    if of_train and kind not in (int, float, Any):
-        raise ConfigError(
-            f"{name} must be a list, because {key} is {of_train.words}, {got}. Hint: type `'{name}=[A,B]'`."
-        )
-    is_whole = kind is int or (kind is not float and all(isinstance(value, int) for value in entry.values()))
-    kinds = {word: FLAG if word == "log" else integer() if is_whole else number() for word in entry}
-    if found := [
-        f"{name}.{word} must be {kinds[word].words}, got {shown(value)}. {_hint(key)}"
-        for word, value in entry.items()
-        if not kinds[word].accepts(value)
-    ]:
-        raise ConfigError(found)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Optuna warns when it lowers high to the last step
-            made = (distributions.IntDistribution if is_whole else distributions.FloatDistribution)(**entry)
-        if made.single():
-            raise ValueError("it contains only one value.")
-    except ValueError as error:
-        raise ConfigError(f"{name} must be a range that Optuna can search, {got}: {error} {_hint(key)}") from error
-    return made
-
-
-def _hint(key: str) -> str:
-    return f"Hint: type `'search.{key}={{low:A,high:B}}'` or `'search.{key}=[A,B]'`."

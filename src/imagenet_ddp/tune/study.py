@@ -1,44 +1,61 @@
-"""Manage the study: choose the next trial, record results, and prune. Only this module uses Optuna's studies.
+"""Run a study: draw the options of each trial with Optuna, start trials as slots become free, prune them, and record
+their results in study.db.
 
 Each trial gets its own sampler, seeded by the trial's number. The values drawn therefore depend on earlier trials, but
-not on how often the command was stopped and resumed. An interrupted trial is resumed in Optuna's way: its values are
-enqueued as a new Optuna trial, and the old Optuna trial is marked as failed. In this module both count as one trial
-with the number of the first.
+not on how often the command was stopped and resumed. An interrupted trial is resumed in Optuna's way: the old Optuna
+trial is marked as failed, and its values are enqueued as a new one. Both count as one trial with the number of the
+first, which names its folder. Does not import torch.
 """
 
+import os
+import sys
+import time
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import optuna
+import yaml
 from optuna.trial import FrozenTrial, TrialState
 
+from imagenet_ddp.cli.overrides import shell_line
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import count_noun, first_line
-from imagenet_ddp.tune.space import Parameter
+from imagenet_ddp.runs.folder import summary
+from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system import console
+from imagenet_ddp.system.files import atomic_write
+from imagenet_ddp.system.seeding import hash_seed
+from imagenet_ddp.system.text import count_noun, duration, first_line, percent
+from imagenet_ddp.tune.options import Plan
+from imagenet_ddp.tune.trials import Trial
 
-SEED_STRIDE = 100_003  # a prime; trials of studies with close seeds thus get different seeds
-# User attributes of Optuna's trials. NUMBER is the trial's number in this module, and OPTIONS is set last.
-NUMBER, OPTIONS, EPOCH = "run", "options", "epoch"
+POLL_S = 0.2
+STOPPED = (129, 130, 138, 140, 143)  # exit codes of a run that was stopped by a signal
+NUMBER, OPTIONS = "run", "options"  # user attributes of Optuna's trials; OPTIONS is set last
 WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed",
          TrialState.RUNNING: "running", TrialState.WAITING: "stopped"}  # fmt: skip
 
 
-class Study:
-    """An Optuna study in study.db; every change is stored before the method returns."""
+def say(text: str) -> None:
+    console.print_message(text, sys.stdout)
 
-    def __init__(self, folder: Path, options: Mapping[str, Any], seed: int, parameters: Sequence[Parameter]):
-        """Open study.db or create it. options: tune.* Raises ConfigError if study.db cannot be read as a study."""
+
+class Study:
+    """An Optuna study in study.db. Raises ConfigError if study.db cannot be read as a study."""
+
+    def __init__(self, plan: Plan, signals: Signals):
+        self.plan, self.options, self.signals = plan, plan.options, signals
+        self.running: list[Trial] = []
+        self.num_failed = 0  # number of trials that failed in a row
+        self._asked: dict[int, optuna.Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        self._options, self._seed, self._parameters = options, seed, parameters
-        self._trials: dict[int, optuna.Trial] = {}
-        file = (folder / "study.db").resolve()
+        file = (plan.folder / "study.db").resolve()
+        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+        if self.options.pruner == "median":  # warm-up steps count from 0, epochs from 1
+            pruner = optuna.pruners.MedianPruner(self.options.pruner_num_trials, self.options.pruner_num_epochs)
         try:
             self._study = optuna.create_study(
                 storage=f"sqlite:///{file}", study_name="study", load_if_exists=True,
-                direction="maximize", pruner=_pruner(options),
+                direction="maximize", pruner=pruner,
             )  # fmt: skip
         except Exception as error:
             if not file.exists():
@@ -47,75 +64,149 @@ class Study:
             raise ConfigError(message) from error
         self._study.set_metric_names(["val/top1"])
 
+    def run(self) -> int:
+        """Run the study to its end, or until a signal or too many failures stop it. Return the exit code."""
+        options, deadline = self.options, time.monotonic() + (self.options.timeout_s or float("inf"))
+        say(f"Study folder: {self.plan.folder}")
+        trials = f"{count_noun(options.num_trials, 'trial')}, {len(self.plan.slots)} at once."
+        search = f"Sampler: {options.sampler}, seed {self.plan.seed}. Pruner: {options.pruner}."
+        say(f"{trials} {search} Objective: highest val top-1.")
+        self.enqueue_interrupted()
+        if self.trials:
+            say(f"Resuming {self.counts()}")
+        while True:
+            for trial in list(self.running):
+                self._poll(trial)
+            if self.signals.received or self.num_failed >= options.max_failures:
+                return self._stop(self.signals.received)
+            while len(self.running) < len(self.plan.slots) and (
+                self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+                or (len(self.trials) < options.num_trials and time.monotonic() < deadline)
+            ):
+                self._start()
+            if not self.running:
+                return self._end()
+            time.sleep(POLL_S)
+
     @property
     def trials(self) -> dict[int, FrozenTrial]:
         """The latest Optuna trial of each number, without trials whose values were not all drawn."""
         trials = self._study.get_trials(deepcopy=False)
-        return {number_of(trial): trial for trial in trials if OPTIONS in trial.user_attrs}
-
-    def requeue(self) -> int:
-        """Enqueue the trials that were running when the command ended. Return how many trials are waiting."""
-        latest = self.trials
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            number = number_of(trial)
-            # enqueue before tell: if the command is killed in between, no trial is lost
-            if OPTIONS in trial.user_attrs and latest[number].number == trial.number:
-                attrs = {NUMBER: number, OPTIONS: trial.user_attrs[OPTIONS]}
-                self._study.enqueue_trial(trial.params, user_attrs=attrs)
-            self._study.tell(trial.number, state=TrialState.FAIL)
-        return len(self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
-
-    def next_trial(self) -> tuple[int, tuple[str, ...]]:
-        """Return (number, options) of the next trial, which is an enqueued trial or, if there is none, a new trial."""
-        number = len(self.trials)
-        self._study.sampler = _sampler(self._options, (self._seed + SEED_STRIDE * number) % 2**32)
-        trial = self._study.ask({each.key: each.distribution for each in self._parameters})
-        if OPTIONS not in trial.user_attrs:
-            trial.set_user_attr(NUMBER, number)
-            trial.set_user_attr(OPTIONS, [each.option(trial.params[each.key]) for each in self._parameters])
-        number = number_of(trial)
-        self._trials[number] = trial
-        return number, tuple(trial.user_attrs[OPTIONS])
-
-    def report(self, number: int, epochs: Mapping[int, float]) -> int | None:
-        """Report a trial's validations. Return the epoch at which to prune it, or None to continue. epochs: epoch ->
-        val/top1 of all epochs so far."""
-        trial, reported = self._trials[number], self.trials[number].intermediate_values
-        for epoch in sorted(epochs.keys() - reported.keys()):
-            trial.report(epochs[epoch], epoch)
-            if trial.should_prune():
-                return epoch
-        return None
-
-    def end(self, number: int, state: TrialState, top1: float | None = None, epoch: int | None = None) -> None:
-        trial = self._trials.pop(number)
-        trial.set_user_attr(EPOCH, epoch)
-        self._study.tell(trial, values=top1, state=state)
-
-    def best(self) -> FrozenTrial:
-        """Return the finished trial with the highest top-1, or raise ValueError if none has finished."""
-        finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        return max(finished, key=lambda trial: trial.values[0])
+        return {_number_of(trial): trial for trial in trials if OPTIONS in trial.user_attrs}
 
     def counts(self) -> str:
         states = [trial.state for trial in self.trials.values()]
         parts = [f"{states.count(state)} {word}" for state, word in WORDS.items() if state in states]
         return f"{count_noun(len(states), 'trial')}: {', '.join(parts)}."
 
+    def enqueue_interrupted(self) -> None:
+        """Enqueue the trials that were running when the command ended."""
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._study.tell(trial.number, state=TrialState.FAIL)
+            if OPTIONS in trial.user_attrs:
+                attrs = {NUMBER: _number_of(trial), OPTIONS: trial.user_attrs[OPTIONS]}
+                self._study.enqueue_trial(trial.params, user_attrs=attrs)
 
-def number_of(trial: FrozenTrial | optuna.Trial) -> int:
+    def next_trial(self) -> tuple[int, tuple[str, ...]]:
+        """Return (number, options) of the next trial, which is an enqueued trial or, if there is none, a new trial."""
+        number, parameters = len(self.trials), self.plan.parameters
+        seed = hash_seed(self.plan.seed, number) % 2**32
+        if self.options.sampler == "random":
+            self._study.sampler = optuna.samplers.RandomSampler(seed=seed)
+        else:
+            self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=self.options.num_random_trials)
+        trial = self._study.ask({each.key: each.distribution for each in parameters})
+        if OPTIONS not in trial.user_attrs:
+            trial.set_user_attr(NUMBER, number)
+            trial.set_user_attr(OPTIONS, [each.option(trial.params[each.key]) for each in parameters])
+        number = _number_of(trial)
+        self._asked[number] = trial
+        return number, tuple(trial.user_attrs[OPTIONS])
+
+    def end(self, number: int, state: TrialState, top1: float | None = None) -> None:
+        self._study.tell(self._asked.pop(number), values=top1, state=state)
+
+    def best(self) -> FrozenTrial | None:
+        """Return the finished trial with the highest top-1, or None."""
+        finished = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return max(finished, key=lambda trial: trial.values[0], default=None)
+
+    def _start(self) -> None:
+        number, options = self.next_trial()
+        slot = next(slot for slot in self.plan.slots if not any(slot is other.slot for other in self.running))
+        folder = self.plan.folder / "trials" / str(number)
+        say(f"trial {number} {'resumes' if folder.exists() else 'starts'}: {' '.join(options)}")
+        self.running.append(Trial(number, options, folder, slot, self.plan.train_argv))
+
+    def _poll(self, trial: Trial) -> None:
+        code, asked = trial.poll(), self._asked[trial.number]
+        epochs = trial.new_epochs()
+        for epoch, top1 in epochs.items():
+            asked.report(top1, epoch)
+        if epochs and code is None and not trial.is_pruned and asked.should_prune():
+            trial.is_pruned = True
+            trial.stop()
+        if code is None:
+            return
+        self.running.remove(trial)
+        elapsed, top1 = duration(time.monotonic() - trial.started_s), summary(trial.folder).get("best/val/top1")
+        if code == 0 and top1 is not None:
+            self.num_failed = 0
+            self.end(trial.number, TrialState.COMPLETE, top1)
+            best = self.best()
+            assert best
+            say(f"trial {trial.number} finished: val top-1 {percent(top1)} after {elapsed}; "
+                f"best so far {percent(best.values[0])} (trial {_number_of(best)})")  # fmt: skip
+        elif trial.is_pruned:
+            self.num_failed = 0
+            self.end(trial.number, TrialState.PRUNED)
+            say(f"trial {trial.number} pruned after {elapsed}")
+        elif code in STOPPED:  # from outside, perhaps by SLURM, which signals every process; it is resumed later
+            self.signals.received = self.signals.received or code - 128
+        else:
+            self.num_failed += 1
+            is_first = not any(each.state.is_finished() for each in self.trials.values())
+            self.end(trial.number, TrialState.FAIL)
+            reason = (trial.output() or ["no output"])[-1].strip() if code else "nothing was validated"
+            say(f"trial {trial.number} failed, exit code {code}: {reason} See {os.path.relpath(trial.log)}")
+            if code == 2 and is_first:  # train refuses the options of the study
+                print(*trial.output(), sep="\n", file=sys.stderr)
+                for other in self.running:
+                    other.stop()
+                sys.exit(2)
+
+    def _end(self) -> int:
+        say(self.counts())
+        if (best := self.best()) is None:
+            return 1
+        number, top1, options = _number_of(best), best.values[0], best.user_attrs[OPTIONS]
+        line = shell_line("train", [*self.plan.train_argv, *options])
+        content = {"trial": number, "val/top1": top1, "options": options, "command": line}
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+        atomic_write(self.plan.folder / "best.yaml", f"# The finished trial with the highest val top-1.\n{text}")
+        print(f"Leaderboard: {shell_line('report', [os.path.relpath(self.plan.folder)])}")
+        say(f"Best: trial {number}, val top-1 {percent(top1)}. Train with its options:")
+        print(f"  {line}", flush=True)
+        return 0
+
+    def _stop(self, number: int | None) -> int:
+        """Stop the running trials and return the exit code. number: the signal that was received, or None. Interrupted
+        trials remain in the study as running, to be resumed."""
+        if self.running:
+            say("Stopping as soon as the running trials have saved their state.")
+        for trial in self.running:
+            trial.stop()
+        while self.running:
+            time.sleep(POLL_S)
+            for trial in list(self.running):
+                self._poll(trial)
+        say(self.counts())
+        if number is None:
+            say(f"{self.num_failed} trials in a row failed, so the study stops (tune.max_failures).")
+        print(f"Resume with: {shell_line('tune', [*self.plan.argv, f'hydra.run.dir={self.plan.folder}'])}", flush=True)
+        return 128 + number if number else 1
+
+
+def _number_of(trial: FrozenTrial | optuna.Trial) -> int:
     """Return the trial's number in this study, which names its folder."""
     return trial.user_attrs.get(NUMBER, trial.number)
-
-
-def _pruner(options: Mapping[str, Any]) -> optuna.pruners.BasePruner:
-    if options["pruner"] == "none":
-        return optuna.pruners.NopPruner()
-    # warm-up steps count from 0, epochs from 1
-    return optuna.pruners.MedianPruner(options["pruner_num_trials"], options["pruner_num_epochs"])
-
-
-def _sampler(options: Mapping[str, Any], seed: int) -> optuna.samplers.BaseSampler:
-    if options["sampler"] == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=options["num_random_trials"])

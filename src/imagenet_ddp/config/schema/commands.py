@@ -203,14 +203,6 @@ class TuneOptions(Section):
     num_at_once: Annotated[
         int, integer(1), "Number of concurrent trials, each with its share of GPUs and CPU cores."
     ] = 1
-    launcher: Annotated[
-        str,
-        choice("auto", "local", "srun"),
-        "How trials are started; srun: one job step per trial; auto: srun inside a SLURM allocation, else local.",
-    ] = "auto"
-    resume: Annotated[
-        str | None, "Folder of a study to resume; auto: the newest unfinished study, or a new one if there is none."
-    ] = None
     sampler: Annotated[str, choice("tpe", "random"), "How options are suggested; tpe learns from earlier trials."] = (
         "tpe"
     )
