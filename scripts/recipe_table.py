@@ -27,8 +27,8 @@ from imagenet_ddp.report.differences import (
     is_option,
     option,
 )
-from imagenet_ddp.report.leaderboard import collect_runs, number_cell, percent_cell
-from imagenet_ddp.report.run import Run, as_number
+from imagenet_ddp.report.leaderboard import number_cell, percent_cell
+from imagenet_ddp.report.run import Run, as_number, find_runs
 from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_csv, as_text, text_cell
 
@@ -65,7 +65,7 @@ def group_recipes(runs: Sequence[Run], differences: Differences) -> list[Recipe]
     keys = [key for key in (*differences.keys, *differences.derived) if key not in ("data.root", "seed", "name")]
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        if run.state == "finished" and run.best_top1 is not None and run.options is not None:
+        if run.state == "finished" and run.best_top1 is not None:
             group = (*(canonical(option(run, key)) for key in keys), *_data_set(run), _hardware(run))
             groups.setdefault(group, []).append(run)
     newest = [_one_per_seed(group) for group in groups.values()]
@@ -303,10 +303,10 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 def main(argv: list[str]) -> None:
     folders = [Path(word) for word in argv if not word.startswith("against=")]
-    collection = collect_runs(folders)
-    recipes = group_recipes(collection.runs, find_differences(collection.runs))
-    if collection.mistakes or not recipes:
-        sys.exit("\n".join(collection.mistakes) or "There must be a finished run with validation, but there is none.")
+    runs = [*{run.folder: run for folder in folders for run in find_runs(folder)}.values()]
+    recipes = group_recipes(runs, find_differences(runs))
+    if not recipes:
+        sys.exit("There must be a finished run with validation, but there is none.")
     recipes.sort(key=lambda recipe: -median(recipe.values("best_top1")))
     wanted = next((word.partition("=")[2] for word in argv if word.startswith("against=")), None)
     reference = 0 if wanted is None else find_recipe(recipes, wanted)

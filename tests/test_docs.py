@@ -69,7 +69,7 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
         if place.partition(":")[0] == where:
             try:
                 if verb == "report":
-                    report.read([word for word in _argv(rest) if word != "DIR..."] or ["runs"])
+                    report.read([".", *(word for word in _argv(rest) if "=" in word and word != "out=FOLDER")])
                 else:
                     argv = _argv(rest)
                     command_line(verb, space.as_overrides(argv) if verb == "tune" else argv, {}, compose_only=True)

@@ -44,7 +44,7 @@ def page_of(folder: Path, monkeypatch: pytest.MonkeyPatch, pictures: Pictures, n
     paths = [f"{EVIL}/{row}\udcff.jpg" for row in range(num_images)]
     probabilities = random_probabilities(target, len(classes))
     found = read(write_evaluation(folder / "e", probabilities, target, classes, paths=paths, unreadable=["bad.jpg"]))
-    run = read_run(make_run(folder / "run", {"model.name": EVIL}, command=EVIL, num_train_images=500))
+    run = read_run(make_run(folder / "run", {"model.name": EVIL}, command=EVIL))
     return build(str(folder), run, found)
 
 
@@ -67,7 +67,7 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
     page = page_of(tmp_path, monkeypatch, Pictures(reason_maps="no such layer"), 80, CLASSES)
     html = page.files["report.html"].decode()
     sections = re.findall(r'<section id="(\w+)">', html)
-    assert sections == ["curves", "classes", "confusion", "mistakes", "labels", "calibration", "time", "maps"]
+    assert sections == ["curves", "classes", "confusion", "mistakes", "labels", "calibration", "maps"]
     assert re.findall(r'<li><a href="#(\w+)">', html) == sections
     assert "There are no maps: no such layer" in html
     assert "1 image could not be read." in html

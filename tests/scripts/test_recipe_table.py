@@ -8,7 +8,7 @@ import pytest
 from helpers.fake_runs import make_run
 
 from imagenet_ddp.report.differences import find_differences
-from imagenet_ddp.report.run import find_runs, read_run
+from imagenet_ddp.report.run import find_runs
 from imagenet_ddp.system.text_table import Table
 from scripts.recipe_table import group_recipes, recipe_table, two_sided_p, welch_p
 
@@ -17,7 +17,7 @@ CPU_S = {0.1: [100.0, 104.0, 109.0], 0.2: [51.0]}
 
 
 def table_of(folder: Path) -> Table:
-    runs = [read_run(path) for path in find_runs(folder)]
+    runs = find_runs(folder)
     return recipe_table(group_recipes(runs, find_differences(runs)))
 
 

@@ -22,20 +22,6 @@ MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostl
 # ---- classes -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A confusion matrix. names: of the rows (true classes) and columns (predicted classes). counts: int (len(names),
-    len(names)), numbers of images."""
-
-    names: list[str]
-    counts: np.ndarray
-
-    @property
-    def shares(self) -> np.ndarray:
-        """Return each count as a share of the images of its row; 0 if the row has no images."""
-        return self.counts / self.counts.sum(axis=1, keepdims=True).clip(min=1)
-
-
 def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
     """Return the confused pairs, most frequent first, int64 (number of pairs, 3): true class, predicted class,
     images."""
@@ -70,14 +56,14 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
     return rows
 
 
-def matrix(target: np.ndarray, prediction: np.ndarray, labels: list[str]) -> Matrix | None:
-    """Return the confusion matrix, or None if it would have more than MOST_CLASSES classes."""
-    size = len(labels)
-    if size > MOST_CLASSES:
+def matrix(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray | None:
+    """Return the confusion matrix: the number of images by true and by predicted class, int (num_classes, num_classes);
+    None if there are more than MOST_CLASSES."""
+    if num_classes > MOST_CLASSES:
         return None
     there = prediction >= 0
-    counts = np.bincount(target[there] * size + prediction[there], minlength=size * size)
-    return Matrix(labels, counts.reshape(size, size))
+    counts = np.bincount(target[there] * num_classes + prediction[there], minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
 
 
 # ---- likely wrong labels, by confident learning (Northcutt et al. 2021, JAIR 70, 1373) -----------------------------

@@ -6,26 +6,22 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
-
-from omegaconf import MISSING
 
 from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.cli.overrides import key_of
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.report.run import UNKNOWN, Run
+from imagenet_ddp.report.run import Run
 from imagenet_ddp.system.text import printable
-from imagenet_ddp.system.text_table import shorten_middle
 
 # Keys that only describe how a run was started, such as its rendezvous and what it resumed, or how it is logged.
 NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {
     f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
 }
 NOT_OPTIONS_BELOW = ("logger.", "callbacks.progress.")
-MAX_LABEL = 60  # characters of the options
-MAX_NAME = 48  # terminal columns of the name of the folder
+MAX_LABEL = 90  # characters
 _FIRST = ("model", "optim", "schedule", "data", "loss", "trainer", "strategy")
 _LAST = ("name", "data.root", "seed")
 
@@ -54,13 +50,10 @@ def is_option(key: str) -> bool:
 
 
 def find_differences(runs: Sequence[Run]) -> Differences:
-    runs = [run for run in runs if run.options is not None]
     keys = [
         key
-        for key in dict.fromkeys(key for run in runs for key in run.options or {})
-        if is_option(key)
-        and len({canonical(option(run, key)) for run in runs} - {canonical(UNKNOWN)}) > 1
-        and not all(_is_own_path(run, key) or (key == "name" and _has_default_name(run)) for run in runs)
+        for key in dict.fromkeys(key for run in runs for key in run.options)
+        if is_option(key) and len({canonical(option(run, key)) for run in runs}) > 1
     ]
     typed = {key_of(word) for run in runs for word in str(run.summary.get("command") or "").split()}
     derived = [key for key in keys if key not in typed and _is_derived(runs, key, keys)]
@@ -70,23 +63,16 @@ def find_differences(runs: Sequence[Run]) -> Differences:
 def option(run: Run, key: str) -> Any:
     """Return the value of an option of a run. If the run lacks the key, because an older version did not have it,
     return the default; in groups that users may extend (callbacks, args), return None."""
-    if run.options is None:
-        return UNKNOWN
     return run.options[key] if key in run.options else _defaults().get(key)
 
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return {
-        path: UNKNOWN if key.is_group or key.default == MISSING else key.default
-        for path, key in declared("train").items()
-    }
+    return {path: key.default for path, key in declared("train").items() if not key.is_group}
 
 
 def canonical(value: Any) -> str:
     """Return text that is equal for equal values, such as 1 and 1.0, but not for 1 and true."""
-    if value is UNKNOWN:
-        return "?"
     if isinstance(value, list):
         return "[" + ",".join(map(canonical, value)) + "]"
     if isinstance(value, float) and value.is_integer():
@@ -95,32 +81,23 @@ def canonical(value: Any) -> str:
 
 
 def format_option(value: Any) -> str:
-    if value is UNKNOWN:
-        return "?"
     return f"{value:.6g}" if isinstance(value, float) else printable(shown(value))
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
     """Return the paths relative to the deepest folder that they all share."""
-    if len(folders) == 1:
-        return [printable(folders[0].name or str(folders[0]))]
-    common = os.path.commonpath([str(folder.parent) for folder in folders])
+    common = os.path.commonpath([str(folder.parent) for folder in folders]) if folders else ""
     return [printable(os.path.relpath(folder, common)) for folder in folders]
 
 
 def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
-    """Return a label for each run, such as "lr=0.1 seed=1". If such labels are too long or not unique, the name of the
-    folder precedes the options, of which only the first ones are shown."""
-    options = [differences.describe(run, differences.keys) for run in runs]
-    is_clear = len(set(options)) == len(options) and max(map(len, options), default=0) <= MAX_LABEL
+    """Return a label for each run, such as "sweep/0: lr=0.1 seed=1"."""
+    texts = [differences.describe(run, differences.keys) for run in runs]
+    names = short_names([run.folder for run in runs])
     return [
-        text if text and is_clear else f"{shorten_middle(name, MAX_NAME)}: {_first_words(text)}" if text else name
-        for text, name in zip(options, short_names([run.folder for run in runs]), strict=True)
+        textwrap.shorten(f"{name}: {text}" if text else name, MAX_LABEL, placeholder=" …", break_on_hyphens=False)
+        for name, text in zip(names, texts, strict=True)
     ]
-
-
-def _first_words(text: str) -> str:
-    return textwrap.shorten(text, MAX_LABEL, placeholder=" …", break_on_hyphens=False)
 
 
 def _importance(key: str) -> int:
@@ -130,21 +107,11 @@ def _importance(key: str) -> int:
     return _FIRST.index(group) if group in _FIRST else len(_FIRST)
 
 
-def _has_default_name(run: Run) -> bool:
-    options = run.options or {}
-    return options.get("name") == f"{options.get('data.name')}_{options.get('model.name')}"
-
-
-def _is_own_path(run: Run, key: str) -> bool:
-    """Return whether the value is a path inside the run folder, such as a logger's."""
-    path = (run.options or {}).get(key)
-    return isinstance(path, str) and "/" in path and run.folder.name in PurePath(path).parts
-
-
 def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
-    """Return whether the choice in the key's group, or the choice of the data, determines the value of the key."""
-    for group in ("data.name", f"{key.partition('.')[0]}.name"):
-        if group in keys and key not in (group, "seed", "name"):
+    """Return whether the choice in the key's group, or that of the data, determines the value of the key. The net, too,
+    determines the default name."""
+    for group in ("data.name", "model.name" if key == "name" else f"{key.partition('.')[0]}.name"):
+        if group in keys and key not in (group, "seed"):
             pairs = {(canonical(option(run, group)), canonical(option(run, key))) for run in runs}
             if len(pairs) == len({choice for choice, _ in pairs}):
                 return True

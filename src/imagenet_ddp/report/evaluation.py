@@ -16,12 +16,11 @@ from imagenet_ddp.cli.overrides import in_folder, quoted
 from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.run import EVALUATION
 from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.runs.summary import NOT_FINITE, read_config
-from imagenet_ddp.system import console
+from imagenet_ddp.runs.summary import NOT_FINITE
 from imagenet_ddp.system.files import describe_path
 
+EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
 TOP = 5  # maximum number of predicted classes per row
 
 
@@ -79,50 +78,47 @@ class Predictions:
 def read(folder: Path, remedy: str = "") -> Predictions:
     """Read a folder that evaluate wrote. remedy: what to do after removing the folder; "": evaluate again. Raises
     ConfigError if its files are missing or have unexpected contents."""
-    again = f"run `python -m imagenet_ddp.evaluate checkpoint=FILE {quoted(f'hydra.run.dir={folder}')}`"
-    hint = f"Hint: run `rm -r {shlex.quote(str(folder))}`, then {remedy or again}."
     try:
-        evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
-        if not evaluation["predictions"]:
-            raise ConfigError(
-                f"{describe_path(folder)} must hold a row per image, but was written with predictions=none. {hint}"
-            )
-        path = folder / evaluation["predictions"]
-        classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
-        if labels == classes:  # for example, folders named by WordNet ids have no other labels
-            known = class_labels()
-            labels = [known.get(name) or name for name in classes]
-        names = ["index", "path", "label", "loss", "label_probability", "error"]
-        ranks = range(1, min(TOP, len(classes)) + 1)
-        names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
-        columns = read_cells(path, {name: name for name in names}).columns
-        num_images = evaluation["num_val_images"] + evaluation["num_val_images_unreadable"]
-        if len(columns["path"]) != num_images:
-            raise ConfigError(f"{path} must hold {num_images:,} images, got {len(columns['path']):,}. {hint}")
-        position = {name: number for number, name in enumerate(classes)}
-        good = [number for number, error in enumerate(columns["error"]) if not error or error == NOT_FINITE]
-
-        def numbers(name: str) -> np.ndarray:
-            return np.array([float(columns[name][row]) for row in good], dtype=np.float64)
-
-        def positions(name: str) -> np.ndarray:
-            return np.array(
-                [position[columns[name][row]] if columns[name][row] else -1 for row in good], dtype=np.int64
-            )
-
-        return Predictions(
-            classes, labels, folder, evaluation, numbers("index").astype(np.int64),
-            [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
-            np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
-            np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
-        )  # fmt: skip
-    except OSError as error:
-        raise ConfigError(f"{error.filename} must be readable, but is not: {error.strerror}. {hint}") from error
-    except (ValueError, KeyError, TypeError) as error:
+        return _read(folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        again = f"run `python -m imagenet_ddp.evaluate checkpoint=FILE {quoted(f'hydra.run.dir={folder}')}`"
         raise ConfigError(
             f"{describe_path(folder)} must hold evaluation.json and predictions as evaluate writes them, but does not "
-            f"({type(error).__name__}: {error}). {hint}"
+            f"({type(error).__name__}: {error}). "
+            f"Hint: run `rm -r {shlex.quote(str(folder))}`, then {remedy or again}."
         ) from error
+
+
+def _read(folder: Path) -> Predictions:
+    evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    if not evaluation["predictions"]:
+        raise ValueError("it was written with predictions=none")
+    classes, labels = [*map(str, evaluation["classes"])], [*map(str, evaluation["labels"])]
+    if labels == classes:  # for example, folders named by WordNet ids have no other labels
+        known = class_labels()
+        labels = [known.get(name) or name for name in classes]
+    names = ["index", "path", "label", "loss", "label_probability", "error"]
+    ranks = range(1, min(TOP, len(classes)) + 1)
+    names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
+    columns = read_cells(folder / evaluation["predictions"], {name: name for name in names}).columns
+    num_images = evaluation["num_val_images"] + evaluation["num_val_images_unreadable"]
+    if len(columns["path"]) != num_images:
+        raise ValueError(f"{num_images:,} images were evaluated, but {len(columns['path']):,} have a row")
+    position = {name: number for number, name in enumerate(classes)}
+    good = [number for number, error in enumerate(columns["error"]) if not error or error == NOT_FINITE]
+
+    def numbers(name: str) -> np.ndarray:
+        return np.array([float(columns[name][row]) for row in good], dtype=np.float64)
+
+    def positions(name: str) -> np.ndarray:
+        return np.array([position[columns[name][row]] if columns[name][row] else -1 for row in good], dtype=np.int64)
+
+    return Predictions(
+        classes, labels, folder, evaluation, numbers("index").astype(np.int64),
+        [columns["path"][row] for row in good], positions("label"), numbers("loss"), numbers("label_probability"),
+        np.stack([positions(f"class_{rank}") for rank in ranks], axis=1),
+        np.stack([numbers(f"probability_{rank}") for rank in ranks], axis=1),
+    )  # fmt: skip
 
 
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
@@ -133,46 +129,21 @@ def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
     if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
         if is_running:
             return None, "The run is still training, so it has not been evaluated image by image yet."
-        reason = _evaluate(checkpoint, folder)
+        draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
+        shutil.rmtree(draft, ignore_errors=True)
+        argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
+        print(f"Evaluating {checkpoint}", file=sys.stderr)
+        command = [sys.executable, "-m", "imagenet_ddp.evaluate", *argv]
+        # its output would name the draft
+        code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+        if code:
+            reason = f"The best checkpoint could not be evaluated (evaluate ended with exit code {code})."
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(draft, folder)  # noqa: PTH105
     if not file.is_file():
         return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image."
     try:
         return read(folder, "run this command again"), f"{reason} The page shows older predictions." if reason else ""
     except ConfigError as error:
         return None, str(error)
-
-
-def _evaluate(checkpoint: Path, folder: Path) -> str:
-    """Run evaluate, and replace the folder if evaluate succeeds. Its output names the folder instead of the draft into
-    which it writes. Return the reason for a failure; "" on success."""
-    if folder.is_file():
-        return f"The evaluation needs the folder {folder}, but it is a file. Move it away."
-    if folder.exists() and not (folder / "evaluation.json").is_file() and any(folder.iterdir()):
-        return f"The evaluation needs the folder {folder}, but evaluate did not write it, or was stopped. Move it away."
-    draft = folder.with_name(f".{EVALUATION}")
-    shutil.rmtree(draft, ignore_errors=True)
-    argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
-    command = [sys.executable, "-m", "imagenet_ddp.evaluate", *argv]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
-        try:
-            for line in process.stdout or ():
-                console.print_message(line.rstrip("\n").replace(str(draft), str(folder)))
-        except BaseException:  # as subprocess.run does
-            process.kill()
-            raise
-    if process.returncode:
-        return f"The best checkpoint could not be evaluated (evaluate ended with exit code {process.returncode})."
-    if folder.exists():  # the evaluation of an older checkpoint
-        shutil.rmtree(folder)
-    os.replace(draft, folder)  # noqa: PTH105
-    return ""
-
-
-def config_of(folder: Path) -> dict[str, Any]:
-    """Return the resolved config of an evaluation. Raises ConfigError if there is none."""
-    if config := read_config(folder):
-        return config
-    raise ConfigError(
-        f"{folder / 'config.yaml'} must hold the options of the evaluation, but cannot be read. "
-        f"Hint: remove {folder}, then evaluate the checkpoint again."
-    )

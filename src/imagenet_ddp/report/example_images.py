@@ -15,7 +15,8 @@ from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.evaluation import Predictions, config_of
+from imagenet_ddp.report.evaluation import Predictions
+from imagenet_ddp.runs.summary import read_config
 
 SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 80  # JPEG quality of a thumbnail
@@ -82,7 +83,9 @@ class EvaluatedImages:
 def _trusted_config(folder: Path, group: str) -> EvaluateConfig:
     """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages,
     because a folder may come from anyone."""
-    config = config_of(folder)
+    config = read_config(folder)
+    if group not in config:
+        raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but does not.")
     if refused_targets(config[group], []):
         raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}; it is not run.")
     return to_config(config, EvaluateConfig)

@@ -1,4 +1,4 @@
-// Sort tables, filter lists by class, and show whole galleries. Without JavaScript, the page shows everything unsorted.
+// Sort a table by the column whose heading is clicked.
 "use strict";
 
 const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
@@ -26,34 +26,5 @@ for (const button of document.querySelectorAll("th button")) {
     const rows = Array.from(body.rows, (row) => [cellValue(row, head.cellIndex), row]);
     rows.sort((a, b) => compare(a[0], b[0], isAscending ? 1 : -1));
     body.append(...rows.map(([, row]) => row));
-  });
-}
-
-for (const input of document.querySelectorAll("input[data-filter]")) {
-  const list = document.getElementById(input.dataset.filter);
-  const items = Array.from(list.children, (item) => [(item.dataset.key || item.textContent).toLowerCase(), item]);
-  const count = input.closest(".tools").querySelector("output");
-  const more = document.querySelector(`button[data-more="${list.id}"]`);
-  input.closest(".tools").hidden = false;
-  input.addEventListener("input", () => {
-    const wanted = input.value.trim().toLowerCase();
-    let shown = 0;
-    for (const [key, item] of items) {
-      item.hidden = !key.includes(wanted);
-      shown += !item.hidden;
-    }
-    list.classList.toggle("short", !wanted && more !== null && !more.hidden);
-    count.textContent = wanted ? `${shown} of ${items.length}` : "";
-  });
-}
-
-for (const button of document.querySelectorAll("button[data-more]")) {
-  const list = document.getElementById(button.dataset.more);
-  list.classList.add("short");
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    list.classList.remove("short");
-    button.hidden = true;
-    list.children[24].querySelector("a, .frame").focus();
   });
 }

@@ -12,13 +12,13 @@ import numpy as np
 
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.report import analysis, evaluation, facts
+from imagenet_ddp.report import analysis, evaluation
 from imagenet_ddp.report.evaluation import Predictions
-from imagenet_ddp.report.run import MARKER, RUN_FILES, NotARunError, Run, read_run
+from imagenet_ddp.report.run import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import count_noun, first_line, format_loss, percent
+from imagenet_ddp.system.text import count_noun, duration, first_line, format_loss, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +28,7 @@ NUM_THUMBNAILS = 60  # per gallery
 NUM_MAPS = 24
 NUM_PAIRS = 20
 MIN_TOP1 = 0.6  # of a net whose disagreement with a label says something about the label
+LONG = ("Command", "Checkpoint", "Versions", "Commit")  # facts that take a line of their own
 
 
 @dataclass(frozen=True)
@@ -46,23 +47,14 @@ class Pictures:
     reason_maps: str = ""  # why there are no class activation maps
 
 
-def is_run_or_evaluation(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (*RUN_FILES, "evaluation.json"))
-
-
-def make_page(folder: Path, *, maps: bool) -> Page:
-    """Make the page of a run or an evaluation. Raises ConfigError if the folder is neither."""
+def make_page(folder: Path, *, maps: bool) -> Page | None:
+    """Return the page of a run or an evaluation; None if the folder is neither."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
-    if (folder / "evaluation.json").is_file() and not (folder / "metrics.csv").exists():
-        return build(name, None, evaluation.read(folder), maps=maps)
-    try:
-        run = read_run(folder)
-    except NotARunError as reason:
-        raise ConfigError(
-            f"{folder} must be a run folder, but has {reason}. Hint: pass runs/<name>/<time>, or a folder above it."
-        ) from reason
-    found, missing = evaluation.of_run(folder, is_running=run.state == "running")
-    return build(name, run, found, missing, maps=maps)
+    if run := read_run(folder):
+        found, missing = evaluation.of_run(folder, is_running=run.state == "running")
+        return build(name, run, found, missing, maps=maps)
+    is_evaluation = (folder / "evaluation.json").is_file()
+    return build(name, None, evaluation.read(folder), maps=maps) if is_evaluation else None
 
 
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
@@ -75,18 +67,14 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     is_held_out = run is not None  # an evaluation without its run may have used training images
     if run is None:
         assert found is not None
-        title = facts.title(leaves(evaluation.config_of(found.folder)), {})
-        run = Run(found.folder, "finished", None, {"epoch": np.empty(0)}, found.evaluation)
-    else:
-        title = facts.title(run.options or {}, run.summary)
-    figures = facts.figures(run, found)
-    lines = [title, *(f"{each.name} {each.value}{f' ({each.note})' if each.note else ''}" for each in figures)]
-    lines += [f"Incomplete: {'; '.join(run.problems)}."] if run.problems else []
+        options = leaves(read_config(found.folder))
+        run = Run(found.folder, "finished", dict(options), {"epoch": np.empty(0)}, found.evaluation)
+    title, figures = _title(run), _figures(run, found)
+    lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
-        "facts": facts.facts(run, found), "long_facts": facts.LONG, "problems": run.problems,
+        "facts": _facts(run, found), "long_facts": LONG,
         "curves": _uri(plots.curves(run.metrics, title)) if len(run.metrics["epoch"]) else None,
-        "time": facts.time_spent(run),
     }  # fmt: skip
     if found is None or not len(found):
         return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
@@ -114,7 +102,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in pairs],
-        "matrix": analysis.matrix(found.target, found.prediction, found.labels),
+        "matrix": analysis.matrix(found.target, found.prediction, len(found.classes)),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
@@ -161,13 +149,8 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     try:
         images = EvaluatedImages(found)
         pictures.thumbnails = images.thumbnails(rows)
-    except KeyError as error:  # an older or newer version of this program wrote the folder
-        pictures.reason = f"config.yaml of the evaluation has no {error}."
-        return pictures
     except (ConfigError, RunError, OSError) as error:
         pictures.reason = first_line(error)
-        if isinstance(error, OSError) and error.filename:
-            pictures.reason = f"{describe_path(Path(error.filename))} cannot be read: {error.strerror}."
         return pictures
     if for_maps:
         try:
@@ -188,3 +171,62 @@ def render(context: Mapping[str, Any]) -> bytes:
     environment.filters |= {"percent": percent, "count_noun": count_noun, "format_loss": format_loss}
     # file names may contain bytes that are not valid text
     return environment.get_template("page.html").render(context).encode(errors="backslashreplace")
+
+
+def _title(run: Run) -> str:
+    """Return the title, such as "resnet18 on imagefolder tiny10"."""
+    options, data = run.options, run.summary.get("data") or {}
+    name = data.get("name") or options.get("data._target_") or options.get("data.name") or "images"
+    folder = data.get("folder") or Path(str(options.get("data.root") or "")).name
+    model = options.get("model._target_") or options.get("model.name") or "A net"
+    return f"{model} on {name} {folder}".rstrip()
+
+
+def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
+    """Return the key figures at the head of the page, as (name, value, note)."""
+    shown = []
+    if run.best_top1 is not None:
+        epoch = f"epoch {run.best_epoch}"
+        shown.append(("best top-1", percent(run.best_top1), epoch))
+        if run.top5 is not None and run.summary.get("num_classes", 6) > 5:  # else top-5 is always 100 %
+            shown.append(("top-5", percent(run.top5), epoch))
+    elif found is not None and len(found):
+        shown.append(("top-1", percent(float(found.is_right.mean())), count_noun(len(found), "image")))
+        if (num := found.top.shape[1]) < len(found.classes):
+            is_among = (found.top == found.target[:, None]).any(axis=1)
+            shown.append((f"top-{num}", percent(float(is_among.mean())), ""))
+    if run.train_s is not None:
+        epochs = f"{run.epochs} of {run.options.get('trainer.max_epochs')} epochs"
+        shown.append(("training time", duration(run.train_s), epochs))
+    return shown
+
+
+def _facts(run: Run, found: Predictions | None) -> list[tuple[str, str]]:
+    """Return the facts shown below the key figures on the page, as (name, text) pairs."""
+    summary, options = run.summary, run.options
+    rate, reference = options.get("optim.lr"), options.get("optim.reference_batch")
+    if reference and options.get("optim.scaling") != "none":  # the curve shows the scaled rate
+        rate = f"{rate} per {reference} images"
+    numbers = {key: f"{value:,}" for key, value in summary.items() if isinstance(value, int)}
+    splits = (("num_train_images", "training"), ("num_val_images", "validation"))
+    counts = [f"{numbers[key]} {name}" for key, name in splits if key in numbers]
+    wait = summary.get("data_wait_frac")
+    rows = {
+        "State": run.state if run.state != "finished" else "",
+        "Command": summary.get("command"),
+        "Finished": (summary.get("finished_at") or "").replace("T", " "),
+        "Hardware": summary.get("hardware"),
+        "Images": f"{' + '.join(counts)} images of {numbers.get('num_classes')} classes" if counts else "",
+        "Image size": f"{options.get('data.image_size')} pixels",
+        "Optimizer": f"{options.get('optim.name')}, lr {rate}" if rate else "",
+        "Batch": f"{numbers['global_batch_size']} images" if "global_batch_size" in numbers else "",
+        "Precision": summary.get("precision"),
+        "Parameters": numbers.get("num_parameters"),
+        "Seed": options.get("seed"),
+        "Speed": f"{run.images_per_s:,.0f} images/s" if run.images_per_s else "",
+        "Waiting for the loader": "" if wait is None else f"{percent(wait, 0)} of the training steps' time",
+        "Checkpoint": found.model if found is not None else "",
+        "Versions": ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items()),
+        "Commit": summary.get("git_commit"),
+    }
+    return [(name, str(text)) for name, text in rows.items() if text not in (None, "")]
