@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
@@ -21,12 +22,6 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
-# Loggers that need a package -> (extra of this project, packages, any one of which is enough).
-LOGGER_PACKAGES = {
-    "TensorBoardLogger": ("tensorboard", ("tensorboard", "tensorboardX")),
-    "MLFlowLogger": ("mlflow", ("mlflow",)),
-    "WandbLogger": ("wandb", ("wandb",)),
-}
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
@@ -73,15 +68,14 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
 
 
 def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
-    found = []
-    for key, name in _known_classes(loggers):
-        extra, packages = LOGGER_PACKAGES.get(name, ("", ()))
-        if packages and not any(map(find_spec, packages)):
-            found.append(
-                f"logger.{key} needs the package {packages[0]}, which is not installed. Hint: run "
-                f"`{install(f'imagenet_ddp[{extra}]')}`, or set logger.{key}=null."
-            )
-    return found
+    """Check the packages of the loggers in conf/logger, whose files and classes have the names of their packages."""
+    packages = {key: name.removesuffix("Logger").lower() for key, name in _known_classes(loggers)}
+    return [
+        f"logger.{key} needs the package {package}, which is not installed. Hint: run "
+        f"`{install(f'imagenet_ddp[{package}]')}`, or set logger.{key}=null."
+        for key, package in packages.items()
+        if (conf_dir() / "logger" / f"{package}.yaml").is_file() and not find_spec(package)
+    ]
 
 
 def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
@@ -106,6 +100,10 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
         return []
     has_validation = config.get("trainer", {}).get("limit_val_batches") != 0
     known = (*TRAIN_METRICS, *(VAL_METRICS if has_validation else ()), "epoch", "step")
+
+    def closest(monitor: str) -> str:
+        return max(known, key=lambda each: SequenceMatcher(None, monitor, each).ratio())
+
     monitors = {
         key: config["callbacks"][key].get("monitor")
         for key, name in _known_classes(config["callbacks"])
@@ -114,7 +112,7 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
     }
     return [
         f"callbacks.{key}.monitor must be one of {', '.join(known)}, got {shown(monitor)}. "
-        f"Hint: set ++callbacks.{key}.monitor={get_close_matches(str(monitor), known, cutoff=0)[0]}."
+        f"Hint: set ++callbacks.{key}.monitor={closest(str(monitor))}."
         for key, monitor in monitors.items()
         if monitor is not None and monitor not in known
     ]
