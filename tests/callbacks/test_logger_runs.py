@@ -90,6 +90,7 @@ def test_tensorboard(resumed: Path) -> None:
     assert_whole(curves, resumed)
     assert "hp_metric" not in curves
     assert len(list((resumed / "tensorboard").glob("events.*"))) == 2
+    assert logged.tensorboard_pictures(resumed) == ["pictures/curves", "pictures/train_batch"]
 
 
 @needs_all
@@ -98,7 +99,7 @@ def test_mlflow_file(resumed: Path) -> None:
     assert_whole(curves, resumed)
     assert (run.info.status, run.data.params["trainer/max_epochs"]) == ("FINISHED", "6")
     kept = {path.name for path in (resumed / "mlartifacts").rglob("*.*") if path.is_file()}
-    assert kept == {"best.ckpt", "metadata.yaml", "aliases.txt"}
+    assert kept == {"best.ckpt", "metadata.yaml", "aliases.txt", "train_batch.png", "curves.png"}
 
 
 @needs_all
@@ -108,6 +109,7 @@ def test_wandb_offline(stopped: Path) -> None:
     stored = json.loads((stopped / "logger_wandb.json").read_text())["id"]
     assert {(run.run_id, run.display_name) for run in runs} == {(stored, "r")}
     assert len(list(stopped.glob("wandb/offline-run-*"))) == 2
+    assert len(list(stopped.glob("wandb/offline-run-*/files/media/images/pictures/*.png"))) == 2
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")

@@ -30,6 +30,14 @@ def of_tensorboard(run_dir: Path) -> Curves:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
 
 
+def tensorboard_pictures(run_dir: Path) -> list[str]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run_dir / "tensorboard"))
+    events.Reload()
+    return sorted(events.Tags()["images"])
+
+
 def of_mlflow(run_dir: Path) -> tuple[Any, Curves]:
     """Return (run, curves)."""
     from mlflow.tracking import MlflowClient
@@ -67,6 +75,6 @@ def of_wandb(run_dir: Path) -> Curves:
         if record.WhichOneof("record_type") == "history":
             row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
             for name in row.keys() - {"trainer/global_step"}:
-                if not name.startswith("_"):
+                if not name.startswith(("_", "pictures/")):
                     curves.setdefault(name, []).append((int(row["trainer/global_step"]), float(row[name])))
     return curves

@@ -62,7 +62,7 @@ def make_callbacks(
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([RunFiles(hyperparams)] if given(config.logger) else []),
+        *([RunFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]

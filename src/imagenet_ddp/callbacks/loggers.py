@@ -2,8 +2,7 @@
 # The clients of the services, and their objects in Lightning's loggers, have no types.
 """Adapt Lightning's loggers for services so that a resumed run stays one run there, and no server can delay a training.
 
-To add a logger, add a file to conf/logger and an entry to LOGGER_PACKAGES in runs/check_run.py and, for a service, a
-class to this file.
+To add a logger, add a file to conf/logger and, for a service, a class to this file, both with the name of its package.
 """
 
 import json
@@ -20,9 +19,11 @@ from typing import Any
 import lightning.pytorch as L
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
+from torchvision.io import ImageReadMode, read_image
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import find_callback
+from imagenet_ddp.data.contact_sheet import FILE
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import first_line
@@ -34,16 +35,24 @@ MAX_WAITING = 10_000  # longest queue of calls: with one call per ten steps, tho
 
 
 class RunFiles(L.Callback):
-    """Pass the config to the loggers and, at the end, best.ckpt, which they upload if their log_model is set."""
+    """Pass the config, train_batch.png and curves.png to the loggers and, at the end, best.ckpt, which they upload if
+    their log_model is set."""
 
-    def __init__(self, hyperparams: Mapping[str, Any]):
-        self.hyperparams = hyperparams
+    def __init__(self, run_dir: Path, hyperparams: Mapping[str, Any]):
+        self.run_dir, self.hyperparams = run_dir, hyperparams
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         for logger in trainer.loggers:
             logger.log_hyperparams(dict(self.hyperparams))
 
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx == 0 and trainer.current_epoch == 0:
+            self._log_picture(trainer, FILE)
+
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._log_picture(trainer, "curves.png")  # drawn by History, which precedes this callback
         checkpoint = find_callback(trainer, ResumeCheckpoint)
         if checkpoint is None or not checkpoint.best_path.is_file():
             return
@@ -56,6 +65,14 @@ class RunFiles(L.Callback):
         )
         for logger in trainer.loggers:
             logger.after_save_checkpoint(as_lightnings)
+
+    def _log_picture(self, trainer: L.Trainer, name: str) -> None:
+        path, step = self.run_dir / name, max(trainer.global_step - 1, 0)
+        for logger in trainer.loggers if trainer.is_global_zero and path.is_file() else ():
+            if isinstance(logger, Background):
+                logger.log_picture(path, step)
+            elif isinstance(logger, loggers.TensorBoardLogger):
+                logger.experiment.add_image(f"pictures/{path.stem}", read_image(str(path), ImageReadMode.RGB), step)
 
 
 class Background(Logger):
@@ -111,6 +128,9 @@ class Background(Logger):
         """Begin or continue the run, set self.id, and return Lightning's logger for it."""
         raise NotImplementedError
 
+    def _send_picture(self, path: Path, step: int) -> None:
+        raise NotImplementedError
+
     def _close(self, status: str) -> None:
         """End the run at the service. status: Lightning's, success or failed."""
         self._logger.finalize(status)
@@ -143,6 +163,10 @@ class Background(Logger):
         """Send the hyper-parameters, but only those of a new run, because a service may not allow changes."""
         if not self._is_resumed:
             self._put(lambda: self._logger.log_hyperparams(params, *args, **kwargs))
+
+    def log_picture(self, path: Path, step: int) -> None:
+        """Send a PNG file."""
+        self._put(lambda: self._send_picture(path, step))
 
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
         self._put(lambda: self._logger.after_save_checkpoint(checkpoint_callback))
@@ -223,6 +247,9 @@ class MLFlowLogger(Background):
         logger.experiment.update_run(self.id, status="RUNNING")
         return logger
 
+    def _send_picture(self, path: Path, step: int) -> None:
+        self._logger.experiment.log_artifact(self.id, str(path))
+
 
 class WandbLogger(Background):
     """Log to the server at WANDB_BASE_URL, or with WANDB_MODE=offline to wandb/ in the run folder."""
@@ -250,6 +277,9 @@ class WandbLogger(Background):
         logger = loggers.WandbLogger(**{**own, **self.arguments, "settings": settings})
         self.id = logger.experiment.id
         return logger
+
+    def _send_picture(self, path: Path, step: int) -> None:
+        self._logger.log_image(f"pictures/{path.stem}", [str(path)], step)
 
     def _close(self, status: str) -> None:
         super()._close(status)
