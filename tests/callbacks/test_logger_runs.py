@@ -17,13 +17,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own use of SQLAlchemy
 ]
 needs_all = pytest.mark.skipif(
-    not all(map(find_spec, ("mlflow", "wandb", "tensorboard"))), reason="needs the loggers' extras"
+    not all(map(find_spec, ("mlflow", "wandb", "tensorboard", "trackio"))), reason="needs the loggers' extras"
 )
 OFFLINE = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": None, "PYTHONPATH": PROBES}
 
 
 def train(folder: Path, *options: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
-    environment = clean_environ(**OFFLINE | environ)
+    environment = clean_environ(**OFFLINE | {"TRACKIO_DIR": str(folder / "trackio")} | environ)
     return forked_commands.run("imagenet_ddp.train", *options, folder=folder, environment=environment, timeout_s=400)
 
 
@@ -53,9 +53,9 @@ def resumed(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stopped by SIGTERM: a kill leaves an incomplete offline file of W&B."""
+    """Stopped by SIGTERM: a kill leaves an incomplete offline file of W&B, and loses what trackio has not written."""
     folder = tmp_path_factory.mktemp("stopped")
-    first, _ = two_parts(folder, tree, "wandb", "+callbacks.probe.what=signal")
+    first, _ = two_parts(folder, tree, "[wandb,trackio]", "+callbacks.probe.what=signal")
     assert first.returncode == 128 + 15
     return folder / "r"
 
@@ -110,6 +110,13 @@ def test_wandb_offline(stopped: Path) -> None:
     assert {(run.run_id, run.display_name) for run in runs} == {(stored, "r")}
     assert len(list(stopped.glob("wandb/offline-run-*"))) == 2
     assert len(list(stopped.glob("wandb/offline-run-*/files/media/images/pictures/*.png"))) == 2
+
+
+@needs_all
+def test_trackio(stopped: Path) -> None:
+    run, curves = logged.of_trackio(stopped.parent / "trackio")
+    assert_whole(curves, stopped)
+    assert run == json.loads((stopped / "logger_trackio.json").read_text())["id"]
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")

@@ -5,8 +5,10 @@ Curves map a metric to its [(step, value), ...] in the order of logging.
 
 import csv
 import json
+import sqlite3
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,20 @@ def tensorboard_pictures(run_dir: Path) -> list[str]:
     events = EventAccumulator(str(run_dir / "tensorboard"))
     events.Reload()
     return sorted(events.Tags()["images"])
+
+
+def of_trackio(folder: Path) -> tuple[str, Curves]:
+    """Return (name of the only run, curves)."""
+    (file,) = folder.glob("*.db")
+    with closing(sqlite3.connect(file)) as connection:
+        rows = connection.execute("select run_name, step, metrics from metrics order by id").fetchall()
+    (name,) = {row[0] for row in rows}
+    curves: Curves = {}
+    for _, step, metrics in rows:
+        for key, value in json.loads(metrics).items():
+            if isinstance(value, int | float):
+                curves.setdefault(key, []).append((step, value))
+    return name, curves
 
 
 def of_mlflow(run_dir: Path) -> tuple[Any, Curves]:

@@ -8,6 +8,7 @@ To add a logger, add a file to conf/logger and, for a service, a class to this f
 import json
 import os
 import queue
+import secrets
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -284,3 +285,47 @@ class WandbLogger(Background):
     def _close(self, status: str) -> None:
         super()._close(status)
         self._logger.experiment.finish(exit_code=int(status != "success"))  # at exit, it would have no time limit
+
+
+class TrackioLogger(Background):
+    """Log to files in TRACKIO_DIR (default: ~/.cache/huggingface/trackio), or to the Space or server of space_id or
+    server_url."""
+
+    hint = "correct space_id or server_url, or "
+
+    def __init__(self, *, run_dir: str | Path, entry: str = "trackio", group: str | None = None, **arguments: Any):
+        super().__init__(run_dir, entry, group, arguments)
+        self.server = arguments.get("space_id") or arguments.get("server_url")
+
+    def _open(self) -> Logger:
+        import trackio
+
+        self.id = self.id or f"{self.folder.name}-{secrets.token_hex(4)}"
+        own = {"name": self.id, "group": self.group, "resume": "allow", "embed": False}
+        return TrackioRun(trackio.init(**{**own, **self.arguments}))
+
+    def _send_picture(self, path: Path, step: int) -> None:
+        import trackio
+
+        self._logger.experiment.log({f"pictures/{path.stem}": trackio.Image(str(path))}, step)
+
+
+class TrackioRun(DummyLogger):
+    """Pass Lightning's calls to a run of trackio."""
+
+    def __init__(self, run: Any):
+        super().__init__()
+        self.run = run
+
+    @property
+    def experiment(self) -> Any:
+        return self.run
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        self.run.log(dict(metrics), step)
+
+    def log_hyperparams(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        self.run.config.update(params)
+
+    def finalize(self, status: str) -> None:
+        self.run.finish()
