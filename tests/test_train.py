@@ -184,9 +184,6 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     assert len(set(by_rank)) == 1, "all ranks stopped at the same step"
 
     resume = shlex.split(typed)
-    result = run("train", *resume, "callbacks=default", "trainer.max_epochs=1")
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert "must be more than the 1 epoch that" in " ".join(result.stderr.split())
     left = 2 * steps - by_rank[0]
     trouble = probe(tmp_path / "more", what="signal", step=left, in_validation=True, slow_s=0.3)
     result = run("train", *resume, *trouble, PYTHONPATH=PROBES)
@@ -279,7 +276,7 @@ def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path
 def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.limit_train_batches=3"]
     result = succeeded(run("train", *options, "experiment=quick", "resume=auto", "name=n", "trainer.max_epochs=1"))
-    assert "starting a new run, because no run in runs/n has a checkpoint" in result.stdout
+    assert "starting a new run, because runs/n has no unfinished one" in result.stdout
     (folder,) = (tmp_path / "runs/n").iterdir()
     result = succeeded(run("train", *options, f"resume={folder}", "name=n", "trainer.max_epochs=2"))
     assert "Changed: trainer.max_epochs was 1 and is now 2." in result.stdout

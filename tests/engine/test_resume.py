@@ -18,10 +18,7 @@ from test_train import probe, start, wait_for
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
-from imagenet_ddp.engine import resume
-from imagenet_ddp.engine.job import Job, should_requeue
-from imagenet_ddp.engine.resume import Earlier
+from imagenet_ddp.engine.job import Earlier, Job, changes, find_earlier, is_finished, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 
@@ -44,14 +41,14 @@ def find(wanted: Path, option: Path | str | None, *, typed: bool = False, again:
         configs=[OmegaConf.create({"resume": option and str(option)})], again=again,
         hydra=OmegaConf.create({"run": {"dir": str(wanted)}}), typed=[f"hydra.run.dir={wanted}"] if typed else [],
     )  # fmt: skip
-    return resume.find(request, {}, None)
+    return find_earlier(request, {}, None)
 
 
 def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
     runs, wanted = tmp_path / "runs/n", tmp_path / "runs/n/new"
-    assert "no run in" in find(wanted, "auto").sentence
+    assert "has no unfinished one" in find(wanted, "auto").sentence
     done = saved(runs / "a", 1, 3)
-    assert "that has a checkpoint is unfinished" in find(wanted, "auto").sentence
+    assert "has no unfinished one" in find(wanted, "auto").sentence
     saved(runs / "b", 30, None)
     newer = saved(runs / "c", 20, None)
     found = find(wanted, "auto")
@@ -85,31 +82,10 @@ def test_a_finished_run_is_prolonged_by_what_ends_it(
     trainer = {**TRAINER, "max_steps": steps, **now}
     config = to_config({"trainer": trainer}, CommonConfig)
     before = trainer if steps == 5 else TRAINER
-    changed = resume.changes({"trainer": before}, {"trainer": trainer})
-    assert resume.is_finished(tmp_path, config.trainer, changed) == finished
-    if finished:
-        assert f"{tmp_path} is finished: 2 epochs of" in resume.finished_sentence(tmp_path, config)
+    changed = changes({"trainer": before}, {"trainer": trainer})
+    assert is_finished(tmp_path, config.trainer, changed) == finished
     (tmp_path / "summary.json").unlink()
-    assert not resume.is_finished(tmp_path, config.trainer, changed)
-
-
-@pytest.mark.parametrize(
-    ("num_nodes", "devices", "nodes_here", "num_local", "said"),
-    [
-        ("auto", 2, 1, None, None),  # one node starts what the run had
-        (2, 2, 2, 2, None),
-        (2, 2, 1, None, "with trainer.num_nodes=2, but this command has 1 node. Hint: set trainer.num"),
-        (2, 2, 2, 1, "with trainer.devices=2, but each node has 1 device. Hint: set trainer.devices="),
-    ],
-)
-def test_a_resumed_run_meets_with_the_world_it_had(
-    num_nodes: object, devices: object, nodes_here: int, num_local: int | None, said: str | None
-) -> None:
-    trainer, info = {"num_nodes": num_nodes, "devices": devices}, LaunchInfo(num_nodes=nodes_here)
-    if said is None:
-        return resume.refuse_other_world(trainer, Path("last.ckpt"), info, num_local)
-    with pytest.raises(ConfigError, match=said):
-        resume.refuse_other_world(trainer, Path("last.ckpt"), info, num_local)
+    assert not is_finished(tmp_path, config.trainer, changed)
 
 
 def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
@@ -145,7 +121,10 @@ def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, t
 
     more = [*options, "++callbacks.probe=null", f"trainer.max_epochs={epoch + 2}"]
     again = run("train", *more, "resume=auto", PYTHONPATH=PROBES, code=0)
-    assert f"resume=auto: continuing from {Path('runs/n', folder.name)}/checkpoints/last.ckpt" in again.stdout
+    assert (
+        f"resume=auto: continuing the newest unfinished run from {Path('runs/n', folder.name)}/checkpoints/last.ckpt"
+        in again.stdout
+    )
     assert torch.load(done / "last.ckpt", weights_only=True)["epoch"] == epoch + 1
 
     more[-1] = f"trainer.max_epochs={epoch + 3}"

@@ -27,9 +27,8 @@ from imagenet_ddp.distributed.store import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment, SyncBatchNorm, make_strategy
-from imagenet_ddp.engine import resume
 from imagenet_ddp.engine.diagnosis import refusing
-from imagenet_ddp.engine.job import Job
+from imagenet_ddp.engine.job import Job, changes, changes_end, refuse_other_data
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
 from imagenet_ddp.engine.world import World
@@ -163,8 +162,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     data = make_data(plan, world, log.say)
     source, num_images = data.source, len(data.train_images)
     if job.checkpoint is not None and stored is not None:
-        resume.refuse_nothing_left(stored[KEY], job.checkpoint, job.run_dir, config.trainer.max_epochs)
-        resume.refuse_other_data(stored[KEY], job.checkpoint, source, num_images)
+        refuse_other_data(stored[KEY], job.checkpoint, source, num_images)
     counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
     module = make_module(plan, source.classes, len(data.val_images), counts)
     learning, messages = prepare_training(plan, module, source.classes, resumed=stored is not None, say=log.say)
@@ -202,7 +200,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
                 f"callbacks.checkpoint must be set to resume {job.checkpoint}, got none. Hint: set callbacks=default."
             )
         # a callback such as EarlyStopping had ended the training, but the process died before it wrote summary.json
-        ends_elsewhere = resume.changes_end(resume.changes(stored[KEY]["config"], job.config))
+        ends_elsewhere = changes_end(changes(stored[KEY]["config"], job.config))
         checkpoint.is_over = stored[KEY]["has_ended"] and not ends_elsewhere
     if checkpoint is not None and world.info.rank == 0:
         _place_checkpoints(checkpoint, job, plan, module)

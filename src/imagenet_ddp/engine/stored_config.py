@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.folder import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
-from imagenet_ddp.engine.resume import TYPED_ONLY
+from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats.registry import graph_format
 from imagenet_ddp.runs.checkpoints import require_whole
