@@ -102,12 +102,6 @@ def _unsupported(request: parse.Request, options: Any) -> list[str]:
             f"all jobs of -m must request the same nodes, GPUs and CPUs, got {' and '.join(shapes)}: "
             "they become tasks of one job array. Hint: submit these jobs one by one, without -m."
         )
-    sweeper = str(request.hydra.sweeper.get("_target_"))
-    if request.multirun and not sweeper.endswith(".BasicSweeper"):
-        found.append(
-            f"hydra/sweeper must be basic, got {sweeper}: the jobs of an array must be known when it is submitted. "
-            "Hint: leave hydra/sweeper out."
-        )
     if options.array_parallelism is not None and not _is_array(request):
         found.append("submit.array_parallelism must be used with -m, got a single run. Hint: add -m.")
     return found

@@ -86,8 +86,8 @@ def test_jobs_are_listed(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "environ", "message"),
     [
-        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, 0 to 3, got 4"),
-        (LISTED, array("abc"), "0 to 3, got abc. Hint: set #SBATCH --array=0-3."),
+        ((*LISTED, "sweep.job=4", "hydra.sweep.dir=s"), {}, "one of the 4 jobs of this sweep, got 4"),
+        (LISTED, array("abc"), "got abc. Hint: set sweep.job=3, or #SBATCH --array=0-3."),
         (("-m", "seed=0,1", "sweep.job=0,1", "hydra.sweep.dir=x"), {}, "sweep.job must have one value, got several"),
         (("+sweep.resume=gone",), {}, "sweep.resume=gone must be the folder of a sweep"),
         (("-m", "sweep.resume=s", "hydra.sweep.dir=t"), {}, "Hint: leave hydra.sweep.dir out."),

@@ -117,15 +117,13 @@ class Composer:
     # -- jobs
 
     def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
-        """Return (overrides of each job of a sweep, the options that distinguish each job, mistakes).
-
-        A sweeper other than Hydra's own chooses its values later, so one job without the swept options is returned.
-        """
+        """Return (overrides of each job of a sweep, the options that distinguish each job, mistakes)."""
         fixed = [override for override in overrides if not override.is_sweep_override()]
         config, _ = self.compose(fixed, RunMode.MULTIRUN)
         sweeper = OmegaConf.select(config, "hydra.sweeper") or {}
         if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
-            return [fixed], [""], []
+            hint = "Hint: leave hydra/sweeper out; `python -m imagenet_ddp.tune` searches."
+            return [fixed], [""], [f"hydra/sweeper must be basic, because all jobs are checked first. {hint}"]
         for_hydra = [override for override in overrides if override.is_hydra_override()]
         swept = [override for override in overrides if not override.is_hydra_override()]
         try:

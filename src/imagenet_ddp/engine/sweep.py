@@ -27,7 +27,6 @@ from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.files import atomic_write, expand_home
 
 FILE = "sweep.yaml"
-FAILED = ".failed"  # marks the folder of a failed job; a job on another machine may leave no other trace
 MULTIRUN = ("-m", "--multirun")
 NOT_STORED = ("hydra.sweep.dir", "sweep.job", "sweep.resume")
 IGNORED = ("hydra.run.dir", "hydra.sweep.subdir")  # the folder of a job is its number
@@ -41,10 +40,7 @@ def expand_resume(argv: list[str]) -> list[str]:
         return argv
     sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
     if any(overrides.key_of(word) == "hydra.sweep.dir" for word in argv):
-        raise ConfigError(
-            f"sweep.resume={sweep_dir} already sets the sweep's folder, so hydra.sweep.dir must not be set. "
-            "Hint: leave hydra.sweep.dir out."
-        )
+        raise ConfigError(f"sweep.resume={sweep_dir} is the sweep's folder. Hint: leave hydra.sweep.dir out.")
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
         options, flags = stored["options"], stored["flags"]
@@ -70,14 +66,12 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
     """Return the number of the job that this process runs; None means all jobs. With sweep.job=list, print the jobs and
     exit. Raises ConfigError if sweep.job is not valid for this sweep, or if an option is ignored in a sweep."""
     typed = {overrides.key_of(word) for word in request.typed}
-    if ignored := [key for key in IGNORED if key in typed]:
-        hint = "out, or set hydra.sweep.dir=FOLDER instead."
-        raise ConfigError(
-            [
-                f"{key} must not be set with -m, which numbers the jobs' folders. Hint: leave {key} {hint}"
-                for key in ignored
-            ]
-        )
+    for key in IGNORED:
+        if key in typed:
+            raise ConfigError(
+                f"{key} must not be set with -m, which numbers the jobs' folders. "
+                f"Hint: leave {key} out, or set hydra.sweep.dir=FOLDER instead."
+            )
     chosen, count = request.configs[0].sweep.job, len(request.configs)
     if any(config.sweep.job != chosen for config in request.configs):
         raise ConfigError("sweep.job must have one value, got several. Hint: start one command per job.")
@@ -88,13 +82,11 @@ def selected_job(request: parse.Request, environ: Mapping[str, str]) -> int | No
     task = slurm.array_task(environ)
     if chosen == "all" or (chosen == "auto" and task is None):
         return None
-    source, text, hint = "sweep.job", str(chosen), f"set sweep.job={count - 1}"
-    if chosen == "auto":
-        source, text = "SLURM_ARRAY_TASK_ID", str(task)
-        hint = f"set #SBATCH --array=0{f'-{count - 1}' if count > 1 else ''}"
+    source, text = ("SLURM_ARRAY_TASK_ID", str(task)) if chosen == "auto" else ("sweep.job", str(chosen))
     if not text.isdecimal() or int(text) >= count:
         raise ConfigError(
-            f"{source} must be one of the {count} jobs of this sweep, 0 to {count - 1}, got {text}. Hint: {hint}."
+            f"{source} must be one of the {count} jobs of this sweep, got {text}. "
+            f"Hint: set sweep.job={count - 1}, or #SBATCH --array=0-{count - 1}."
         )
     if environ.get("SLURM_PROCID", "0") == "0":  # rank 0 only
         print(f"Job {text} of {count} ({source}): {request.names[int(text)] or 'no options'}", flush=True)
@@ -172,11 +164,6 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
         )
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
-    if own_launcher:
-        from imagenet_ddp.distributed import devices
-
-        for config in request.configs:  # refused before the folder is made
-            devices.local_devices(config.trainer)
     sweep_dir = _sweep_dir(request).absolute()
     store(request, sweep_dir)
     if not own_launcher:
@@ -185,11 +172,8 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             "The jobs continue without this command. Hint: list them with squeue --me, and end them with scancel."
         )
     codes: dict[int, int] = {}
-    # sweepers other than Hydra's own choose their jobs one by one
-    names = request.names if str(request.hydra.sweeper.get("_target_")).endswith(".BasicSweeper") else []
-
     # a launcher pickles the task once for each job
-    for_job = replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=(None,))
+    names, for_job = request.names, replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=(None,))
 
     def task(config: DictConfig) -> float | None:
         parse.set_implied(config)  # Hydra has composed it again
@@ -199,12 +183,9 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         number = hydra.job.num
         if signals.received:
             sys.exit(128 + signals.received)
-        name = names[number] if number < len(names) else hydra.job.override_dirname
-        print(f"Job {number}: {name or 'no options'}", flush=True)
+        print(f"Job {number}: {names[number] or 'no options'}", flush=True)
         node = OmegaConf.create({"run": {"dir": str(sweep_dir / str(number))}})
         job = _job(for_job, list(hydra.overrides.task), config, node)
-        mark = sweep_dir / str(number) / FAILED
-        mark.unlink(missing_ok=True)
         try:
             return run_job(job, in_sweep=True)
         except ConfigError as error:
@@ -214,14 +195,11 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             if error.exit_code > 128 and (own_launcher or error.is_requeued):
                 error.exit()  # stopped by a signal: start no further job
             codes[number] = error.exit_code
-        if mark.parent.is_dir():
-            mark.touch()
         return math.nan
 
     result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
-    names = names or [""] * sum(path.name.isdecimal() and path.is_dir() for path in sweep_dir.iterdir())
-    failed = [number for number in range(len(names)) if number in codes or _has_failed(sweep_dir / str(number))]
-    if failed:
+    failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
+    if failed := sorted({*failed, *codes}):
         print(f"{len(failed)} of {len(names)} jobs failed:", file=sys.stderr)
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
@@ -230,10 +208,6 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result
-
-
-def _has_failed(run_dir: Path) -> bool:
-    return (run_dir / FAILED).exists() or folder.finished_epochs(run_dir) is None
 
 
 def _sweep_dir(request: parse.Request) -> Path:
