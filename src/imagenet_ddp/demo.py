@@ -1,8 +1,6 @@
 """Serve a web page that classifies the pictures dropped on it: python -m imagenet_ddp.demo checkpoint=PATH."""
 
-import errno
 import os
-import socket
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,6 @@ MAX_WAITING = 16  # requests in the queue; further requests are refused
 def main() -> None:
     with command.run_command("demo"), TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         request = command.request("demo")
-        require_address(request.configs[0].host, request.configs[0].port)
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # send nothing from this machine
         # the default, /tmp/gradio, belongs to the first user who started Gradio, and keeps the pictures
         os.environ.setdefault("GRADIO_TEMP_DIR", folder)
@@ -44,28 +41,10 @@ def main() -> None:
                 theme=theme, footer_links=[], quiet=True,
             )  # fmt: skip
         except OSError as error:
-            raise _port_refused(config.host, config.port) from error
-
-
-def require_address(host: str, port: int) -> None:
-    """Raise ConfigError if no server can listen on the address. The server itself tries only after the net is loaded,
-    and explains an unknown host as a port in use."""
-    try:
-        with socket.socket() as probe:  # IPv4, because Gradio's own request to the page fails with IPv6
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            probe.bind((host, port))
-    except (OSError, UnicodeError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise _port_refused(host, port) from error
-        raise ConfigError(
-            f"host must be an IPv4 address or a name of this machine, got {host}. "
-            "Hint: set host=127.0.0.1, or host=0.0.0.0 for all networks of this machine."
-        ) from error
-
-
-def _port_refused(host: str, port: int) -> ConfigError:
-    other = port + 1 if 1024 <= port < 65535 else 7860
-    return ConfigError(f"port={port} must be free on {host}, but cannot be opened. Hint: set port={other}.")
+            raise ConfigError(
+                f"host={config.host} port={config.port} cannot be opened. Hint: set another port, such as "
+                f"port={config.port + 1}; host must be 127.0.0.1, 0.0.0.0 or an IPv4 address of this machine."
+            ) from error
 
 
 def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:

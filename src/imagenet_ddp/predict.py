@@ -14,8 +14,6 @@ from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
-
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.files import describe_left_out, find_images, list_folder
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 # likely first. If the image could not be read, top is empty and error is the reason; otherwise error is empty.
 Write = Callable[[str, list[tuple[int, float]], str, Any], None]
 
-SHEET = ".png"
 # Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
 MOST_WHOLE = 4
 
@@ -43,11 +40,9 @@ MOST_WHOLE = 4
 def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
-        typed = request.configs[0]
-        # listed before the checkpoint is read, which takes seconds, unless images= refers to another key
-        paths = None if OmegaConf.is_interpolation(typed, "images") else _list_images(typed.images, typed.out)
+        # listed before the checkpoint is read, which takes seconds
+        paths = _list_images(request.configs[0].images, request.configs[0].out)
         config = resolved_config(request, os.environ, PredictConfig)
-        paths = paths or _list_images(config.images, config.out)
         if config.compare_origin:
             with import_torch():
                 from imagenet_ddp.engine.origin import require_equal
@@ -100,12 +95,12 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
 
 def _writer(config: PredictConfig, num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
     """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
-    if config.out and config.out.lower().endswith(SHEET):
+    if config.out and config.out.lower().endswith(".png"):
         from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
 
         if num_images > MOST_IMAGES:
             raise ConfigError(
-                f"out=*{SHEET} shows at most {MOST_IMAGES} images, got {num_images}. Hint: set out=predictions.csv."
+                f"out=*.png shows at most {MOST_IMAGES} images, got {num_images}. Hint: set out=predictions.csv."
             )
         sheet = SheetWriter(Path(config.out), predictor, config.explain)
         stack.push(lambda kind, *_: kind is None and sheet.close())  # write no sheet after an error

@@ -58,8 +58,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     typed = [token for token in hydra_flags.without_local_rank(argv) if token not in own]
     submit, found = _validate("submit", own, environ, compose_only=True)
     request, mistakes = _validate("train", sweep.expand_resume(typed), environ, elsewhere=True)
-    program = shlex.join(["imagenet_ddp.submit", *own])
-    found += [text.replace("imagenet_ddp.train", program) for text in mistakes]  # in the commands that hints propose
+    found += mistakes
     if submit is None or request is None:
         raise ConfigError(list(dict.fromkeys(found)))
     options: Any = submit.configs[0].submit
