@@ -185,14 +185,3 @@ def test_a_step_neither_reads_nor_writes_values_of_the_device(
     verb: str, tmp_path: Path, loss: dict, more: list[L.Callback], data: dict, counted: int
 ) -> None:
     assert run(verb, tmp_path, loss, more, data, counted) == NUM_STEPS - FIRST
-
-
-@pytest.mark.parametrize("wait", [Tensor.tolist, lambda each: torch.tensor(1.0, device=each.device)])
-def test_a_wait_is_found(wait: Callable[[Tensor], object], tmp_path: Path) -> None:
-    class Waits(L.Callback):
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if batch_idx >= FIRST:
-                wait(outputs["loss_sum"])
-
-    with pytest.raises((WaitError, RuntimeError)):
-        run("fit", tmp_path, {}, [Waits()], {}, NUM_IMAGES)

@@ -14,7 +14,7 @@ from conftest import SMALL, SMALL_ARGS, Run
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
-from imagenet_ddp.models.features import compute_features, minimise
+from imagenet_ddp.models.head import compute_features, minimise
 
 LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
 

@@ -101,16 +101,6 @@ def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):
     assert all(torch.equal(stored["state_dict"][name], end[name]) for name in end)
 
 
-@pytest.mark.filterwarnings("ignore:.*")
-def test_a_resumed_run_continues_its_average(tmp_path: Path):
-    whole, _ = fit(tmp_path, [WeightAverage(0.9)], 4)
-    saving = ModelCheckpoint(tmp_path, save_last=True)
-    fit(tmp_path, [WeightAverage(0.9), saving], 2, enable_checkpointing=True)
-    resumed, _ = fit(tmp_path, [WeightAverage(0.9)], 4, tmp_path / "last.ckpt")
-    for name, value in whole.net.state_dict().items():
-        assert torch.equal(resumed.net.state_dict()[name], value), name
-
-
 def test_a_short_run_forgets_its_first_weights(tmp_path: Path):
     """At the default decay, the average of 20 updates would be the first weights."""
     module, _ = fit(tmp_path, [WeightAverage()], 2)

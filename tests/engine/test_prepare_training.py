@@ -31,7 +31,7 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
     options = [
         *SMALL, f"data.root={other_tree}", "trainer.devices=2", "model.weights=first/checkpoints/best.ckpt",
         "model.freeze=backbone", "model.unfreeze_epoch=2", "optim=adamw", "optim.lr=0.001", "optim.lr_head=0.01",
-        "optim.layer_decay=0.7", "optim.no_decay_on=[norm,bias]", "averaging=ema", "averaging.decay=0.5",
+        "optim.no_decay_on=[norm,bias]", "averaging=ema", "averaging.decay=0.5",
         "schedule.name=constant", "teacher.weights=second/checkpoints/best.ckpt", "loss.class_weights=balanced",
         "model.batch_norm=frozen",
     ]  # fmt: skip

@@ -62,19 +62,6 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
     assert_same(unharmed(), disk / "r")
 
 
-def test_deleted_run_folder(tree: Path, unharmed: Unharmed, tmp_path: Path) -> None:
-    """The run folder is deleted during a run: the folder is created again with all epochs, and the run ends as if
-    nothing had happened."""
-    running = begin(tmp_path, *short(tree, "logger=none"))
-    wait_for((tmp_path / "r/checkpoints/last.ckpt").exists, running)  # not while it is being written
-    shutil.rmtree(tmp_path / "r")
-    ended = end(running)
-    assert (ended.code, "11 of 11 validation images, each once." in ended.out) == (0, True), ended.out + ended.err
-    assert (tmp_path / "r/summary.json").exists()
-    shutil.copytree(unharmed() / "csv", tmp_path / "r/csv")
-    assert_same(unharmed(), tmp_path / "r")
-
-
 def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
     """Images are deleted or truncated, or their disk stops answering, during a run: the run ends with an error that
     names the image, and continues bit-exactly once the image is back."""

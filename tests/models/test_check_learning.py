@@ -4,8 +4,7 @@ import pytest
 import torchvision
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.models.check_learning import validate
-from imagenet_ddp.models.known_names import CLASSIFIERS
+from imagenet_ddp.models.check_learning import CLASSIFIERS, validate
 
 
 def config(**typed: Any) -> CommonConfig:

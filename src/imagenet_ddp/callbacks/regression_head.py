@@ -11,7 +11,7 @@ from torch import Tensor, distributed
 
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.models.features import Regression, compute_features, evaluating, fit_regression
+from imagenet_ddp.models.head import Regression, compute_features, evaluating, fit_regression
 from imagenet_ddp.runs.signals import SignalExit, raise_on_signal
 from imagenet_ddp.system.text import count_noun, duration, percent
 

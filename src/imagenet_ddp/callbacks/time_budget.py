@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Timer
 
 from imagenet_ddp import BEGIN_S
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.models.features import evaluating
+from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.system.text import count_noun, duration, percent
 
 GUARD = 1.1  # share of the budget after which training stops, even within an epoch, if the steps became slower

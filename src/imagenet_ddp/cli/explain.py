@@ -22,7 +22,7 @@ from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import SOURCES, TABLE_SUFFIXES, name_of, options_for
 from imagenet_ddp.errors import causes
-from imagenet_ddp.models.known_names import CLASSIFIERS
+from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import first_line
 

@@ -17,8 +17,7 @@ from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.trained_model import find_other
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import require_batch
-from imagenet_ddp.models.features import require_features
-from imagenet_ddp.models.head import head_names, is_in_head
+from imagenet_ddp.models.head import head_names, is_in_head, require_features
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.pretrained import load_weights_into
 from imagenet_ddp.models.teacher import make_teacher

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.features import evaluating
+from imagenet_ddp.models.head import evaluating
 
 LEAST_SIDE = 4  # rows and columns; a 2 × 2 layer, as with 32-pixel images, shows little and favours a corner
 STRENGTH = 0.55  # opacity of the colours over the image where the map is 1

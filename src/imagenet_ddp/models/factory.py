@@ -11,8 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.features import evaluating
-from imagenet_ddp.models.known_names import is_file
+from imagenet_ddp.models.download import is_file
+from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.text import first_line, install
 

@@ -1,4 +1,9 @@
-"""Make the optimizer that the optim.* keys describe."""
+"""Make the optimizer that the optim.* keys describe, with its groups of parameters."""
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -9,7 +14,11 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OptimConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm
-from imagenet_ddp.models.parameter_groups import parameter_groups
+from imagenet_ddp.models.head import is_in_head
+
+# Tokens, positions, and the tables and small nets that compute a bias from positions.
+_EMBEDDING = re.compile(r"pos_embed|position_bias|(cls|class|dist|reg|mask)_token|cpb_mlp|attention_biases$")
+_SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimensions
 
 
 def num_states(optim: OptimConfig) -> int | None:
@@ -92,3 +101,90 @@ def place_state(optimizer: torch.optim.Optimizer) -> None:
                 is_like = isinstance(value, torch.Tensor) and value.shape == parameter.shape
                 if is_like and value.stride() != parameter.stride():
                     state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def parameter_groups(net: nn.Module, optim: OptimConfig, lr: float, heads: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the trained parameters in groups of equal settings, in the net's order.
+
+    lr: optim.lr after scaling; optim.lr_head and optim.lr_adamw are scaled by the
+    same factor. optim.layer_decay is the factor on the learning rate from each block to the block before it. heads:
+    names of the layers that compute the logits.
+    """
+    own = _own_settings(net, optim, heads)
+    layers, last = _layer_numbers(net) if optim.layer_decay else ({}, 0)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, parameter in net.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        settings = own[name]
+        rate = optim.lr_adamw if settings.get("use_fallback") else optim.lr
+        if is_in_head(name, heads) and optim.lr_head is not None:
+            factor = optim.lr_head / optim.lr
+        else:
+            factor = rate / optim.lr * (optim.layer_decay or 1.0) ** (last - layers.get(name, last))
+        # the key is the factor, not the scaled rate, because the groups must not depend on the number of devices
+        key = (factor, *settings.items())
+        groups.setdefault(key, {"params": [], "lr": lr * factor, **settings})["params"].append(parameter)
+    return list(groups.values())
+
+
+def _own_settings(net: nn.Module, optim: OptimConfig, heads: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each parameter that differ from those of the optimizer."""
+    no_decay = _without_decay(net, no_decay_kinds(optim))
+    own: dict[str, dict[str, Any]] = {}
+    for name, parameter in net.named_parameters():
+        own[name] = {"weight_decay": 0.0} if name in no_decay else {}
+        if _has_trust_ratio(optim) and "always_adapt" not in optim.args:
+            own[name]["always_adapt"] = name not in no_decay  # the trust ratio, which timm ties to weight decay
+        # Muon is for the matrices of hidden layers (Jordan 2024, kellerjordan.github.io/posts/muon)
+        is_vector = parameter.dim() < 2 or is_in_head(name, heads) or bool(_EMBEDDING.search(name))
+        if optim.name == "muon" and not optim.target and is_vector:
+            own[name] |= {"use_fallback": True, "fallback_lr_scale": 1.0}
+    return own
+
+
+def no_decay_kinds(optim: OptimConfig) -> list[str]:
+    """Return optim.no_decay_on, or its default: lars and lamb are defined without decay of norms and biases."""
+    if optim.no_decay_on is not None:
+        return optim.no_decay_on
+    return ["norm", "bias"] if _has_trust_ratio(optim) else []
+
+
+def _has_trust_ratio(optim: OptimConfig) -> bool:
+    return not optim.target and OPTIMIZERS[optim.name].trust_ratio
+
+
+def _layer_numbers(net: nn.Module) -> tuple[dict[str, int], int]:
+    """Return (name of a parameter -> number of its layer, counted from the input; the number of the last layer), as
+    timm counts them."""
+    if not hasattr(net, "group_matcher"):
+        raise ConfigError(
+            "optim.layer_decay needs a net of timm, which says what its layers are. Hint: set model.library=timm, or "
+            "optim.layer_decay=null."
+        )
+    from timm.models import group_parameters  # pyright: ignore[reportUnknownVariableType]
+
+    numbers: Any = group_parameters(net, net.group_matcher(coarse=False), reverse=True)  # type: ignore[operator]
+    return numbers, max(numbers.values())
+
+
+def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:
+    """Return the names of the parameters without weight decay. kinds: any of norm (normalisation layers, and scales of
+    one value per channel, such as LayerScale), bias (parameters whose name ends in bias) and embedding (tokens and
+    positions). With any of these, the parameters that a net of timm names in no_weight_decay() have none either."""
+    names: Any = getattr(net, "no_weight_decay", None)
+    patterns: set[str] = names() if names and kinds else set()
+    found: set[str] = set()
+    for prefix, module in cast("Iterator[tuple[str, nn.Module]]", net.named_modules()):
+        is_norm = "norm" in type(module).__name__.lower() or "normalization" in type(module).__module__
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            is_bias = name.endswith("bias")
+            is_scale = not is_bias and (parameter.dim() < 2 or name.endswith(_SCALES))
+            if (
+                ("norm" in kinds and (is_norm or is_scale))
+                or ("bias" in kinds and is_bias)
+                or ("embedding" in kinds and _EMBEDDING.search(name))
+                or any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+            ):
+                found.add(name)
+    return found

@@ -1,6 +1,5 @@
 """Find out with which images pretrained weights were trained: their preprocessing, and the names of their classes."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,8 +108,3 @@ def larger_imagenet(num_classes: int) -> dict[str, str]:
     subset: Any = timm.data.infer_imagenet_subset({"num_classes": num_classes})
     info: Any = timm.data.ImageNetInfo(subset) if subset else None
     return dict(zip(info.label_names(), info.label_descriptions(), strict=True)) if info else {}
-
-
-def metadata_entry(text: str | None) -> dict[str, Any]:
-    """Return the entry that export writes into the metadata of a file, or {}."""
-    return {KEY: json.loads(text)} if text else {}
