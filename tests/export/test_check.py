@@ -38,14 +38,11 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path, monkeypat
     assert validate(OPTIONS | {"out": "there.onnx", "overwrite": True}, "export") == []
 
 
-@pytest.mark.parametrize(("out", "folder"), [("a b/c/d.csv", "'a b/c'")])
-def test_a_folder_that_does_not_exist_can_be_made(
-    out: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_that_does_not_exist_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    options = {"checkpoint": "b.ckpt", "format": "csv", "out": out}
+    options = {"checkpoint": "b.ckpt", "format": "csv", "out": "a b/c/d.csv"}
     (text,) = validate(options, "predict")
-    assert text.endswith(f"does not exist. Hint: run `mkdir -p {folder}`, or set out=predictions.csv.")
+    assert text.endswith("does not exist. Hint: run `mkdir -p 'a b/c'`, or set out=predictions.csv.")
     subprocess.run(text.split("`")[1], shell=True, check=True)
     assert validate(options, "predict") == []
 
@@ -59,14 +56,12 @@ def test_what_predict_may_write(out: str | None, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("out", "said"),
     [
-        ("weights", "out must be another file than the checkpoint, got out=weights for both."),
         ("new.ckpt", "got new.ckpt, the name of a model. Hint: set out=predictions.jsonl."),
         ("cat.JPG", "got cat.JPG, the name of an image"),
     ],
 )
 def test_what_predict_must_not_write(out: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    Path("weights").touch()
     (text,) = validate({"checkpoint": "weights", "format": "jsonl", "out": out}, "predict")
     assert said in text
 

@@ -73,17 +73,13 @@ def is_card(path: Path) -> bool:
 
 
 def _evaluation(config: ExportConfig, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of this checkpoint: from the evaluation in the run folder if there is one, else from its
+    """Return the metrics of this checkpoint: from its evaluation in the run folder if there is one, else from its
     training."""
-    if config.checkpoint is None:
-        return {}
-    checkpoint = Path(config.checkpoint).resolve()
-    for name in ("evaluation/evaluation.json", "summary.json"):
-        found = read_mapping((CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent.parent) / name)
-        own = found.get("checkpoint") == str(checkpoint) or (
-            "checkpoint" not in found and metadata["top1"] is not None and found.get("val/top1") == metadata["top1"]
-        )
-        if own:
+    if config.checkpoint is not None:
+        checkpoint = Path(config.checkpoint).resolve()
+        run_dir = CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent.parent
+        found = read_mapping(run_dir / "evaluation" / "evaluation.json")
+        if found.get("checkpoint") == str(checkpoint):
             return found
     return {} if metadata["top1"] is None else {"val/top1": metadata["top1"]}
 

@@ -1,6 +1,6 @@
 """Compare predictors on the same images: the checkpoint's validation images, files, or random ones."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,16 +32,6 @@ class Samples:
     read: Callable[[int], Tensor]
     targets: np.ndarray | None = None
 
-    def chunks(self) -> Iterator[dict[int, Tensor]]:
-        """Yield a few images at a time, as position -> image. Unreadable images are left out."""
-        for start in range(0, self.num_images, _CHUNK):
-            found: dict[int, Tensor] = {}
-            for position in range(start, min(start + _CHUNK, self.num_images)):
-                with suppress(UnreadableImage, OSError):
-                    found[position] = self.read(position)
-            if found:
-                yield found
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -51,7 +41,7 @@ class Comparison:
     num_images: int
     max_difference: float  # of a probability
     num_same_top1: int
-    top1: tuple[float, float] | None  # fractions, of the checkpoint and of the file; None: the classes are unknown
+    top1: tuple[float, ...] | None  # fractions, of the checkpoint and of the file; None: the classes are unknown
 
     def sentence(self, name: str) -> str:
         top1 = "" if self.top1 is None else f"; top-1 {percent(self.top1[1])} and {percent(self.top1[0])}"
@@ -62,27 +52,31 @@ class Comparison:
 
 
 def compare(checkpoint: Predictor, file: Predictor, samples: Samples) -> Comparison:
-    """Compare the probabilities of a file with those of its checkpoint. Raises ConfigError if no image can be read."""
-    difference, num_same, num_images, correct = 0.0, 0, 0, np.zeros(2)
-    for pictures in samples.chunks():
-        found = torch.stack(
-            [
+    """Compare the probabilities of a file with those of its checkpoint. Unreadable images are left out; raises
+    ConfigError if none can be read."""
+    positions: list[int] = []
+    parts: list[Tensor] = []
+    for start in range(0, samples.num_images, _CHUNK):
+        pictures: dict[int, Tensor] = {}
+        for position in range(start, min(start + _CHUNK, samples.num_images)):
+            with suppress(UnreadableImage, OSError):
+                pictures[position] = samples.read(position)
+        if pictures:
+            positions += pictures
+            both = [
                 each.probabilities([each.read.prepare(image) for image in pictures.values()])
                 for each in (checkpoint, file)
             ]
-        )
-        difference = max(difference, (found[1] - found[0]).abs().nan_to_num(torch.inf).max().item())
-        tops = found.argmax(dim=2).numpy()
-        num_same += int((tops[1] == tops[0]).sum())
-        correct += 0 if samples.targets is None else (tops == samples.targets[[*pictures]]).sum(axis=1)
-        num_images += len(pictures)
-    if not num_images:
-        raise ConfigError(
-            f"at least one of the {samples.what} must be readable, but none is. Hint: set images=FOLDER to a folder of "
-            "readable images."
-        )
-    top1 = None if samples.targets is None else (correct[0] / num_images, correct[1] / num_images)
-    return Comparison(samples.what, num_images, difference, num_same, top1)
+            parts.append(torch.stack(both))
+    if not parts:
+        raise ConfigError(f"at least one of the {samples.what} must be readable, but none is. Hint: set images=FOLDER.")
+    found = torch.cat(parts, dim=1)  # (2, images, classes)
+    difference = (found[1] - found[0]).abs().nan_to_num(torch.inf).max().item()
+    tops = found.argmax(dim=2).numpy()
+    top1 = None
+    if samples.targets is not None:
+        top1 = tuple((tops == samples.targets[positions]).mean(axis=1).tolist())
+    return Comparison(samples.what, len(positions), difference, int((tops[1] == tops[0]).sum()), top1)
 
 
 def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: bool) -> tuple[Samples, str]:

@@ -54,27 +54,16 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
                 f"but differ by {comparison.max_difference:.1e}. "
                 "Hint: set max_difference=0.1, or choose another format."
             )
-        metadata["comparison"] = {"float32": asdict(comparison)}
+        metadata["comparison"] = asdict(comparison)
         kind.save(built, draft, json.dumps(metadata))
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
     if config.card:
-        yield _write_card(path.with_name(CARD), card.text(config, trained, metadata, path.name), config.overwrite)
-
-
-def _write_card(path: Path, text: str, overwrite: bool) -> str:
-    """Write the model card, and return a line about it. A README.md that is not a model card is never replaced, and a
-    model card is replaced only with overwrite."""
-    with disk_errors_as_run_error(path):
-        if path.exists():
-            if not card.is_card(path):
-                return (
-                    f"Model card: not written, because {path} exists and is not a model card. "
-                    "Hint: set out= to a file in another folder."
-                )
-            if not overwrite:
-                return f"Model card: {path} of an earlier export is kept. Hint: set overwrite=true to replace it."
-        atomic_write(path, text)
-    return f"Model card: {path}"
+        readme = path.with_name(CARD)
+        if readme.exists() and not (config.overwrite and card.is_card(readme)):
+            yield f"Model card: not written, because {readme} exists. Hint: move it away, or set out=OTHER_FOLDER/FILE."
+        else:
+            atomic_write(readme, card.text(config, trained, metadata, path.name))
+            yield f"Model card: {readme}"
 
 
 def _open(draft: Path, kind: Format, config: ExportConfig, trained: TrainedModel) -> Predictor:

@@ -54,9 +54,6 @@ def _predictions(config: Mapping[str, Any]) -> list[str]:
     out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
     if found := _out(config["out"], example):
         return found
-    checkpoint = Path(config["checkpoint"] or "")
-    if out.exists() and checkpoint.exists() and out.samefile(checkpoint):
-        return [f"out must be another file than the checkpoint, got out={out} for both. Hint: set out={example}."]
     suffix = out.suffix.lower()
     if suffix in MODELS or (suffix in IMAGE_EXTENSIONS and suffix != ".png"):  # *.png is a contact sheet
         kind = "a model" if suffix in MODELS else "an image"
@@ -71,15 +68,20 @@ def _export(config: Mapping[str, Any]) -> list[str]:
     if found := expect("format", config["format"], choice(*FORMATS), "format=onnx"):
         return found
     kind = FORMATS[config["format"]]
-    found = _packages(f"format={kind.name}", kind.requirement, kind.packages) + kind.check(config)
-    path, suffix, typed = export_path(config), kind.suffix, config["out"]
-    if typed is None and (reason := not_writable_reason(path.parent.absolute())):
-        return [*found, f"the export folder must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}."]
-    if typed is not None and (mistakes := _out(typed, f"model{suffix}")):
-        return found + mistakes
+    found = _packages(f"format={kind.name}", kind.requirement, kind.packages)
+    found += [
+        f"{key} needs a format with a graph, but format={kind.name} stores weights only. Hint: leave {key} out."
+        for key in ("preprocessing", "batch_size")
+        if config[key] is not None and not kind.has_graph
+    ]
+    path, suffix = export_path(config), kind.suffix
+    if config["out"] is not None:
+        found += _out(config["out"], f"model{suffix}")
+    elif reason := not_writable_reason(path.parent):
+        found.append(f"the export folder must be writable, but {reason}. Hint: set out=FOLDER/model{suffix}.")
     if path.suffix != suffix:
         found.append(f"out must end in {suffix}, got {path.name}. Hint: set out={path.with_suffix(suffix)}.")
-    elif path.exists() and not config["overwrite"]:
+    elif path.is_file() and not config["overwrite"]:
         found.append(
             f"out must be a new file, but {describe_path(path)} exists. Hint: set overwrite=true, or out=FILE."
         )
@@ -95,18 +97,13 @@ def _packages(what: str, requirement: str, names: tuple[str, ...]) -> list[str]:
 
 def _out(out: str, example: str) -> list[str]:
     path, hint = Path(out), f"set out={example}"
-    folder = path.parent
     if path.is_dir():
         what = f"{describe_path(path)} is a folder"
-    elif not folder.is_dir():
-        reason = not_writable_reason(folder.absolute())
-        what = reason or f"the folder {describe_path(folder)} does not exist"
-        if not reason and not out.startswith("~"):  # no shell expands ~ after "out="; a folder ~ is not meant
-            hint = f"run `{shlex.join(['mkdir', '-p', str(folder)])}`, or {hint}"
-    elif path.exists() and not os.access(path, os.W_OK):
+    elif not path.parent.is_dir():
+        what = f"the folder {describe_path(path.parent)} does not exist"
+        hint = f"run `{shlex.join(['mkdir', '-p', str(path.parent)])}`, or {hint}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
         what = f"{describe_path(path)} is not writable"
-    elif (path.is_file() or not path.exists()) and not os.access(folder, os.W_OK):  # a file is written beside it
-        what = f"the folder {describe_path(folder)} is not writable"
     else:
         return []
     return [f"out must be the path of a writable file, but {what}. Hint: {hint}."]

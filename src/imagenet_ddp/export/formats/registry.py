@@ -6,12 +6,11 @@ packages that the format needs, themselves.
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
 
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import RunError
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from imagenet_ddp.export.formats.graph import Classifier
 
-MAX_ONNX_BYTES = 2**31 - 2**20  # the limit of a protobuf message, less room for the graph
 KEY = "imagenet_ddp"  # of the metadata of this project in a file
 Function = Callable[["Tensor"], "Tensor"]  # (B, 3, H, W) -> (B, num_classes)
 
@@ -39,14 +37,9 @@ class Format(ABC):
     card_imports: tuple[str, ...]  # of the card's program
     card_code: str  # lines of that program, a Jinja template: batch -> metadata, and output (num_classes,)
 
-    def check(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the mistakes in options of export that only this format has."""
-        return []
-
     @abstractmethod
     def build(self, graph: "Classifier", batch_size: int | None) -> Any:
-        """Convert the graph. batch_size: None for any size. Raises ConfigError or RunError if it cannot be
-        converted."""
+        """Convert the graph. batch_size: None for any size. Raises RunError if it cannot be converted."""
 
     @abstractmethod
     def save(self, built: Any, path: Path, metadata: str) -> None: ...
@@ -80,8 +73,6 @@ output = session.run(None, {"images": batch})[0][0]
     def build(self, graph: "Classifier", batch_size: int | None) -> "onnx.ModelProto":
         import torch
 
-        if sum(tensor.nbytes for tensor in graph.state_dict().values()) > MAX_ONNX_BYTES:
-            raise ConfigError("format=onnx needs weights below 2 GiB, got more. Hint: set format=torch_export.")
         output = "logits" if graph.preprocessing == "outside" else "probabilities"
         exported = graph.export(batch_size)
         try:
@@ -144,12 +135,9 @@ output = program.module()(torch.tensor(batch))[0].detach().numpy()
     def open(self, path: Path) -> tuple[Function, str] | None:
         import torch
 
-        with ZipFile(path) as archive:  # for any other file, torch.export.load logs a traceback before it raises
-            if not any(name.endswith(f"/extra/{KEY}") for name in archive.namelist()):
-                return None
         extra = {KEY: ""}
         program = torch.export.load(path, extra_files=extra)
-        return program.module(), extra[KEY]
+        return (program.module(), extra[KEY]) if extra[KEY] else None
 
 
 class Safetensors(Format):
@@ -170,13 +158,6 @@ net.load_state_dict(weights)
 with torch.no_grad():
     output = net.eval()(torch.tensor(batch)).mean(0).numpy()
 """
-
-    def check(self, config: Mapping[str, Any]) -> list[str]:
-        return [
-            f"{key} needs a format with a graph, but format=safetensors stores weights only. Hint: leave {key} out."
-            for key in ("preprocessing", "batch_size")
-            if config[key] is not None
-        ]
 
     def build(self, graph: "Classifier", batch_size: int | None) -> "dict[str, Tensor]":
         # cloned, because shared and strided tensors cannot be stored
