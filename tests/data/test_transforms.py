@@ -154,8 +154,5 @@ def test_an_extreme_aspect_ratio_is_cropped_before_it_is_resized(shape: tuple[in
 
 def test_stored_statistics_of_0_to_255_are_refused():
     """Whoever makes the transform: a checkpoint, the library or a command."""
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=r"(?s)data\.mean must be .*data\.std must be"):
         EvalTransform.of_stored({"mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]})
-    assert [mistake.partition("Hint: set ")[2] for mistake in error.value.mistakes] == [
-        "'data.mean=[0.485,0.456,0.406]'.", "'data.std=[0.229,0.224,0.225]'."
-    ]  # fmt: skip

@@ -17,9 +17,9 @@ _THREE = list_of(number(), "", 3)
 def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, elsewhere: bool = False) -> list[str]:
     """Return a message for each mistake. The values may have any type.
 
-    verb: the command. evaluate needs only the validation images, predict and export need no folder at all, and check
-    reads every image later. partial: check each key by itself, but no folders or combinations, because a checkpoint
-    provides the other keys. elsewhere: check only the names of folders, because the folders are on another machine.
+    verb: the command. evaluate needs only the validation images, predict and export need no folder at all. partial:
+    check each key by itself, but no folders or combinations, because a checkpoint provides the other keys. elsewhere:
+    check only the names of folders, because the folders are on another machine.
     """
     found = validate_group("data", data) + validate_statistics(data.mean, data.std)
     if not data.target and data.name not in SOURCES:
@@ -50,40 +50,29 @@ def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | Non
     """Return a message for each of the two that cannot be a statistic of pixels in 0..1. Values that are not three
     numbers are left to the schema."""
     found = []
-    for key, values, usual, lowest in (("mean", mean, IMAGENET_MEAN, "from 0"), ("std", std, IMAGENET_STD, "above 0")):
+    for key, values, usual in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
         if values is None or not _THREE.accepts(values):
             continue
         if max(values) > 1 or min(values) < 0 or (key == "std" and min(values) == 0):
-            is_of_bytes = min(values) >= 0 and max(values) <= 255 and (key == "mean" or min(values) > 1)
-            better = [round(value / 255, 4) for value in values] if is_of_bytes and max(values) > 1 else usual
-            of_bytes = ", which is for pixels in 0..255" if better is not usual else ""
             found.append(
-                f"data.{key} must be three numbers {lowest} to 1, because pixels are scaled to 0..1, got "
-                f"{shown(values)}{of_bytes}. Hint: set 'data.{key}={shown(better)}'."
+                f"data.{key} must be three numbers between 0 and 1, because pixels are scaled to 0..1, got "
+                f"{shown(values)}. Hint: divide numbers for pixels in 0..255 by 255, as in 'data.{key}={shown(usual)}'."
             )
     return found
 
 
 def _sizes(data: DataConfig) -> list[str]:
-    found, start = [], data.progressive_start
+    found = []
     size = data.image_size if integer(1).accepts(data.image_size) else 1
     if data.val_resize is not None and not integer(size).accepts(data.val_resize):
         found.append(
             f"data.val_resize must be null or at least data.image_size ({data.image_size}), because "
             f"the crop is cut out of it, got {data.val_resize}. Hint: set data.val_resize=null."
         )
-    if start is None or not integer(8).accepts(start):
-        return found
-    key, last = ("train_size", data.train_size) if data.train_size else ("image_size", data.image_size)
-    if data.progressive_epochs is None:
+    if data.progressive_start is not None and data.progressive_epochs is None:
         found.append(
             "data.progressive_epochs must be set if data.progressive_start is set, got null. "
             "Hint: set data.progressive_epochs=[10,14]."
-        )
-    elif start > last:
-        found.append(
-            f"data.progressive_start must be at most data.{key} ({last}), got {start}. "
-            f"Hint: set data.progressive_start={max(last // 2, 1)}."
         )
     return found
 

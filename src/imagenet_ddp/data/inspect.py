@@ -11,7 +11,7 @@ import numpy as np
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decode import UnreadableImage
-from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import SOURCES, open_source, source_type
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
@@ -49,8 +49,13 @@ def inspect_data(data: DataConfig, seed: int) -> Layout:
         return Layout([f"{text} {kind.see}".strip() for text in mistakes])
     if pending := kind.pending(data, seed):
         return Layout([], [pending.note], num_classes=pending.num_classes)
-    source = open_source(data, seed)
-    layout = Layout(kind.audit(source), [note.rstrip(".") for note in source.notes], num_classes=len(source.classes))
+    return describe(data, seed, open_source(data, seed))
+
+
+def describe(data: DataConfig, seed: int, source: Source) -> Layout:
+    """Count the images of an opened source, and find what training accepts but hardly anyone wants."""
+    mistakes = [] if data.target else source_type(data.name).audit(source)
+    layout = Layout(mistakes, [note.rstrip(".") for note in source.notes], num_classes=len(source.classes))
     for name, images in (("train", source.train), ("val", source.val)):
         if images is not None:
             split = layout.splits[name] = _split(images, source.classes, seed)

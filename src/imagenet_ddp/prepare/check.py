@@ -14,16 +14,16 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import inspect
-from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
+from imagenet_ddp.data.decode import UnreadableImage, decode
 from imagenet_ddp.data.pillow import is_rotated
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.files import FileImages, class_folders, list_images
-from imagenet_ddp.data.sources.folder import find_layout
-from imagenet_ddp.data.sources.registry import OF_FOLDERS, open_source
+from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.prepare.options import Plan, explain_disk_errors
+from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_write, csv_bytes
 from imagenet_ddp.system.text import count_noun
@@ -76,16 +76,19 @@ def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    report = Report(data)
-    layout = inspect.inspect_data(data, config.seed)
-    report.findings += layout.mistakes
-    report.notes += layout.notes
-    images = _open_splits(data, config.seed, report)
+    source = open_source(data, config.seed)
+    layout = inspect.describe(data, config.seed, source)
+    report = Report(data, findings=layout.mistakes, notes=layout.notes)
+    images = {name: split.images for name, split in layout.splits.items()}
+    for name, split in images.items():
+        counts = np.bincount(split.targets, minlength=len(source.classes)).tolist()
+        left_out = dict(split.left_out) if isinstance(split, FileImages) else {}
+        report.splits[name] = SplitReport(dict(zip(source.classes, counts, strict=True)), left_out)
     if config.out is None:
         out = run_folder.make_new(plan.out)
     else:
         out = plan.out
-        with explain_disk_errors(out):
+        with disk_errors_as_run_error(out):
             out.mkdir(parents=True, exist_ok=True)
     try:
         contents = _probe_all(images, plan, report)
@@ -94,31 +97,10 @@ def run(plan: Plan) -> int:
             run_folder.remove_refused(out, ConfigError(""))  # nothing was written
         raise
     _add_duplicates(contents, images, report)
-    with explain_disk_errors(out):
+    with disk_errors_as_run_error(out):
         _write_report(out, report)
     _print_report(report, out)
     return int(report.num_bad > 0)
-
-
-def _open_splits(data: DataConfig, seed: int, report: Report) -> dict[str, Images]:
-    """Open train and val separately if they are folders, because their classes may differ here. Open other sources as
-    training does."""
-    found: dict[str, tuple[Images, list[str]]] = {}
-    if data.target or data.name not in OF_FOLDERS or data.val_fraction is not None:
-        source = open_source(data, seed, verb="check")
-        both = (("train", source.train), ("val", source.val))
-        found = {name: (images, source.classes) for name, images in both if images is not None}
-    else:
-        folders, reading = find_layout(data), Reading(data.decoder, data.exif_orientation)
-        for name, folder in (("train", folders.train), ("val", folders.val)):
-            if folder.is_dir():
-                classes = class_folders(folder)
-                found[name] = list_images(folder, classes, reading), classes
-    for name, (images, classes) in found.items():
-        counts = np.bincount(images.targets, minlength=len(classes)).tolist()
-        left_out = dict(images.left_out) if isinstance(images, FileImages) else {}
-        report.splits[name] = SplitReport(dict(zip(classes, counts, strict=True)), left_out)
-    return {name: images for name, (images, _) in found.items()}
 
 
 def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict[str, np.ndarray]:
@@ -153,16 +135,14 @@ def probe_image(images: Images, index: int) -> Probe:
     """Decode and hash one image. Never raises for a bad image."""
     content = 0
     try:
-        if isinstance(images, FileImages):
-            data = images.encoded(index)
+        data = images.encoded(index)
+        if isinstance(images, FileImages) and data is not None:
             content = _content_hash(data)
             decode(data, images.path(index), images.reading)
             return Probe(None, content, is_rotated(data[:HEADER_BYTES]))
-        else:
-            images.verify(index)
-            pixels, data = images.read(index), images.encoded(index)
-            content = _content_hash(pixels.contiguous().numpy() if data is None else data)
-        return Probe(None, content)
+        images.verify(index)
+        pixels = images.read(index)
+        return Probe(None, _content_hash(pixels.contiguous().numpy() if data is None else data))
     except UnreadableImage as error:
         return Probe(error.reason, content)
     except OSError as error:

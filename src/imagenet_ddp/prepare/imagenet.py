@@ -13,7 +13,8 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.sources.files import class_folders, list_folder
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
+from imagenet_ddp.prepare.options import Plan, require_free_space
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.text import count_noun
@@ -30,7 +31,7 @@ def run(plan: Plan) -> int:
     """Extract the archives and return exit code 0. Raises ConfigError for refused options, RunError on failure."""
     archive_dir, out = Path(str(plan.config.archive_dir)), plan.out.absolute()
     found, left_out = _find_archives(archive_dir)
-    with explain_disk_errors(out):
+    with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(out / LOCK):
             todo = [split for split in found if not _is_finished(out / split, NUM_IMAGES[split][0])]

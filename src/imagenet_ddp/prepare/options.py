@@ -1,19 +1,18 @@
-"""Parse the command line of prepare into a plan, or report all of its mistakes at once. Explain disk errors.
+"""Parse the command line of prepare into a plan, or report all of its mistakes at once.
 
 Does not import torch.
 """
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.data import check_data
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import MIB
@@ -34,7 +33,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if options.name == "imagenet":
         mistakes += _validate_archive_dir(config.archive_dir)
     else:
-        mistakes += check_data.validate(config.data, verb="check" if options.name == "check" else "train")
+        mistakes += check_data.validate(config.data)
     if out is not None or options.name != "check":
         mistakes += _validate_out(out)
     if mistakes:
@@ -68,17 +67,3 @@ def require_free_space(out: Path, num_bytes: float, hint: str = "") -> None:
             f"out must have {math.ceil(num_bytes / MIB):,} MiB free, got {free // MIB:,} MiB in {out}. Hint: free some "
             f"disk space, or set out=FOLDER on another disk{hint}."
         )
-
-
-@contextmanager
-def explain_disk_errors(out: Path) -> Iterator[None]:
-    """Turn errors from reading and writing files into a RunError."""
-    try:
-        yield
-    except BrokenPipeError:  # the reader of stdout has closed the pipe
-        raise
-    except OSError as error:
-        raise RunError(
-            f"{out} cannot be written: {error}. Hint: free some disk space, or check the disk and its permissions, "
-            "then run the same command again."
-        ) from error

@@ -35,8 +35,9 @@ from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.split import file_size, map_files
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.prepare.options import Plan, explain_disk_errors, require_free_space
+from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.worker_pool import Result, process_images
+from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import csv_bytes, sync_folder
@@ -67,7 +68,7 @@ def run(plan: Plan) -> int:
         raise ConfigError(
             f"out must be a new or an empty folder, but {out} is not. Hint: set out=FOLDER to another one."
         )
-    with explain_disk_errors(out):
+    with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
         with lock_or_wait(out / LOCK):
             _run(plan, out)

@@ -122,7 +122,7 @@ class Pending(NamedTuple):
 class SourceType:
     """One value of data.name: the checks of its keys and files, how it is recognised, and how it is opened.
 
-    verb: train, evaluate (only the validation images are needed) or check (each image is read later).
+    verb: train, or evaluate, for which only the validation images are needed.
     """
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused

@@ -118,7 +118,6 @@ def is_split(name: str) -> bool:
 
 class ImageFolder(SourceType):
     def check(self, data: DataConfig, verb: str) -> list[str]:
-        """For verb=check, only look for a folder, because mistakes inside it are reported with the images."""
         hint = "data.root=FOLDER, with FOLDER/train/<class>/*.jpg and FOLDER/val/<class>/*.jpg"
         if not data.root:
             return [f"data.root must be the folder of the images, got null. Hint: set {hint}."]
@@ -127,9 +126,6 @@ class ImageFolder(SourceType):
                 hint = shlex.join(["data=table", f"data.root={data.root}"])
             what = "is a file" if root.exists() else "does not exist"
             return [f"data.root must be a folder, but {describe_path(root)} {what}. Hint: set {hint}."]
-        layout = find_layout(data)
-        if verb == "check" and (layout.train.is_dir() or layout.val.is_dir()):
-            return []
         return self._check(data, verb != "evaluate")
 
     def implied(self, data: DataConfig) -> dict[str, Any]:

@@ -3,16 +3,17 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source, SourceType
-from imagenet_ddp.data.sources.cells import Cells, class_names_of, is_missing, read_cells
+from imagenet_ddp.data.sources.cells import class_names_of, is_missing, read_cells
 from imagenet_ddp.data.sources.files import FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
 from imagenet_ddp.data.sources.split import split_validation
@@ -28,22 +29,41 @@ BUDGET_S = 20.0  # for looking for files; those that are not looked for count as
 _CHUNK = 1024  # number of files that a thread looks for
 
 
+class Row(NamedTuple):
+    number: int  # as a spreadsheet shows it
+    path: str  # relative to the folder of the images, or absolute
+    label: str  # class name
+    split: str
+    weight: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a table without mistakes."""
+
+    file: Path
+    folder: Path  # of the images
+    rows: list[Row]
+    columns: Sequence[str]  # those of TABLE_COLUMNS that the table has
+    note: str  # sentences for the start of the log
+
+    def of_split(self, name: str) -> list[Row]:
+        return [row for row in self.rows if row.split == name]
+
+
 class ImageTable(SourceType):
     def check(self, data: DataConfig, verb: str) -> list[str]:
-        """Report each kind of mistake in the table, including paths of missing files, which verb=check finds when it
-        reads them."""
+        """Report each kind of mistake in the table, including paths of missing files."""
         try:
             table = read_table(data, verb)
         except ConfigError as error:
             return list(error.mistakes)
-        rows: Sequence[int] = range(len(table.paths))
-        if verb == "evaluate" and data.val_fraction is None:
-            rows = table.rows_of("val", verb)
-        missing = [] if verb == "check" else find_missing(table.folder, [table.paths[row] for row in rows])
-        return rows_message(
+        is_val = verb == "evaluate" and data.val_fraction is None
+        rows = table.of_split("val") if is_val else table.rows
+        return _rows_message(
             f"{table.file}: path must name an existing file, relative to "
             f"{describe_path(table.folder)} or absolute, but does not",
-            [(table.numbers[rows[position]], table.paths[rows[position]]) for position in missing],
+            [(rows[at].number, rows[at].path) for at in find_missing(table.folder, [row.path for row in rows])],
             "correct those rows (a folder or a pipe is not a file), or set data.images_dir=FOLDER to the folder to "
             "which the paths are relative",
         )
@@ -54,60 +74,31 @@ class ImageTable(SourceType):
 
     def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         """This function does not check whether the images exist."""
-        table = read_table(data, verb)
-        reading = Reading(data.decoder, data.exif_orientation)
+        table, is_share = read_table(data, verb), data.val_fraction is not None
+        train_rows = [] if verb == "evaluate" and not is_share else table.of_split("train")
+        val_rows = table.of_split("val")
+        classes = sorted({row.label for row in (*train_rows, *val_rows)})
+        train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
+        digits = digest(train, val)
         if data.val_fraction is not None:
-            classes = sorted(set(table.labels))
-            whole = _images(table, range(len(table.paths)), classes, reading)
-            train, val, digits = split_validation(whole, data.val_fraction, seed, data.val_fold)
-        else:
-            train_rows = [] if verb == "evaluate" else table.rows_of("train", verb)
-            val_rows = table.rows_of("val", verb)
-            classes = sorted({table.labels[row] for row in (*train_rows, *val_rows)})
-            train = None if verb == "evaluate" else _images(table, train_rows, classes, reading)
-            val = _images(table, val_rows, classes, reading)
-            digits = digest(train, val)
+            train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
         val.weights = None  # validation weights all images equally
         notes = [table.note]
-        if train is not None and len(train) and (weights := train.weights) is not None:
+        if len(train) and (weights := train.weights) is not None:
             notes.append(
                 f"The loss of each training image is multiplied by its weight, {weights.min():g} to "
                 f"{weights.max():g}, {weights.mean():.4g} on average."
             )
-        return Source(classes, train, val, notes=notes, digest=digits)
+        return Source(classes, None if verb == "evaluate" and not is_share else train, val, notes=notes, digest=digits)
 
 
-@dataclass(frozen=True)
-class Table:
-    """The rows of a table without mistakes. labels: class names. splits, weights: None if the table has no such
-    column."""
-
-    file: Path
-    folder: Path  # of the images
-    numbers: Sequence[int]  # row numbers, as shown in messages
-    paths: list[str]  # relative to the folder, or absolute
-    labels: list[str]
-    splits: list[str] | None
-    weights: list[float] | None
-    note: str  # sentences for the start of the log
-
-    def rows_of(self, split: str, verb: str = "train") -> list[int]:
-        """Return the positions of the rows in a split. Without a `split` column, all rows are training images, or
-        validation images if verb is evaluate."""
-        if self.splits is None:
-            return list(range(len(self.paths))) if split == ("val" if verb == "evaluate" else "train") else []
-        return [position for position, name in enumerate(self.splits) if name == split]
-
-    def labels_of(self, split: str) -> set[str]:
-        return {self.labels[row] for row in self.rows_of(split)}
-
-
-def _images(table: Table, rows: Sequence[int], classes: Sequence[str], reading: Reading) -> FileImages:
+def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: DataConfig) -> FileImages:
     positions = {name: position for position, name in enumerate(classes)}
-    targets = np.fromiter((positions[table.labels[row]] for row in rows), np.int64, len(rows))
-    images = FileImages(table.folder, Names.of(table.paths[row] for row in rows), targets, reading)
-    if table.weights is not None:
-        images.weights = np.fromiter((table.weights[row] for row in rows), np.float32, len(rows))
+    targets = np.fromiter((positions[row.label] for row in rows), np.int64, len(rows))
+    reading = Reading(data.decoder, data.exif_orientation)
+    images = FileImages(table.folder, Names.of(row.path for row in rows), targets, reading)
+    if "weight" in table.columns:
+        images.weights = np.fromiter((float(row.weight) for row in rows), np.float32, len(rows))
     return images
 
 
@@ -124,71 +115,58 @@ def find_missing(folder: Path, paths: Sequence[str], budget_s: float = BUDGET_S)
 
 
 def read_table(data: DataConfig, verb: str = "train") -> Table:
-    """Read data.root. Raises ConfigError with all mistakes except files that do not exist."""
+    """Read data.root. Without a `split` column, all rows are training images, or validation images if verb is evaluate.
+    Raises ConfigError with all mistakes except files that do not exist."""
     if unknown := [key for key in data.args if key not in TABLE_COLUMNS]:
         raise ConfigError(
             f"data.args of data=table must be among {', '.join(TABLE_COLUMNS)}, got {', '.join(map(str, unknown))}. "
             f"Hint: leave data.args.{unknown[0]} out."
         )
-    names = {purpose: str(data.args.get(purpose) or purpose) for purpose in TABLE_COLUMNS}
-    path = _file(data.root)
+    path = Path(data.root or "")
+    if not path.is_file():  # reading a pipe might never end
+        got = f"but {describe_path(path)} is not a file" if data.root else "got null"
+        hint = f", or data=imagefolder data.root={path}" if data.root and path.is_dir() else " with path and label"
+        raise ConfigError(f"data.root must be the table of the images, {got}. Hint: set data.root=FILE.csv{hint}.")
     folder = Path(data.images_dir) if data.images_dir else path.parent
     if not folder.is_dir():
         raise ConfigError(
             f"data.images_dir must be the folder of the images, but {describe_path(folder)} is not a folder. Hint: set "
             "data.images_dir=FOLDER, or leave it out if the paths are relative to the table's folder."
         )
+    names = {purpose: str(data.args.get(purpose) or purpose) for purpose in TABLE_COLUMNS}
     cells = read_cells(path, names)
-    if found := _missing_columns(path, cells, names):
-        raise ConfigError(found)
-    columns = {purpose: [cell.strip() for cell in cells.columns[purpose]] for purpose in cells.columns}
-    columns["path"], columns["label"] = cells.columns["path"], class_names_of(columns["label"])
-    if "split" in columns:
-        columns["split"] = [cell.lower() for cell in columns["split"]]
-    weights = list(map(_number, columns["weight"])) if "weight" in columns else None
-    found = _wrong_rows(path, folder, cells, columns)
+    # a column whose name is set in data.args must exist
+    wanted = [purpose for purpose, name in names.items() if purpose in NEEDED or name != purpose]
+    if missing := [purpose for purpose in wanted if purpose not in cells.columns]:
+        raise ConfigError(
+            f"{path} must have the columns {' and '.join(names[purpose] for purpose in NEEDED)}, but has no "
+            f"{' and no '.join(names[purpose] for purpose in missing)}: its columns are "
+            f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: for other names in the first row, set "
+            f"{' '.join(f'+data.args.{purpose}=COLUMN' for purpose in missing)}."
+        )
+    absent = {"split": "val" if verb == "evaluate" and data.val_fraction is None else "train", "weight": "1"}
+    columns = cells.columns | {
+        key: [value] * len(cells.numbers) for key, value in absent.items() if key not in cells.columns
+    }
+    labels = class_names_of([cell.strip() for cell in columns["label"]])
+    splits = [cell.strip().lower() for cell in columns["split"]]
+    weights = [cell.strip() for cell in columns["weight"]]
+    rows = list(map(Row, cells.numbers, columns["path"], labels, splits, weights))
     ignored = f" Columns ignored: {shorten_list(cells.ignored)}." if cells.ignored else ""
-    note = f"{path}: {count_noun(len(cells.numbers), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
-    table = Table(path, folder, cells.numbers, columns["path"], columns["label"], columns.get("split"), weights, note)
-    if found := found + _wrong_splits(table, data.val_fraction, verb):
+    note = f"{path}: {count_noun(len(rows), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
+    table = Table(path, folder, rows, list(cells.columns), note)
+    found = _rows_message(
+        f"{path}: the number of cells must be that of the header ({len(cells.header)}), but is not",
+        [(number, count_noun(count, "cell")) for number, count in cells.ragged],
+        "correct those rows, and put quotes around text that contains a comma",
+    )
+    if found := found + _wrong_rows(table) + _wrong_splits(table, data.val_fraction, verb):
         raise ConfigError(found)
     return table
 
 
-def _file(root: str | None) -> Path:
-    if root and Path(root).is_file():
-        return Path(root)
-    got, hint = "got null", "with the columns path and label"
-    if root:
-        got = f"but {describe_path(Path(root))} is not a file"  # reading a pipe might never end
-        hint = f"or set data=imagefolder with data.root={root}" if Path(root).is_dir() else hint
-    raise ConfigError(f"data.root must be the table of the images, {got}. Hint: set data.root=FILE.csv, {hint}.")
-
-
-def _missing_columns(path: Path, cells: Cells, names: Mapping[str, str]) -> list[str]:
-    # a column whose name is set in data.args must exist
-    wanted = [purpose for purpose, name in names.items() if purpose in NEEDED or name != purpose]
-    if not (missing := [purpose for purpose in wanted if purpose not in cells.columns]):
-        return []
-    return [
-        f"{path} must have the columns {' and '.join(names[purpose] for purpose in NEEDED)}, but has no "
-        f"{' and no '.join(names[purpose] for purpose in missing)}: its columns are "
-        f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: for other names in the first row, set "
-        f"{' '.join(f'+data.args.{purpose}=COLUMN' for purpose in missing)}."
-    ]
-
-
-def _wrong_rows(path: Path, folder: Path, cells: Cells, columns: Mapping[str, list[str]]) -> list[str]:
-    ragged = [(number, count_noun(count, "cell")) for number, count in cells.ragged]
-    if not cells.numbers and not ragged:
-        return [
-            f"{path} must have a row for each image, but has no rows. Hint: set data.root=FILE.csv to another table."
-        ]
-    found = rows_message(
-        f"{path}: the number of cells must be that of the header ({len(cells.header)}), but is not",
-        ragged,
-        "correct those rows, and put quotes around text that contains a comma",
-    )
+def _wrong_rows(table: Table) -> list[str]:
+    found = []
     rules: list[tuple[str, Callable[[str], bool], str, str]] = [
         ("path", lambda cell: not cell, "must not be empty, but is", "remove them"),
         ("label", is_missing, "must name a class, but the cell is empty or says that there is no value",
@@ -200,48 +178,43 @@ def _wrong_rows(path: Path, folder: Path, cells: Cells, columns: Mapping[str, li
          "remove the column"),
     ]  # fmt: skip
     for purpose, is_wrong, rule, hint in rules:
-        rows = zip(cells.numbers, columns.get(purpose, ()), strict=purpose in columns)
-        wrong = [(number, cell or "empty") for number, cell in rows if is_wrong(cell)]
-        found += rows_message(f"{path}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
+        wrong = [(row.number, cell or "empty") for row in table.rows if is_wrong(cell := getattr(row, purpose))]
+        found += _rows_message(f"{table.file}: {purpose} {rule}", wrong, f"correct those rows, or {hint}")
     # An image in both splits is a leak; otherwise it has more than one label or weight. Compared as text, because
     # resolving links would take one disk request per image
     first: dict[str, int] = {}
-    repeated = []
-    for number, name in zip(cells.numbers, columns["path"], strict=True):
-        earlier = first.setdefault(os.path.normpath(os.path.join(folder.absolute(), name)), number)  # noqa: PTH118
-        if name and earlier != number:
-            repeated.append((number, f"{name}, as row {earlier}"))
-    rule = f"{path}: an image must have only one row, but is repeated"
-    return found + rows_message(rule, repeated, "correct those rows, or remove them")
+    repeated, folder = [], table.folder.absolute()
+    for row in table.rows:
+        earlier = first.setdefault(os.path.normpath(os.path.join(folder, row.path)), row.number)  # noqa: PTH118
+        if row.path and earlier != row.number:
+            repeated.append((row.number, f"{row.path}, as row {earlier}"))
+    rule = f"{table.file}: an image must have only one row, but is repeated"
+    return found + _rows_message(rule, repeated, "correct those rows, or remove them")
 
 
 def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[str]:
-    found, has_split = [], table.splits is not None
-    if not has_split and val_fraction is None and verb != "evaluate":
-        found.append(
-            f"{table.file} must have a `split` column (train, val), or data.val_fraction must be the share of each "
-            "class that is kept for validation, got neither. Hint: set data.val_fraction=0.1."
-        )
-    if has_split and val_fraction is not None:
-        found.append(
+    if val_fraction is not None and "split" in table.columns:
+        return [
             f"data.val_fraction is {val_fraction}, but {table.file} has a `split` column. Hint: set "
             "data.val_fraction=null."
-        )
-    elif has_split:
-        found += [
-            f"{table.file}: split must be {split} in at least one row, but is in no row. Hint: correct that file, or "
-            "remove its `split` column."
-            for split in (("val",) if verb == "evaluate" else SPLITS)
-            if table.paths and not table.labels_of(split)
         ]
-    train, val = table.labels_of("train"), table.labels_of("val") if has_split else set[str]()
-    if verb == "train" and train and (foreign := sorted(val - train)) and val_fraction is None:
+    needed = ("train",) if val_fraction is not None else ("val",) if verb == "evaluate" else SPLITS
+    found = [
+        f"{table.file} must have rows whose split is {name}, but has none. Hint: correct its column `split`, or leave "
+        "it out and set data.val_fraction=0.1, the share of each class that is kept for validation."
+        for name in needed
+        if not table.of_split(name)
+    ]
+    if found or verb == "evaluate":
+        return found
+    train, val = ({row.label for row in table.of_split(name)} for name in SPLITS)
+    if foreign := sorted(val - train):
         found.append(
             f"{table.file}: each label of val must also be a label of train, but {len(foreign)} of "
             f"{len(val)} {'is' if len(foreign) == 1 else 'are'} not: {shorten_list(foreign, MAX_ROWS)}. "
             "Hint: correct those rows, or remove them."
         )
-    if not found and verb == "train" and len(train) == 1:
+    elif len(train) == 1:
         found.append(
             f"{table.file}: the training images must have at least two labels, but all have {shorten_list([*train])}. "
             "Hint: correct the labels, or add images of another class."
@@ -249,14 +222,13 @@ def _wrong_splits(table: Table, val_fraction: float | None, verb: str) -> list[s
     return found
 
 
-def rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
+def _rows_message(rule: str, wrong: Iterable[tuple[int, str]], hint: str) -> list[str]:
     """Return a message about the rows that break a rule, with their number and the first of them, or an empty list if
     there are none. wrong: (row number, content) of each such row."""
     # a terminal would act on control characters
     texts = [f"row {number} ({printable(what[:MAX_CELL])})" for number, what in wrong]
-    return (
-        [f"{rule} in {count_noun(len(texts), 'row')}: {shorten_list(texts, MAX_ROWS)}. Hint: {hint}."] if texts else []
-    )
+    message = f"{rule} in {count_noun(len(texts), 'row')}: {shorten_list(texts, MAX_ROWS)}. Hint: {hint}."
+    return [message] if texts else []
 
 
 def _number(text: str) -> float:
