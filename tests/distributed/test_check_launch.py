@@ -33,10 +33,9 @@ def config(**typed: Any) -> TrainConfig:
 
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch):
-    """Two cores, no GPU."""
+    """No GPU."""
     monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ())
     monkeypatch.setattr(nvidia_gpus.sys, "platform", "linux")
-    monkeypatch.setattr(check_launch, "num_cores", lambda: 2)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,6 @@ def test_well(typed: dict[str, Any], environ: dict[str, str]):
     [
         ({"trainer__precision": "bf16", "data__image_size": 16}, "must be 32-true on a CPU for images of less than"),
         ({"strategy__name": "bp"}, "strategy.name must be auto, ddp, dp or balanced_dp, got bp."),
-        ({"trainer__devices": 99}, "trainer.devices must be at most 8 (4 processes for each of 2 CPU cores"),
         ({"trainer__devices": [0, 3]}, "means GPUs, but this machine has no GPU. Hint: set trainer.devices=2"),
         ({"trainer__devices": [0], "trainer__accelerator": "cpu"}, "but trainer.accelerator is cpu."),
         ({"trainer__devices": 2, "trainer__val_check_interval": "00:00:10:00"},
@@ -68,7 +66,7 @@ def test_well(typed: dict[str, Any], environ: dict[str, str]):
         ({"strategy__static_graph": True, "trainer__accumulate_grad_batches": 2}, "static_graph=true does not work"),
         ({"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"}, "but does not on this node. Hint: mount"),
         ({"cluster__rank": -1}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
-        ({"nccl__env": {"NCCL_DEBUG": "LOUD"}, "trainer__devices": 2}, "nccl.env.NCCL_DEBUG must be"),
+        ({"nccl__env": {"NCCL_DEBUG": [1]}, "trainer__devices": 2}, "nccl.env.NCCL_DEBUG must be"),
     ],
 )  # fmt: skip
 def test_one_mistake(typed: dict[str, Any], said: str):
@@ -102,9 +100,7 @@ def test_a_sweep_alone():
 
 def test_a_machine_that_may_have_gpus_is_left_to_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvidia_gpus, "GPU_PATHS", ("/",))
-    assert validate(config(trainer__devices=99), {}) == []
     assert validate(config(trainer__devices=[0, 3]), {}) == []
-    assert len(validate(config(trainer__devices=99, trainer__accelerator="cpu"), {})) == 1
 
 
 @pytest.mark.parametrize(

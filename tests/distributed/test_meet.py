@@ -64,7 +64,7 @@ def test_missing_ranks_are_named_in_time_on_all(fake_ranks: FakeRanks, monkeypat
             "Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1). Hint: start the command there too."
         )
     said = capfd.readouterr().err
-    assert " s, waiting. Missing: rank 5 (node 1, local rank 1), rank 9" in said
+    assert " s. Missing: rank 5 (node 1, local rank 1), rank 9" in said
 
 
 def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
@@ -90,9 +90,11 @@ def test_another_job_is_told_to_all(fake_ranks: FakeRanks, size: int, job_id: st
 def test_one_too_many(fake_ranks: FakeRanks):
     others = [fake_ranks.join(None, 2, leader=False, noun="node") for _ in range(2)]
     time.sleep(0.2)
-    leader = fake_ranks.join(None, 2, leader=True, noun="node")
-    for future in (leader, *others):
-        assert mistakes(future)[0].startswith("3 nodes joined, but 2 are expected: ")
+    assert fake_ranks.join(None, 2, leader=True, noun="node").result(15).number == 0
+    found = [future.exception(15) for future in others]
+    assert sorted(error is None for error in found) == [False, True]
+    (error,) = filter(None, found)
+    assert str(error).startswith("this is one more node, but all 2 nodes of the job at this address have joined")
 
 
 def test_a_late_comer_is_refused_alone(fake_ranks: FakeRanks):
@@ -106,10 +108,11 @@ def test_a_late_comer_is_refused_alone(fake_ranks: FakeRanks):
 
 
 def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
-    futures = [fake_ranks.join(number, 3, {"option seed": number // 2, "torch": "2.15"}) for number in range(3)]
+    futures = [fake_ranks.join(number, 3, {"seed": number // 2, "torch": "2.15"}) for number in range(3)]
     for future in futures:
         assert mistakes(future) == [
-            "the ranks disagree on seed: 0 on ranks 0-1; 1 on rank 2. Hint: type the same options everywhere."
+            "the ranks disagree on seed: 0 on ranks 0, 1; 1 on rank 2. Hint: use the same options, images and package "
+            "versions everywhere."
         ]
 
 
@@ -146,8 +149,8 @@ def test_compare(fake_ranks: FakeRanks):
         future.result(5)
     for future in call_all(fake_ranks, members, lambda m: m.check_equal("data", {"the classes": m.number == 1})):
         assert mistakes(future) == [
-            "the ranks disagree on the classes: false on ranks 0, 2; true on rank 1. "
-            "Hint: use the same images on every machine."
+            "the ranks disagree on the classes: false on ranks 0, 2; true on rank 1. Hint: use the same options, "
+            "images and package versions everywhere."
         ]
 
 

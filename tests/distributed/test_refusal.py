@@ -17,11 +17,10 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import refusal, store
-from imagenet_ddp.distributed.facts import this_process
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
-from imagenet_ddp.distributed.roster import Roster
+from imagenet_ddp.distributed.roster import Roster, this_process
 
 MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
 
@@ -50,7 +49,7 @@ def test_all_end_at_once_with_the_cause(tmp_path: Path, tree: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("FOREGROUND_S", 0.3), ("BACKGROUND_S", 0.3), ("SEND_S", 8.0)):
+    for name, value in (("WAIT_S", 0.3), ("SEND_S", 8.0)):
         monkeypatch.setattr(refusal, name, value)
 
 

@@ -7,7 +7,7 @@ import torch
 from conftest import write_images
 from helpers.plans import plan_of
 
-from imagenet_ddp.distributed.facts import differences
+from imagenet_ddp.distributed.roster import differences
 from imagenet_ddp.engine.build import make_data, make_module
 from imagenet_ddp.engine.world import World
 

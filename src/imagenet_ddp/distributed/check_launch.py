@@ -1,29 +1,24 @@
 """Check devices, nodes, launcher and rendezvous before torch is imported, and thus without asking torch for GPUs."""
 
-import contextlib
 import os
 import shlex
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices, requested_address, typed_ranks
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.cpu_cores import num_cores
 
-PROCESSES_PER_CORE = 4  # with more processes per core, the machine would only swap
 BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU, where Lightning uses bf16-mixed for 16-mixed
 MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
 
@@ -51,13 +46,8 @@ def validate(
     if verb != "evaluate":
         errors += _cpu_precision(config)
     if unusable or (strategy.name in DATA_PARALLEL and integer(2).accepts(num_nodes)):
-        if not elsewhere:
-            with contextlib.suppress(Exception):  # the values may be of any type
-                # the other nodes wait for this one, whatever these values are
-                return errors, detect(replace(config, strategy=replace(strategy, name="ddp")), environ, verb=verb)
         return errors, None
     if elsewhere:
-        errors += _numbers_of_slurm(config.cluster)
         several = local > 1 or integer(2).accepts(num_nodes)
         errors += (validate_multi_process(trainer) if several else []) + nccl.validate_names(config.nccl, environ)
         return errors, None
@@ -65,8 +55,6 @@ def validate(
         launch_info = detect(config, environ, verb=verb, typed=typed)
     except ConfigError as error:
         return errors + error.mistakes, None
-    if launch_info.world_info is None:
-        errors += _too_many_processes(trainer, devices)
     if trainer.batch_finder is True and verb == "train":
         errors += _batch_finder(config, typed)
     if multirun and not launch_info.standalone:
@@ -79,19 +67,6 @@ def validate(
     if launch_info.address and launch_info.address.file:
         errors += validate_rendezvous_file(Path(launch_info.address.file))
     return errors, launch_info
-
-
-def _numbers_of_slurm(cluster: ClusterConfig) -> list[str]:
-    """Return the errors of options that the ranks of a SLURM job would refuse."""
-    found = [
-        f"cluster.{key} must be left out, got {value}: SLURM numbers the ranks. Hint: leave cluster.{key} out."
-        for key, value in typed_ranks(cluster).items()
-    ]
-    try:
-        requested_address(cluster, {})
-    except ConfigError as error:
-        found += error.mistakes
-    return found
 
 
 def _batch_finder(config: CommonConfig, typed: Sequence[str]) -> list[str]:
@@ -215,14 +190,4 @@ def _gpus_of_cpus(trainer: TrainerConfig) -> list[str]:
     return [
         f"trainer.devices={shown(devices)} means GPUs, but {reason}. "
         f"Hint: set trainer.devices={count} to use {count} CPU processes."
-    ]
-
-
-def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[str]:
-    reason, cores = no_gpu_reason(trainer), num_cores()
-    if reason is None or num_local is None or num_local <= PROCESSES_PER_CORE * cores:
-        return []
-    return [
-        f"trainer.devices must be at most {PROCESSES_PER_CORE * cores} ({PROCESSES_PER_CORE} processes for each of "
-        f"{cores} CPU cores; {reason}), got {num_local}. Hint: set trainer.devices={cores}."
     ]

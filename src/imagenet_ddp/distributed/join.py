@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed import facts, roster, store
+from imagenet_ddp.distributed import roster, store
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import Meeting, explain_lost_store, meet, post_failure
 from imagenet_ddp.distributed.network import interfaces
@@ -60,7 +60,7 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
     root = store.of_attempt(found.store, world_info)
     hint = _hint(launch_info, found.host, found.port)
     expected = roster.Roster(size, launch_info.noun, _label(world_info), hint, launch_info.job_id)
-    equal = facts.facts_of_command(config, None if world_info else num_local)
+    equal = roster.facts_of_command(config, None if world_info else num_local)
     meeting = meet(
         root, "commands", expected, number, timeout_s, equal=equal,
         leader=found.is_server if world_info is None else number == 0,

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 
 from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
-from imagenet_ddp.distributed import facts
-from imagenet_ddp.distributed.roster import Member, Roster, hosts
+from imagenet_ddp.distributed.roster import Member, Roster, differences, hosts, this_process
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline
 from imagenet_ddp.system.text import first_line, shorten_list
@@ -142,7 +141,7 @@ class Meeting:
 
     def check_equal(self, key: str, values: Mapping[str, Any], timeout_s: float | None = None) -> None:
         """Raise SharedError on all members unless all members pass the same values."""
-        self.check_all(key, values, lambda of_all: facts.differences(of_all, self.noun), timeout_s)
+        self.check_all(key, values, lambda of_all: differences(of_all, self.noun), timeout_s)
 
     @explain_lost_store()
     def check_all(
@@ -208,7 +207,7 @@ def meet(
     """
     store = PrefixStore(prefix, root)
     arrival = int(store.add("arrivals", 1)) - 1
-    process = vars(facts.this_process())
+    process = vars(this_process())
     own = Member(**process, number=number, size=roster.size, job_id=roster.job_id, local_rank=local_rank,
                  equal=dict(equal or {}))  # fmt: skip
     store.set(f"arrival/{arrival}", json.dumps(vars(own)))
@@ -217,12 +216,12 @@ def meet(
     def pause() -> bool:
         def message(seconds: float) -> str:
             _update(roster, store)
-            return f"{roster.progress(seconds)}, waiting. {roster.missing()}"
+            return f"Waiting: {roster.progress(seconds)}"
 
         return deadline.pause(message, POLL_S)
 
     def time_out() -> str:
-        return f"{roster.progress(deadline.elapsed_s)}. {roster.missing()} Hint: {roster.hint}"
+        return f"{roster.progress(deadline.elapsed_s)} Hint: {roster.hint}"
 
     if leader:
         while True:
@@ -235,7 +234,7 @@ def meet(
                 mistakes = [time_out()]
                 break
         numbers, members = ({}, []) if mistakes else roster.assign(arrival)
-        mistakes = mistakes or facts.differences([each.equal for each in members], roster.noun)
+        mistakes = mistakes or differences([each.equal for each in members], roster.noun)
         mistakes = mistakes or find_mistakes(members)
         if mistakes:
             _fail_for_all(root, mistakes, int(store.add("arrivals", 0)) - 1)

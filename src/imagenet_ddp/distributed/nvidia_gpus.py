@@ -36,12 +36,7 @@ def query_gpus() -> list[tuple[str, str]]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=environ, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return parse_gpus(done.stdout)
-
-
-def parse_gpus(text: str) -> list[tuple[str, str]]:
-    """Parse nvidia-smi's "UUID, model" lines, and skip other lines, such as an error message."""
-    parts = [line.partition(", ") for line in text.splitlines() if line.startswith("GPU-")]
+    parts = [line.partition(", ") for line in done.stdout.splitlines() if line.startswith("GPU-")]
     return [(uuid, model.strip()) for uuid, _, model in parts]
 
 
@@ -55,7 +50,6 @@ class RankGpu:
     number: int
     model: str
     uuid: str  # as nvidia-smi -L shows it
-    bus: str  # PCI address as in nvidia-smi, such as "1B:00.0"; "" if torch does not provide it
     visible: str | None = None
 
     @classmethod
@@ -63,26 +57,17 @@ class RankGpu:
         """Describe the GPU of torch.cuda.get_device_properties(number)."""
         uuid = str(properties.uuid)
         uuid = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-        bus = getattr(properties, "pci_bus_id", None)
-        address = "" if bus is None else f"{bus:02X}:{properties.pci_device_id:02X}.0"
-        return cls(number, str(properties.name), uuid, address, environ.get("CUDA_VISIBLE_DEVICES"))
+        return cls(number, str(properties.name), uuid, environ.get("CUDA_VISIBLE_DEVICES"))
 
     @property
     def words(self) -> str:
-        """Return a label such as "cuda:1 = GPU 3 (GPU-8c5f1f2a, bus 1B:00.0)".
-
-        The label shows eight digits of the UUID, as many as CUDA_VISIBLE_DEVICES needs.
-        """
-        entries = [part.strip() for part in (self.visible or "").split(",") if part.strip()]
-        entry = entries[self.number] if self.number < len(entries) else None
-        if self.visible is None:
-            name = f"GPU {self.number}"
-        elif entry is not None and entry.isdecimal():
-            name = f"cuda:{self.number} = GPU {entry}"
-        else:  # CUDA_VISIBLE_DEVICES contains UUIDs, which do not show the driver's number
-            name = f"cuda:{self.number}"
-        bus = f", bus {self.bus}" if self.bus else ""
-        return f"{name} ({self.uuid if self.uuid.startswith('MIG') else self.uuid[:12]}{bus})"
+        """Return a label such as "cuda:1 = GPU 3 (NVIDIA H200, GPU-8c5f1f2a)", with as many digits of the UUID as
+        CUDA_VISIBLE_DEVICES needs."""
+        entries = dict(enumerate((self.visible or "").split(",")))
+        of_driver = str(self.number) if self.visible is None else entries.get(self.number, "").strip()
+        # if CUDA_VISIBLE_DEVICES contains UUIDs, the driver's number is not known
+        name = f"cuda:{self.number}" + f" = GPU {of_driver}" * of_driver.isdecimal()
+        return f"{name} ({self.model}, {self.uuid if self.uuid.startswith('MIG') else self.uuid[:12]})"
 
 
 def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping[int, str], per_node: int) -> list[str]:
@@ -93,18 +78,8 @@ def describe_gpus(gpus_of_ranks: Mapping[int, Sequence[RankGpu]], hosts: Mapping
     lines: list[str] = []
     for first in range(0, len(hosts), per_node):
         own = {rank: gpus for rank in range(first, first + per_node) if (gpus := gpus_of_ranks.get(rank))}
-        if not own:
-            continue
-        all_gpus = [gpu for gpus in own.values() for gpu in gpus]
-        models = {gpu.model for gpu in all_gpus}
-        of_node = f" of node {first // per_node} ({hosts[first]})" if len(hosts) > per_node else ""
-        variables = {gpu.visible for gpu in all_gpus}
-        visible = [f"CUDA_VISIBLE_DEVICES={value}" for value in variables if value is not None and len(variables) == 1]
-        each = [
-            (f"rank {rank} " if len(hosts) > 1 else "")
-            + " and ".join((f"{gpu.model} " if len(models) > 1 else "") + gpu.words for gpu in gpus)
-            for rank, gpus in own.items()
-        ]
-        shared = [*models, *visible] if len(models) == 1 else [*visible]
-        lines.append(f"{', '.join([f'GPUs{of_node}', *shared])}: {', '.join(each)}.")
+        if own:
+            of_node = f" of node {first // per_node} ({hosts[first]})" if len(hosts) > per_node else ""
+            each = [f"rank {rank} {' and '.join(gpu.words for gpu in gpus)}" for rank, gpus in own.items()]
+            lines.append(f"GPUs{of_node}: {', '.join(each)}.")
     return lines

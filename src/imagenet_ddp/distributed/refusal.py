@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 
 from imagenet_ddp.distributed.launchers.detect import with_known_host
@@ -10,8 +9,7 @@ from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import run_bounded
 
-FOREGROUND_S = 3.0  # limit if a person waits for the prompt; commands that have already started check every 0.2 s
-BACKGROUND_S = 12.0  # limit in other cases; commands that start together may need different times to import torch
+WAIT_S = 8.0  # for commands that start at the same time, and may need longer to import torch
 SEND_S = 30.0  # limit for importing torch, finding the other commands and sending
 MAX_MISTAKES = 5
 
@@ -30,10 +28,8 @@ def refused_command(launch_info: LaunchInfo | None, environ: Mapping[str, str]) 
 def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
     """End the other commands of the run with the same mistakes, through the store at which they meet.
 
-    Node 0 or rank 0 serves the store only for this purpose. If no other command arrives, this takes FOREGROUND_S or
-    BACKGROUND_S seconds, plus the import of torch.
+    Node 0 or rank 0 serves the store only for this purpose. If no other command arrives, this takes WAIT_S seconds.
     """
-    timeout_s = FOREGROUND_S if _in_foreground() else BACKGROUND_S
     number, noun = refused.number, refused.noun
     name = f"this {noun}" if number is None else f"{noun} {number}"
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -41,19 +37,11 @@ def send(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
     def inform() -> bool:
         from imagenet_ddp.distributed import meet, store
 
-        found = store.find(refused, timeout_s, name)
+        found = store.find(refused, WAIT_S, name)
         root = store.of_attempt(found.store, refused.world_info)
         who = f"{name.replace('this', 'one')} ({socket.gethostname()})"
         num_others = refused.size - 1 if number == 0 or found.is_server else None
-        return meet.refuse(root, who, list(mistakes)[:MAX_MISTAKES], timeout_s, num_others)
+        return meet.refuse(root, who, list(mistakes)[:MAX_MISTAKES], WAIT_S, num_others)
 
     if run_bounded(inform, SEND_S):  # the time is limited, because any program may use the port
         console.print_message(f"The other commands at {refused.address} have been informed that {name} was refused.")
-
-
-def _in_foreground() -> bool:
-    """Return whether a shell is waiting for the end of this process before it shows its prompt."""
-    try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):
-        return False

@@ -1,12 +1,48 @@
-"""List the members of a run that have arrived, and check how they are numbered. Does not import torch."""
+"""List the members of a run that have arrived, and check how they are numbered and what must be equal on all: options,
+code, libraries. Does not import torch."""
 
+import functools
+import hashlib
+import os
+import platform
+import re
+import socket
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.distributed.facts import Process
+from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.system.text import count_noun, shorten_list
+
+LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
+MAY_DIFFER = re.compile(
+    r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+)
+MAX_DIFFERENCES = 8
+HINTS = {
+    "the accelerator": "set trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU",
+    "the precision": "set trainer.precision=32-true, which every device supports",
+    "the code of imagenet_ddp": "install the same version of this project everywhere",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a run. machine: an ID that only the processes of one machine share. pids: an ID of the processes
+    among which the pid is unique, such as those of a container."""
+
+    host: str
+    pid: int
+    machine: str
+    pids: str
 
 
 @dataclass(frozen=True)
@@ -44,16 +80,16 @@ class Roster:
         return len(self.arrived) >= self.size
 
     def progress(self, seconds: float) -> str:
-        return f"{len(self.arrived)} of {self.size} {self.noun}s joined after {seconds:.0f} s"
-
-    def missing(self) -> str:
+        """Return who has joined and who is missing."""
         arrived = list(self.arrived.values())
         numbers = {each.number for each in arrived}
         if None in numbers:
             more = count_noun(self.size - len(arrived), f"more {self.noun}")
-            return f"Joined: {hosts(arrived)}. Missing: {more}."
-        labels = [self.label(number) for number in range(self.size) if number not in numbers]
-        return f"Missing: {shorten_list(labels, 10)}."
+            missing = f"Joined: {hosts(arrived)}. Missing: {more}"
+        else:
+            labels = [self.label(number) for number in range(self.size) if number not in numbers]
+            missing = f"Missing: {shorten_list(labels, 10)}"
+        return f"{len(arrived)} of {self.size} {self.noun}s joined after {seconds:.0f} s. {missing}."
 
     def conflicts(self) -> list[str]:
         """Return the errors that can be detected before all members have arrived."""
@@ -79,19 +115,16 @@ class Roster:
                     f"{noun} {number} must be unique, but is claimed by {hosts(same, pids=True)}. "
                     f"Hint: set a different {key} in each command."
                 )
-        if not found and len(arrived) > self.size:
-            found.append(
-                f"{len(arrived)} {noun}s joined, but {self.size} are expected: {hosts(arrived, pids=True)}. "
-                f"Hint: start one command for each {noun}, or set cluster.job_id if two jobs share an address."
-            )
         return found
 
     def assign(self, own_arrival: int) -> tuple[dict[int, int], list[Member]]:
-        """Assign the free numbers, first to the leader. Return arrival -> number, and the members by number."""
+        """Assign the free numbers, first to the leader. Return arrival -> number, and the members by number. A member
+        too many gets no number."""
         free = [n for n in range(self.size) if n not in {each.number for each in self.arrived.values()}]
         numbers: dict[int, int] = {}
         for arrival, each in sorted(self.arrived.items(), key=lambda item: item[0] != own_arrival):
-            numbers[arrival] = each.number if each.number is not None else free.pop(0)
+            if each.number is not None or free:
+                numbers[arrival] = each.number if each.number is not None else free.pop(0)
         return numbers, [self.arrived[arrival] for arrival in sorted(numbers, key=lambda arrival: numbers[arrival])]
 
 
@@ -113,23 +146,87 @@ def infer_nodes(world_info: WorldInfo, members: Sequence[Member]) -> WorldInfo:
 
 
 def layout_mistakes(world_info: WorldInfo, members: Sequence[Member]) -> list[str]:
-    """Return errors in the assignment of ranks to machines. world_info: ranks of any one process."""
+    """Return an error if ranks are not assigned machine by machine. world_info: ranks of any one process."""
     machines = [each.machine for each in members]
-    counts = {each.host: machines.count(each.machine) for each in members}
-    local = world_info.local_world_size or max(counts.values())
-    if not world_info.local_world_size and len(set(counts.values())) > 1:
-        whose = ", ".join(f"{count} on {host}" for host, count in counts.items())
-        return [
-            f"every node must have the same number of processes, got {whose}. "
-            "Hint: start the same number of commands on every node."
-        ]
-    for rank, each in enumerate(members):
-        first = rank - rank % local
-        if machines[rank] != machines[first] or each.local_rank != rank % local:
-            return [
-                f"rank {rank} must be local rank {rank % local} on {members[first].host}, the machine of rank "
-                f"{first} ({local} processes per node), got local rank {each.local_rank} on {each.host}. "
-                "Hint: number the ranks machine by machine, and the local ranks from 0 on each; or set "
-                f"cluster.node_rank and trainer.num_nodes={len(members)} if RANK or cluster.rank counts machines."
-            ]
-    return []
+    local = world_info.local_world_size or max(Counter(machines).values())
+    fits = (
+        machine == machines[rank - rank % local] and each.local_rank == rank % local
+        for rank, (machine, each) in enumerate(zip(machines, members, strict=True))
+    )
+    if len(members) % local == 0 and all(fits):
+        return []
+    places = [f"rank {rank} is local rank {each.local_rank} on {each.host}" for rank, each in enumerate(members)]
+    return [
+        f"the ranks must be numbered machine by machine, with {local} on each and local ranks from 0, but "
+        f"{shorten_list(places, 16)}. Hint: number them in this way; or set cluster.node_rank and "
+        f"trainer.num_nodes={len(members)} if RANK or cluster.rank counts machines."
+    ]
+
+
+# ---- what must be equal ----------------------------------------------------------------------------------------------
+
+
+def this_process() -> Process:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        boot = pids = ""
+    machine = f"{platform.node()} {boot}"
+    return Process(socket.gethostname(), os.getpid(), machine, f"{machine} {pids}")
+
+
+def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
+    """Return, as plain JSON, the facts about this command that must be equal in all commands.
+
+    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
+    the command is itself a rank.
+    """
+    facts: dict[str, Any] = {"the code of imagenet_ddp": code_digest()}
+    facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    facts |= {library: _version(library) for library in LIBRARIES}
+    if num_local is not None:
+        facts["the number of workers"] = num_local
+    return facts | {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+
+
+def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
+    """Return an error message for each of the first facts that differ.
+
+    facts: facts of each command, by rank or node number. noun: rank or node.
+    """
+    found: list[str] = []
+    for key in dict.fromkeys(key for each in facts for key in each):
+        groups: dict[str, list[str]] = {}
+        for number, each in enumerate(facts):
+            groups.setdefault(shown(each[key]) if key in each else "not set", []).append(str(number))
+        if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts):
+            continue
+        whose = "; ".join(
+            f"{value} on {noun}{'s' if len(numbers) > 1 else ''} {shorten_list(numbers, 8)}"
+            for value, numbers in groups.items()
+        )
+        hint = HINTS.get(key, "use the same options, images and package versions everywhere")
+        found.append(f"the {noun}s disagree on {key}: {whose}. Hint: {hint}.")
+    return found[:MAX_DIFFERENCES]
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return a hash of this package's Python files, in the order of their names."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # such as a build on PYTHONPATH
+        return "unknown"
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("/", "~"))

@@ -5,9 +5,7 @@ The security group of a cloud often opens only one port, and the first collectiv
 
 import contextlib
 import json
-import secrets
 import socket
-import threading
 from collections.abc import Mapping
 
 from imagenet_ddp.distributed.meet import Meeting, explain_lost_store
@@ -41,15 +39,13 @@ def check_connectivity(meeting: Meeting, address: str) -> None:
     unreachable: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         if first_ranks[node] == number:
+            # never read from: the system itself accepts connections
             listener = stack.enter_context(_listen())
-            token = secrets.token_hex(8)
-            threading.Thread(target=_answer, args=(listener, token), name="connectivity", daemon=True).start()
-            store.set(f"node_address/{node}", json.dumps([address, listener.getsockname()[1], token]))
+            store.set(f"node_address/{node}", json.dumps([address, listener.getsockname()[1]]))
             for other in _targets(node, len(machines)):
                 with explain_lost_store():
-                    # soon set, because all ranks have joined
-                    host, port, token_there = json.loads(store.get(f"node_address/{other}"))
-                if reason := _try(host, port, token_there):
+                    host, port = json.loads(store.get(f"node_address/{other}"))  # soon set: all ranks have joined
+                if reason := _try(host, port):
                     unreachable[str(other)] = f"{host}:{port}: {reason}"
 
         def find_mistakes(found: list[Mapping[str, str]]) -> list[str]:
@@ -71,16 +67,15 @@ def _targets(node: int, num_nodes: int) -> list[int]:
     return sorted({0, (node + 1) % num_nodes} - {node})
 
 
-def _try(host: str, port: int, token: str) -> str | None:
-    """Return the reason why the node that answers with this token cannot be reached; None if it can."""
+def _try(host: str, port: int) -> str | None:
+    """Return the reason why nothing can be reached there; None if it can."""
     try:
-        with socket.create_connection((host, port), timeout=CONNECT_S) as connection:
-            answer = connection.makefile().readline().strip()
+        with socket.create_connection((host, port), timeout=CONNECT_S):
+            return None
     except TimeoutError:
         return f"no answer within {CONNECT_S:.0f} s"
     except OSError as error:
         return str(error.strerror or error)
-    return None if answer == token else "another program answers there"
 
 
 def _listen() -> socket.socket:
@@ -89,13 +84,3 @@ def _listen() -> socket.socket:
         with contextlib.suppress(OSError):
             return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
     return socket.create_server(("", 0), backlog=1024)
-
-
-def _answer(listener: socket.socket, token: str) -> None:
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        with contextlib.suppress(OSError), connection:
-            connection.sendall(f"{token}\n".encode())

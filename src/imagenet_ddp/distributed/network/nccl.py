@@ -7,16 +7,14 @@ group is created. docs/nccl.md describes the important variables.
 """
 
 import ipaddress
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.schema.distributed import NcclConfig
-from imagenet_ddp.config.validators import NULL, Kind, choice, expect, kind, shown
+from imagenet_ddp.config.validators import NULL, expect, kind, shown
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
 from imagenet_ddp.system.text import shorten_list
 
@@ -31,12 +29,6 @@ KNOWN_NAMES = frozenset(_EXPLAINED.split())
 _NEAR = 0.91  # above the similarity of NCCL_NVB_DISABLE and NCCL_IB_DISABLE (0.90), which are different variables
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
-# Allowed values of variables whose other values would be ignored.
-_VALUES: dict[str, Kind] = {
-    "NCCL_SOCKET_FAMILY": choice("AF_INET", "AF_INET6"),
-    "NCCL_DEBUG": choice("VERSION", "WARN", "INFO", "TRACE"),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": choice("0", "1", "2", "3"),
-}
 _LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
@@ -60,7 +52,7 @@ def interface_variables(
     as a host name or an IP address without a port. one_machine: whether all processes run on this machine, so that Gloo
     needs only the loopback interface.
     """
-    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None and not _in_file(name, environ)]
+    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None]
     if one_machine:
         interface = next((one for one in interfaces() if one.is_loopback and one.is_up and one.addresses), None)
         reason = "all processes are on this machine"
@@ -118,8 +110,7 @@ def validate_names(nccl: NcclConfig, environ: Mapping[str, str]) -> list[str]:
     for name, value in nccl.env.items():
         found = _validate_name(name)
         if not found:
-            text = _as_text(value) if value is not None and _PLAIN.accepts(value) else value
-            found = expect(f"nccl.env.{name}", text, _VALUES.get(name, _PLAIN) | NULL, f"nccl.env.{name}=null")
+            found = expect(f"nccl.env.{name}", value, _PLAIN, f"nccl.env.{name}=null")
         if not found and value is not None and _conflicts(name, value, environ):
             found = [
                 f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "
@@ -201,19 +192,9 @@ def _source(name: str, nccl: NcclConfig, environ: Mapping[str, str]) -> tuple[st
     return (environ[name], name) if environ.get(name) else None
 
 
-def _in_file(name: str, environ: Mapping[str, str]) -> bool:
-    """Return whether one of NCCL's configuration files, over which the environment would win, sets this variable."""
-    own = environ.get("NCCL_CONF_FILE") or f"{environ.get('HOME', '')}/.nccl.conf"
-    paths = [path for path in map(Path, (own, "/etc/nccl.conf")) if os.access(path, os.R_OK) and path.is_file()]
-    lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
-    return name.startswith("NCCL") and any(line.startswith(f"{name}=") for line in lines)
-
-
 def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
     """Return whether the environment sets the variable to a different value."""
     other = environ.get(name, "")
-    if name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
-        return False  # this is torchrun's default for its workers, which the user did not set
     return bool(other) and other != _as_text(value)
 
 

@@ -37,13 +37,6 @@ def validate(strategy: StrategyConfig, kind: str, *, sync_batchnorm: bool = Fals
         ]
     if backend == "nccl" and kind == "cpu":
         return [f"{key}=nccl is for GPUs, but this run uses CPUs. Hint: set {key}=null."]
-    name = backend or default_backend(kind)
-    if not {"nccl": distributed.is_nccl_available, "gloo": distributed.is_gloo_available}[name]():
-        other = "gloo (slower)" if name == "nccl" else "nccl on GPUs"
-        return [
-            f"{key}={name}{'' if backend else f' (the default for {kind})'} needs a torch that was built with "
-            f"{name.upper()}, but this torch was not. Hint: set {key}={other}, or install torch's official wheels."
-        ]
     return []
 
 
