@@ -19,7 +19,6 @@ OPTIONS = {
     "step_224": f"scripts/benchmarks/step.py OUT steps=10 {PHOTOGRAPHS}",
     "train": f"scripts/benchmarks/train.py OUT repeats=3 steps=10 {PHOTOGRAPHS}",
     "start": "scripts/benchmarks/start.py OUT",
-    "strategies": "scripts/benchmarks/strategies.py OUT",
     "loader": "scripts/benchmarks/loader.py OUT data=imagefolder data.root=FOLDER",
 }
 NOT_SHOWN = ("runs", "parts", "examples")  # details of single steps and of the machine
