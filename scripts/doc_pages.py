@@ -119,20 +119,17 @@ PROGRAMS = {
     "timm, train.py": (
         "Batch size and workers are per process in both programs. The folder is the last argument of timm's command. "
         "Here, type `data=imagenet data.root=FOLDER`.",
-        "--data-dir --data_dir --dataset --dataset-download --train-split --val-split --num-classes --model "
-        "--pretrained --pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --in-chans --gp "
-        "--img-size --input-size --crop-pct --mean --std --interpolation --train-interpolation -b --batch-size -vb "
-        "--validation-batch-size -j --workers --pin-mem --no-prefetcher --use-multi-epochs-loader --channels-last "
-        "--grad-accum-steps --grad-checkpointing --torchcompile --torchscript --device --amp --amp-dtype --sync-bn "
-        "--dist-bn --bn-momentum --bn-eps --no-ddp-bb --opt --optimizer --opt-eps --opt-betas --opt-kwargs "
-        "--momentum --weight-decay --clip-grad --clip-mode --layer-decay --sched --sched-on-updates --lr --lr-base "
-        "--lr-base-size --lr-base-scale --lr-noise --warmup-lr --min-lr --epochs --start-epoch --decay-milestones "
-        "--decay-epochs --decay-rate --warmup-epochs --warmup-prefix --cooldown-epochs --patience-epochs --no-aug "
-        "--scale --ratio --hflip --vflip --color-jitter --color-jitter-prob --grayscale-prob --gaussian-blur-prob "
-        "--aa --aug-repeats --jsd-loss --bce-loss --bce-sum --bce-target-thresh --reprob --remode --recount --mixup "
-        "--cutmix --cutmix-minmax --mixup-prob --mixup-switch-prob --mixup-mode --mixup-off-epoch --smoothing "
-        "--model-ema --model-ema-decay --model-ema-warmup --model-ema-force-cpu --seed --log-interval --log-wandb "
-        "--recovery-interval --checkpoint-hist --resume --no-resume-opt --output --experiment --eval-metric --tta",
+        "--data-dir --data_dir --dataset --dataset-download --train-split --val-split --model --pretrained "
+        "--pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --img-size --crop-pct --mean --std "
+        "--interpolation --train-interpolation -b --batch-size -vb --validation-batch-size -j --workers --pin-mem "
+        "--channels-last --grad-accum-steps --grad-checkpointing --torchcompile --device --amp --amp-dtype --sync-bn "
+        "--no-ddp-bb --opt --optimizer --opt-eps --opt-betas --opt-kwargs --momentum --weight-decay --clip-grad "
+        "--clip-mode --layer-decay --sched --sched-on-updates --lr --lr-base --lr-base-size --lr-base-scale "
+        "--warmup-lr --min-lr --epochs --start-epoch --decay-milestones --decay-epochs --decay-rate --warmup-epochs "
+        "--no-aug --scale --hflip --vflip --color-jitter --grayscale-prob --gaussian-blur-prob --aa --aug-repeats "
+        "--bce-loss --bce-target-thresh --reprob --remode --mixup --cutmix --mixup-prob --smoothing --model-ema "
+        "--model-ema-decay --model-ema-warmup --seed --log-interval --log-wandb --recovery-interval --checkpoint-hist "
+        "--resume --output --experiment --eval-metric --tta",
     ),
     "torchrun, torch.distributed, Lightning": (
         "torchrun's own options work unchanged before `-m imagenet_ddp.train`. Options after it are translated:",
@@ -169,7 +166,7 @@ def coming_from() -> str:
 
 def _here(term: Term) -> str:
     here = shlex.join(term.here.replace("{}", "VALUE").split())
-    if not term.flag and term.values:
+    if term.values:
         others = [f"others: `{here}`"] if here else []
         return "; ".join(
             [*(f"{name}: `{here}`" if here else f"{name}: nothing" for name, here in term.values.items()), *others]

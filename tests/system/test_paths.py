@@ -3,20 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.files import nearest_existing, not_writable_reason, require_current_folder
-
-
-def test_a_removed_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    require_current_folder()
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(ConfigError, match=r"the current folder must exist, but was removed\. Hint: cd to another"):
-        require_current_folder()
-    with pytest.raises(ConfigError, match="the current folder must exist"):
-        command_line("train", [], {})
+from imagenet_ddp.system.files import nearest_existing, not_writable_reason
 
 
 def test_what_is_in_the_way_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

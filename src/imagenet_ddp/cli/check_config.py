@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli.explain import first_sentence
 from imagenet_ddp.cli.known_terms import unknown
@@ -34,7 +34,6 @@ T = TypeVar("T", bound=Section)
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
-_NEEDED = "begin the file of --config-name with `defaults: [train, _self_]`"
 _MISSING_HINTS = {
     "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
     "prepare.name": "prepare=imagenet, prepare=pack or prepare=check",
@@ -58,16 +57,20 @@ def validate(
     in the options that are not typed, so keys of data and learning are checked only one by one. elsewhere: the options
     are for other machines, whose GPUs and disks are unknown here.
     """
-    found: list[str] = []
-    broken: set[str] = set()
-    plain = _plain(config, "", found, broken)
+    try:
+        plain = _plain(OmegaConf.to_container(config, resolve=True))
+    except OmegaConfBaseException as error:
+        hint = "write ${data.name} for the value of a key, or ${oc.env:HOME} for an environment variable."
+        return [f"{error.full_key} does not resolve: {first_sentence(error)} Hint: {hint}"], None
+    if lacking := [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]:
+        hint = "begin the file of --config-name with `defaults: [train, _self_]`."
+        return [f"the configuration must have all keys of {verb}, but lacks {', '.join(lacking)}. Hint: {hint}"], None
     declared = keys.declared(verb)
-    lacking = [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]
-    if len(lacking) > 5:  # the user's own file of --config-name does not include the command's config
-        return [
-            f"the configuration must have all keys of {verb}, got none of {', '.join(lacking)}. Hint: {_NEEDED}."
-        ], None
-    values = _fitted(plain, commands.COMMANDS[verb], "", found, broken, declared)
+    found = [
+        f"{path} is required, but not set. Hint: set {_MISSING_HINTS[path]}."
+        for path in OmegaConf.missing_keys(config) & _MISSING_HINTS.keys()
+    ]
+    values = _fitted(plain, commands.COMMANDS[verb], "", found, declared)
     found += keys.validate_group("trainer", values.trainer)
     if elsewhere and values.trainer.accelerator == "auto":
         values.trainer.accelerator = "gpu"
@@ -129,37 +132,15 @@ def _long_tmpdir(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _plain(node: Any, prefix: str, found: list[str], broken: set[str]) -> Any:
-    """Return plain containers with interpolations resolved. Missing values become None. Paths of values that do not
-    resolve are added to `broken`, and mistakes to `found`."""
-    if not isinstance(node, DictConfig | ListConfig):
-        return node
-    plain: dict[Any, Any] = {}
-    for key in node if isinstance(node, DictConfig) else range(len(node)):
-        path = f"{prefix}{key}"
-        if OmegaConf.is_missing(node, key):
-            if path in _MISSING_HINTS:
-                found.append(f"{path} is required, but not set. Hint: set {_MISSING_HINTS[path]}.")
-            plain[key] = None
-            continue
-        try:
-            value = typing.cast(Any, node)[key]
-        except OmegaConfBaseException as error:
-            broken.add(path)
-            if not isinstance(error, InterpolationToMissingValueError):  # the missing key itself is reported instead
-                raw: Any = OmegaConf.to_container(node, resolve=False)
-                hint = "Hint: write ${data.name} for the value of a key, or ${oc.env:HOME} for an environment variable."
-                found.append(f"{path}={raw[key]} does not resolve: {first_sentence(error)} {hint}")
-            continue
-        plain[key] = _plain(value, f"{path}.", found, broken)
-    return plain if isinstance(node, DictConfig) else list(plain.values())
+def _plain(value: Any) -> Any:
+    """Return plain containers with None for missing values."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return None if value == MISSING else value
 
 
-def _fitted(
-    node: Mapping[str, Any], cls: type[T], prefix: str, found: list[str], broken: set[str], declared: Mapping[str, Key]
-) -> T:
-    """Return the object that holds the node's values, of whatever type. Report unknown and deleted keys; fill in
-    deleted ones."""
+def _fitted(node: Mapping[str, Any], cls: type[T], prefix: str, found: list[str], declared: Mapping[str, Key]) -> T:
+    """Return the object that holds the node's values, of whatever type. Report unknown keys."""
     fitted: dict[str, Any] = {}
     for key in node:  # +KEY=VALUE adds an undeclared key
         if prefix == "trainer." and key in REFUSED:
@@ -167,19 +148,13 @@ def _fitted(
         elif prefix + str(key) not in declared:
             found.append(unknown(prefix + str(key), declared))
     for field in dataclasses.fields(typing.cast(Any, cls)):
-        path = prefix + field.name
-        kind = declared[path].type
-        if field.name not in node and path not in broken:
-            found.append(f"{path} is required, but missing. Hint: {_NEEDED}.")
-        if dataclasses.is_dataclass(kind):
-            group = typing.cast("type[Section]", kind)
-            inner = node.get(field.name)
+        kind = declared[prefix + field.name].type
+        if field.name in node and dataclasses.is_dataclass(kind):
+            group, inner = typing.cast("type[Section]", kind), node[field.name]
             inner = inner if isinstance(inner, Mapping) else group()
-            fitted[field.name] = _fitted(inner, group, f"{path}.", found, broken, declared)
+            fitted[field.name] = _fitted(inner, group, f"{prefix}{field.name}.", found, declared)
         elif field.name in node:
             fitted[field.name] = node[field.name]
-        else:
-            fitted[field.name] = field.default_factory() if callable(field.default_factory) else field.default
     return cls(**fitted)
 
 

@@ -5,7 +5,6 @@ torch.
 """
 
 import contextlib
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,9 +18,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli.explain import Explainer, first_sentence, line_of
+from imagenet_ddp.cli.explain import Explainer, first_sentence, in_file, line_of
 from imagenet_ddp.cli.overrides import quote_text
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import leaves
@@ -128,7 +128,9 @@ class Composer:
         swept = [override for override in overrides if not override.is_hydra_override()]
         try:
             params = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
-            batch = _product(self.parser.parse_overrides(params) + swept)
+            [batch] = get_class(sweeper["_target_"]).split_arguments(self.parser.parse_overrides(params) + swept, None)
+            if not batch:
+                raise HydraException("an option has no value.")
         except HydraException as error:
             hint = "Hint: type the values as a,b,c or range(1,4)."
             return [fixed], [""], [f"the sweep cannot be split into jobs: {first_sentence(error)} {hint}"]
@@ -149,10 +151,7 @@ class Composer:
         try:
             config = self._load(kept, mode)
         except Exception as error:
-            reason = self.explain.in_file(error, "config")
-            if isinstance(error, MissingConfigException):
-                hint = "Hint: add --config-dir FOLDER with the folder of that file, or leave --config-name out."
-                reason = f"{first_sentence(error)} {hint}"
+            reason = in_file(error, self.config_name, is_typed_group=False)
             raise ConfigError(f"the configuration cannot be composed: {reason}") from error
         choices = [
             o for o in overrides if "@" in line_of(o) or (self._options(o, search) and not isinstance(o.value(), dict))
@@ -183,10 +182,6 @@ class Composer:
         config = self.loader.load_configuration(self.config_name, [*values, *lines], mode)
         if values:  # Hydra's records show only what was typed
             del config.hydra.overrides.task[: len(values)]
-            form = config.hydra.job.config.override_dirname
-            typed = [o for o in overrides if not o.is_hydra_override() and o.key_or_group not in form.exclude_keys]
-            name = form.item_sep.join(sorted(line_of(override) for override in typed))
-            config.hydra.job.override_dirname = name.replace("=", form.kv_sep)
         return config
 
     def _options(self, override: Override, search: list[Override]) -> list[str]:
@@ -205,21 +200,6 @@ class Composer:
             for override in typed
             if isinstance(override.value(), str) and override.value() not in options
         ]
-
-
-def _product(overrides: list[Override]) -> list[list[str]]:
-    """Return the options of each job of a sweep, as Hydra's own sweeper does. Raises HydraException if an option has no
-    list of values."""
-    values: dict[str, list[str]] = {}
-    for override in overrides:
-        key = override.get_key_element()
-        if override.is_sweep_override() and not override.is_discrete_sweep():
-            raise HydraException(f"{line_of(override)} has no list of values.")
-        swept = override.sweep_string_iterator() if override.is_sweep_override() else None
-        values[key] = [f"{key}={value}" for value in swept or [override.get_value_element_as_str()]]
-        if not values[key]:
-            raise HydraException(f"{line_of(override)} expands to no value.")
-    return [list(lines) for lines in itertools.product(*values.values())]
 
 
 def apply(override: Override, config: DictConfig) -> None:

@@ -24,7 +24,6 @@ _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--multirun", "-m"): {},
     ("--cfg", "-c"): {"choices": ("job", "hydra", "all")},
     ("--info", "-i"): {"choices": _INFO, "nargs": "?", "const": "all"},
-    ("--package", "-p"): {"metavar": "NAME"},
     ("--config-name", "-cn"): {"metavar": "NAME"},
     ("--config-dir", "-cd"): {"metavar": "FOLDER"},
 }
@@ -46,39 +45,23 @@ def only_prints(argv: Sequence[str]) -> bool:
 
 
 def without_local_rank(argv: Sequence[str]) -> list[str]:
-    """Return argv without the --local-rank=N, --local_rank=N or --local-rank N that torch.distributed.launch adds."""
-    kept, skip = [], False
-    for token in argv:
-        if skip and token.isdecimal():
-            skip = False
-            continue
-        skip = token in ("--local-rank", "--local_rank")
-        if not skip and not re.match(r"--local[-_]rank=", token):
-            kept.append(token)
-    return kept
+    """Return argv without the --local-rank=N or --local_rank=N that torch.distributed.launch adds."""
+    return [token for token in argv if not re.match(r"--local[-_]rank=", token)]
 
 
-def read(argv: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Return (Hydra's options, argv for Hydra, mistakes). key=value may come before or after an option."""
+def read(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return (Hydra's options, argv for Hydra). key=value may come before or after an option. Raises ConfigError."""
     parser = _Parser(add_help=False)
     parser.add_argument("overrides", nargs="*")
     for names, how in _OPTIONS.items():
         parser.add_argument(*names, **how or {"action": "store_true"})
     args, rest = parser.parse_known_args(argv)
-    found: list[str] = []
     if late := [token for token in rest if not token.startswith("-")]:
         # if words come both before and after an option, argparse leaves over those after it; Hydra would refuse them
         args.overrides = [*args.overrides, *late]
         words = list(args.overrides)
         flags = [token for token in argv if not (token in words and not words.remove(token))]
         argv = [*args.overrides, *flags]
-    commands = [f"--{name}" for name in ("run", "multirun", "cfg", "info") if getattr(args, name)]
-    if len(commands) > 1:
-        found.append(f"only one of {', '.join(commands)} is allowed. Hint: leave the others out.")
-    if args.resolve and not args.cfg and not args.help:
-        found.append("--resolve works only with --cfg. Hint: type --cfg job --resolve.")
     if args.config_dir is not None and not Path(args.config_dir).is_dir():
-        where = Path(args.config_dir).absolute()
-        found.append(f"--config-dir must be a folder, got {where}. Hint: type --config-dir FOLDER.")
-        args.config_dir = None
-    return args, argv, found
+        parser.error(f"--config-dir must be a folder, got {Path(args.config_dir).absolute()}")
+    return args, argv

@@ -4,6 +4,7 @@ The table of other programs is known_terms.txt, from which hints and docs/coming
 torch.
 """
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,20 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli import hydra_flags
-from imagenet_ddp.distributed.network import nccl
 
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One line of known_terms.txt, whose first lines explain the format. flag: the option accepts no value. several: it
-    accepts more than one value (nargs="+"). values: value in the other program -> options to type here."""
+    """One line of known_terms.txt, whose first lines explain the format. values: value in the other program -> options
+    to type here."""
 
     names: tuple[str, ...]
     here: str
     note: str
-    flag: bool
-    several: bool
-    values: Mapping[str, str]
+    values: dict[str, str]
 
 
 def _read() -> list[Term]:
@@ -34,11 +32,10 @@ def _read() -> list[Term]:
     for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("    "):
             there, _, here = line.partition(" :")
-            terms[-1].values.update(dict.fromkeys(there.split(), here.strip()))  # type: ignore[attr-defined]
+            terms[-1].values.update(dict.fromkeys(there.split(), here.strip()))
         elif not line.startswith("#"):
             names, here, note = ([cell.strip() for cell in line.split("|")] + [""])[:3]
-            flag, several = names.startswith("!"), names.startswith("*")
-            terms.append(Term(tuple(names.lstrip("!* ").split()), here, note, flag, several, {}))
+            terms.append(Term(tuple(names.split()), here, note, {}))
     return terms
 
 
@@ -80,92 +77,51 @@ REMOVED = {
     "tune.resume": "leave it out, and type the study's command again with its folder as hydra.run.dir",
     "watch": "run `tail -f RUN/logs/rank0.log`",
 }
-_NUMBER, _PAIR = re.compile(r"-?\d*\.?\d+(e-?\d+)?"), re.compile(r"\w+=\S+")
-
-
-def find(name: str) -> Term | None:
-    """Return the term of an option (-b, --batch-size) or of its name typed as a key (batch_size); None if unknown."""
-    return BY_NAME.get(plain(name)) or BY_NAME.get(plain(name).lower())
-
-
-def key_for(name: str) -> str | None:
-    """Return the key that corresponds to a name, or None."""
-    term = find(name)
-    return NEAR.get(name) if term is None or not term.here else term.here.strip("'").split()[-1].partition("=")[0]
 
 
 def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (argv without the options of other programs, a message for each of them)."""
+    """Return (argv without the options of other programs and their values, a message for each of them)."""
     rest, kept, found = list(argv), [], []
     while rest:
         token = rest.pop(0)
         name, equals, value = token.partition("=")
-        if equals and re.fullmatch(r"[A-Z][A-Z0-9_]+", name):
-            key = f", or set nccl.env.{token}" if name.startswith(nccl.PREFIXES) else ""
-            found.append(f"{name} is an environment variable. Hint: type {token} before the command{key}.")
-            continue
-        if not token.startswith("-") or len(token) == 1 or _is_of_hydra(name, rest):
+        if not token.startswith("-") or len(token) == 1 or name in hydra_flags.NAMES:
             kept.append(token)
             continue
-        term = find(name)
-        if not equals:
-            values = _values(term, rest)
-            del rest[: len(values)]
-            value, token = " ".join(values), " ".join([token, *values])
-        found.append(_message(token, term, value))
+        values = [value] if equals else list(itertools.takewhile(_is_value, rest))
+        del rest[: 0 if equals else len(values)]
+        found.append(_message(token if equals else " ".join([token, *values]), BY_NAME.get(plain(name)), values))
     return kept, found
 
 
-def _is_of_hydra(name: str, rest: list[str]) -> bool:
-    if name == "-p" and rest and rest[0].isdecimal():
-        return False  # pytorch/examples' --print-freq; Hydra's -p is followed by a name
-    return name in hydra_flags.NAMES
+def _is_value(word: str) -> bool:
+    return "=" not in word and not re.match(r"-(?!\d)", word)
 
 
-def _values(term: Term | None, rest: list[str]) -> list[str]:
-    """Return the leading words of the rest of a line that are the values of an option."""
-    if term is not None and term.several:
-        pattern = _PAIR if "args.{}" in term.here else _NUMBER
-        return rest[: next((number for number, word in enumerate(rest) if not pattern.fullmatch(word)), len(rest))]
-    takes = term is not None and not term.flag and rest and "=" not in rest[0] and not re.match(r"-(?!\d)", rest[0])
-    return rest[:1] if takes else []
-
-
-def _message(typed: str, term: Term | None, value: str) -> str:
-    """Return the message about one option of another program. typed: with its value."""
+def _message(typed: str, term: Term | None, values: Sequence[str]) -> str:
+    """Return the message about one option of another program. typed: with its values."""
     if term is None:
         return f"{typed} is not an option. Hint: options are typed as KEY=VALUE; `--help` shows examples."
-    is_off = term.flag and value.lower() in ("false", "0", "no")
-    options = term.values.get("false", "") if is_off else _options(term, value)
-    note = "" if is_off else term.note.replace("{}", value or "VALUE")
+    value = values[0] if values else "VALUE"
+    here, note = term.values.get(value.lower(), term.here), term.note.replace("{}", value)
+    options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value)
     if options:
-        return f"{typed} is an option of another program. Hint: type {options}{f' ({note})' if note else ''}."
-    return f"{typed} is an option of another program. Hint: leave it out{f': {note}' if note else ''}."
-
-
-def _options(term: Term, value: str) -> str:
-    """Return the options to type here, in a shell. value: one value, or several separated by spaces."""
-    here = term.values.get(value.lower(), term.here)
-    values = [value or "VALUE"]
-    if term.several:
-        values = value.strip("[]()").replace(",", " ").split()
-        values = [",".join(values)] if "[{}]" in here else values
-    elif "," in value and "[" not in value + here:
-        values = [f"[{value}]"]
-    return shlex.join(dict.fromkeys(word.replace("{}", each) for each in values for word in here.split()))
+        hint = f"type {shlex.join(options.split())}{f' ({note})' if note else ''}"
+    else:
+        hint = f"leave it out{f': {note}' if note else ''}"
+    return f"{typed} is an option of another program. Hint: {hint}."
 
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:
     """Return the known keys closest to a mistyped one, best first; empty if none is close."""
-    key = key.lower()
-    last = key.rpartition(".")[2]
-    keys = list(keys)
+    group, last = key.lower().partition(".")[0], key.lower().rpartition(".")[2]
+    keys = sorted(keys, key=lambda known: known.partition(".")[0] != group)  # those of the same group first
     if same := [known for known in keys if known.rpartition(".")[2] == last]:
-        return sorted(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])[:2]
-    if (known := key_for(last)) in keys:
-        return [known]
-    if near := get_close_matches(key, [known for known in keys if "." in known], 1, 0.75):
-        return near
+        return same[:2]
+    term = BY_NAME.get(last)
+    meant = term.here.split()[-1].partition("=")[0] if term and term.here else NEAR.get(last)
+    if meant in keys:
+        return [meant]
     ends = {known.rpartition(".")[2]: known for known in reversed(keys)}
     return [ends[end] for end in get_close_matches(last, ends, 1, 0.7)]
 
@@ -186,13 +142,12 @@ def without_removed(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]
     }
 
 
-def unknown(key: str, keys: Iterable[str], where: str = "") -> str:
-    """Return the message for a key that is not declared. where: text to add after the key, such as " (in x.yaml)"."""
+def unknown(key: str, keys: Iterable[str]) -> str:
+    """Return the message for a key that is not declared."""
     if instead := removed(key):
-        return f"{key} was removed{where}. Hint: {instead}."
+        return f"{key} was removed. Hint: {instead}."
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
     if key.startswith("strategy."):
-        arguments = "docs/strategies.md lists DistributedDataParallel's arguments."
-        hint = f"{hint} {arguments}" if close else arguments
-    return f"{key} is not a known key{where}. Hint: {hint}"
+        hint += " docs/strategies.md lists DistributedDataParallel's arguments."
+    return f"{key} is not a known key. Hint: {hint}"

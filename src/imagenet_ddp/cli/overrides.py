@@ -24,6 +24,7 @@ from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key, key_of
 from imagenet_ddp.config.section import Section, to_config
+from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import uv_run
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ def quote_text(
     name, equals, value = option.partition("=")
     path = name.lstrip("+")
     key = declared_with_hydra(verb).get(path)
+    if value.startswith("~") and key is not None and key.type is str and key.allowed is None:
+        value = str(expand_home(value))  # the shell does not expand ~ here
+        option = f"{name}={value}"
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
     is_text = path in texts or (key is not None and key.type is str)
     if not equals or "${" in value or not (is_group or is_text):

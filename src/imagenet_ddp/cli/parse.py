@@ -5,7 +5,6 @@ first (compose.py), and the composed config is validated (check_config.py).
 """
 
 import contextlib
-import functools
 import pickle
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,28 +19,22 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
+from imagenet_ddp.cli.explain import SWEPT, line_of
 from imagenet_ddp.cli.overrides import quoted, typed_config
-from imagenet_ddp.config.keys import validate_group
+from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.signals import hold_signals
-from imagenet_ddp.system.files import not_writable_reason, require_current_folder
+from imagenet_ddp.system.files import not_writable_reason
 
 T = TypeVar("T", bound=commands.CommonConfig)
 
-# Keys of Hydra that a run does not support -> (the values that ask for nothing, why).
-HYDRA_KEYS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "hydra.job.chdir": ((False, None), "relative paths in options start at the current folder"),
-    "hydra.job.env_set": (({},), "environment variables are typed before the command"),
-    "hydra.callbacks": (({},), "callbacks=NAME and +callbacks.NAME._target_=CLASS add callbacks of Lightning"),
-    "hydra.output_subdir": ((None, ".hydra"), "config.yaml and summary.json in the run folder hold the same"),
-}
+# Keys of Hydra that have no effect, because a run does not use Hydra's own start of a job.
+UNREAD = ("hydra.job.chdir", "hydra.job.env_set", "hydra.callbacks", "hydra.output_subdir")
 
 
 @dataclass(frozen=True)
@@ -85,15 +78,16 @@ def command_line(
     with hold_signals():
         commands.register(verb)  # even for --help, which composes the config
     argv, found = known_terms.split_options(hydra_flags.without_local_rank(argv))
-    args, argv, more = hydra_flags.read(argv)
-    found += more
+    args, argv = hydra_flags.read(argv)
     if not hydra_flags.ANSWERED.isdisjoint(argv):
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
-    require_current_folder()
     composer = Composer(verb, args.config_name or verb, args.config_dir)
     argv, args.overrides = (composer.quoted(words, sweeps=args.multirun) for words in (argv, args.overrides))
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
+    found += [
+        f"{line} has no effect. Hint: leave it out." for line in args.overrides if key_of(line).startswith(UNREAD)
+    ]
     multirun = args.multirun or any(o.input_line.upper() == "HYDRA.MODE=MULTIRUN" for o in overrides if o.input_line)
     if multirun and verb not in SWEPT:
         found.append(f"-m starts several jobs, but {verb} runs one. Hint: leave -m out.")
@@ -172,11 +166,6 @@ def _validate_job(
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
-    plain: Any = OmegaConf.to_container(config.hydra, resolve=False)
-    for key, (accepted, why) in HYDRA_KEYS.items():
-        value = functools.reduce(dict.__getitem__, key.split(".")[1:], plain)
-        if value not in accepted:
-            found.append(f"{key} must be {shown(accepted[0])}, got {shown(value)}: {why}. Hint: leave {key} out.")
     return found, launch_info
 
 
@@ -184,9 +173,7 @@ def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
     """Prefix the text of a mistake with the jobs that have it, unless all jobs have it."""
     if len(numbers) == len(names):
         return text
-    if len(numbers) == 1:
-        return f"Job {numbers[0]} ({names[numbers[0]]}): {text}"
-    return f"Jobs {', '.join(map(str, numbers))} of 0 to {len(names) - 1}: {text}"
+    return f"Job {numbers[0]} ({names[numbers[0]]}){' and others' if len(numbers) > 1 else ''}: {text}"
 
 
 def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:
@@ -223,10 +210,8 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     key = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
-    except OmegaConfBaseException as error:
-        lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
-        is_typed = any(str(line).startswith(key) for line in lines)
-        return [f"{key} does not resolve: {first_sentence(error)} Hint: set {key}=FOLDER."] if is_typed else []
+    except OmegaConfBaseException:  # of a key in it, which validate() reports
+        return []
     if not (reason := not_writable_reason(folder)):
         return []
     return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]

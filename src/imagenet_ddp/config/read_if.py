@@ -72,10 +72,6 @@ def _read_by(group: str, rows: Mapping[str, tuple[str, ...]], *also: Condition) 
     }
 
 
-# What else a choice of data needs.
-_ROOTS = {f"data={name}": "data.root=FOLDER" for name in ("imagefolder", "packed", "streamed")}
-_ROOTS["data=table"] = "data.root=FILE.csv"
-
 _MIXED = _above_0("0.2", "data.mixup_alpha", "data.cutmix_alpha", "loss.label_smoothing")
 # lars and lamb scale the rate of each layer that decays
 _DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choice("lars", "lamb"), "0.0001")
@@ -173,24 +169,13 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             or not any(_sets(option, path) for option in typed)
         ):
             continue
-        if failed := next((each for each in conditions if not each.holds(values)), None):
+        if failed := [each for each in conditions if not each.holds(values)]:
+            key = failed[0].keys[0]
             found.append(
-                f"{path}={shown(values[path])} has no effect, because it is read only if {failed.words}, and "
-                f"{failed.keys[0]} is {shown(values[failed.keys[0]])}. "
-                f"Hint: set {' '.join(required(path, values))}, or leave {path} out."
+                f"{path}={shown(values[path])} has no effect, because it is read only if {failed[0].words}, and {key} "
+                f"is {shown(values[key])}. Hint: set {' '.join(each.hint for each in failed)}, or leave {path} out."
             )
     return found
-
-
-def required(path: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the options to type so that a key is read. values: path -> value."""
-    options: list[str] = []
-    for condition in CONDITIONS.get(path, ()):
-        if not condition.holds(values):
-            options += [*required(condition.keys[0], values), condition.hint]
-            if root := _ROOTS.get(condition.hint) if values.get("data.root") is None else None:
-                options.append(root)
-    return list(dict.fromkeys(options))
 
 
 def _sets(option: str, path: str) -> bool:

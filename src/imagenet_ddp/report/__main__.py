@@ -20,7 +20,7 @@ from imagenet_ddp.report.differences import find_differences
 from imagenet_ddp.report.page import make_page
 from imagenet_ddp.report.run import MARKER, find_runs
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.files import atomic_write, not_writable_reason, require_current_folder
+from imagenet_ddp.system.files import atomic_write, not_writable_reason
 from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
@@ -45,7 +45,6 @@ def main() -> None:
         if {"-h", "--help"} & set(sys.argv[1:]):
             print(HELP, end="")
             return
-        require_current_folder()
         options = read(sys.argv[1:])
         page = make_page(options.folders[0], maps=options.maps) if len(options.folders) == 1 else None
         if page is None:

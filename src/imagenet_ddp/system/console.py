@@ -64,7 +64,7 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
 @contextmanager
 def exit_on_closed_pipe() -> Generator[None]:
     """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (as in
-    `| head`). Exit with a message and code 1 if standard output is a file on a full disk. Wraps a whole command."""
+    `| head`). Wraps a whole command."""
     try:
         try:
             yield
@@ -77,22 +77,6 @@ def exit_on_closed_pipe() -> Generator[None]:
             raise
         discard_output(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
-    except OSError as error:
-        if _stdout_takes_a_line():  # standard output is intact; the error is about another file
-            raise
-        discard_output(sys.stdout)
-        reason = (error.strerror or str(error)).lower()
-        hint = "Hint: make room on that disk, then run the same command again."
-        print_message(f"standard output cannot be written: {reason}. {hint}")
-        sys.exit(1)
-
-
-def _stdout_takes_a_line() -> bool:
-    try:
-        os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        return False
-    return True
 
 
 def discard_closed_terminal() -> None:

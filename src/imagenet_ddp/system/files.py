@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import yaml
 
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line
 
 
@@ -128,17 +127,6 @@ def describe_path(path: Path) -> str:
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"
 
 
-def require_current_folder() -> None:
-    """Raise ConfigError if the current folder was removed while the shell stayed in it."""
-    try:
-        Path.cwd()
-    except FileNotFoundError as error:
-        raise ConfigError(
-            "the current folder must exist, but was removed. Hint: cd to another folder, then run the same command "
-            "again."
-        ) from error
-
-
 def nearest_existing(path: Path) -> Path:
     """Return the path if it exists, else the nearest of its parents that exists, as an absolute path."""
     return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
@@ -159,15 +147,5 @@ def expand_home(text: str) -> Path:
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp. Raises ConfigError if neither variable is
-    set."""
-    xdg = environ.get("XDG_CACHE_HOME", "")
-    if Path(xdg).is_absolute():  # the XDG base directory specification says that relative paths must be ignored
-        return Path(xdg) / "imagenet_ddp"
-    home = environ.get("HOME", "")
-    if not Path(home).is_absolute():
-        raise ConfigError(
-            "HOME or XDG_CACHE_HOME must determine the cache folder, but neither is an absolute path. "
-            "Hint: put XDG_CACHE_HOME=FOLDER before the command."
-        )
-    return Path(home) / ".cache" / "imagenet_ddp"
+    """Return $XDG_CACHE_HOME/imagenet_ddp, by default ~/.cache/imagenet_ddp."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "imagenet_ddp")
