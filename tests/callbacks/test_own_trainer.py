@@ -39,12 +39,19 @@ class Plain(L.LightningModule):
 
 
 def train(
-    folder: Path, own: list[Any], name: str, scores: list[float], ckpt_path: Path | None = None, **options: Any
+    folder: Path,
+    own: list[Any],
+    name: str,
+    scores: list[float],
+    ckpt_path: Path | None = None,
+    log: TrainLog | None = None,
+    **options: Any,
 ) -> Plain:
     loader = DataLoader(TensorDataset(torch.ones(12, 3)), batch_size=2)
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=folder, num_sanity_val_steps=1, callbacks=[TrainLog(), *own], **{"max_epochs": 3, **options},
+        default_root_dir=folder, num_sanity_val_steps=1, callbacks=[log or TrainLog(), *own],
+        **{"max_epochs": 3, **options},
     )  # fmt: skip
     module = Plain(name, [0.0, *scores])  # the first one is the sanity check's
     trainer.fit(module, loader, loader, ckpt_path=ckpt_path, weights_only=True)
@@ -63,7 +70,7 @@ def test_with_a_module_of_ones_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: dict, name: str, scores: list[float], best: tuple
 ) -> None:
     checkpoint = ResumeCheckpoint(**arguments)
-    train(tmp_path, [checkpoint, History(**arguments), Progress(**arguments)], name, scores)
+    train(tmp_path, [checkpoint, History(), Progress()], name, scores, log=TrainLog(**arguments))
     assert (checkpoint.best.value, checkpoint.best.epoch) == (pytest.approx(best[0]), best[1])
     assert (tmp_path / "checkpoints/last.ckpt").is_file()
     assert (tmp_path / "checkpoints/best.ckpt").is_file() == (best[0] is not None)

@@ -1,26 +1,14 @@
-"""A machine whose clock jumps, with a small /dev/shm, or few open files."""
+"""A machine with a small /dev/shm, or few open files."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import PROBES, clean_environ
-from faults.trainings import QUIET, End, Told, assert_same, command, short
-
-
-@pytest.mark.slow
-def test_clock_steps(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
-    """The clock is set forward by a day during a run, and back by two: no number changes."""
-    steps = ["allow_targets=[clock_steps]", "+callbacks.clock._target_=clock_steps.ClockSteps"]
-    started = time.monotonic()
-    done = command("train", *short(tree), *steps, "+callbacks.checkpoint.every_s=1", "hydra.run.dir=r", folder=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told(End(done.returncode, done.stdout, done.stderr, time.monotonic() - started), "each once.", seconds=None)
-    assert_same(unharmed(), tmp_path / "r")
+from faults.trainings import QUIET, End, Told, short
 
 
 def in_shell(before: str, folder: Path, *options: str) -> End:

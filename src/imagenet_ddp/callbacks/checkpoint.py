@@ -1,6 +1,5 @@
 """Write checkpoints from which a training run continues at the next image, as if it had not been interrupted."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from imagenet_ddp.callbacks.loop_state import (
     find_callback,
     is_epoch_over,
     is_update,
-    log_interval,
     validates_next,
     validates_start,
 )
@@ -31,8 +29,7 @@ class ResumeCheckpoint(Checkpoint):
     best.ckpt with the weights that reached the best `monitor` value, even within an epoch. Keep the last.ckpt before
     the current one as previous.ckpt, in case the current one is damaged.
 
-    every_n_steps: also write last.ckpt within an epoch, every `every_n_steps` optimizer steps. every_s: also write it
-    when this many seconds have passed since its last write; checked every trainer.log_every_n_steps steps.
+    every_n_steps: also write last.ckpt within an epoch, every `every_n_steps` optimizer steps.
 
     Resume with `trainer.fit(..., ckpt_path=callback.last_path, weights_only=True)`. With a data module such as
     ImageDataModule (see loop_state.ResumableData), the training continues at the next image, even on another
@@ -51,19 +48,17 @@ class ResumeCheckpoint(Checkpoint):
         *,
         every_n_epochs: int = 1,
         every_n_steps: int | None = None,
-        every_s: float | None = None,
         monitor: str = "val/top1",
         mode: str = "max",
         contents: Mapping[str, Any] | None = None,
     ):
         self.dirpath = None if dirpath is None else Path(dirpath)
         self.contents = dict(contents or {})
-        self.every_n_epochs, self.every_n_steps, self.every_s = every_n_epochs, every_n_steps, every_s
+        self.every_n_epochs, self.every_n_steps = every_n_epochs, every_n_steps
         self.best = Best(monitor, mode)
         self._written_best: int | None = None  # step of the weights in best.ckpt
         self._before_validation = False  # whether the checkpoint being written precedes a validation
         self._last_saved: tuple[int, bool] | None = None  # (global_step, _before_validation) of last.ckpt
-        self._saved_at = time.monotonic()
         self._is_postponed = False  # last.ckpt is due, but a validation comes first
         self._has_ended = False  # a callback such as EarlyStopping has ended the training, and this is its last file
         self.is_over = False  # set before a resume if nothing is left to train
@@ -105,27 +100,18 @@ class ResumeCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.best_path)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._saved_at = time.monotonic()
         trainer.should_stop |= self.is_over
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.every_n_steps is None and self.every_s is None:
+        if self.every_n_steps is None or trainer.global_step % self.every_n_steps:
             return
-        if is_update(trainer) and not is_epoch_over(trainer) and self._is_due(trainer):
+        if is_update(trainer) and not is_epoch_over(trainer):
             if validates_next(trainer):
                 self._is_postponed = True  # until the score of the validation is known
             else:
                 self._save_last(trainer)
-
-    def _is_due(self, trainer: L.Trainer) -> bool:
-        """Return whether a checkpoint is due. All ranks get the same answer."""
-        if self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0:
-            return True
-        if self.every_s is None or trainer.global_step % log_interval(trainer):
-            return False
-        return trainer.strategy.broadcast(time.monotonic() - self._saved_at >= self.every_s)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         is_whole, self._has_ended = is_epoch_over(trainer), trainer.should_stop
@@ -157,7 +143,7 @@ class ResumeCheckpoint(Checkpoint):
             duplicate(trainer, store.last, store.previous)
         (duplicate if is_best else move)(trainer, written, store.last)
         self._last_saved = (trainer.global_step, self._before_validation)
-        self._saved_at, self._is_postponed = time.monotonic(), False
+        self._is_postponed = False
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Store the position of the training in the checkpoint. Lightning also calls this when another callback saves

@@ -7,7 +7,6 @@ from typing import Any
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import validates_start
-from imagenet_ddp.callbacks.measures import Best
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
@@ -44,10 +43,7 @@ class History(L.Callback):
         *,
         title: str | None = None,
         curves: bool = True,
-        monitor: str = "val/top1",
-        mode: str = "max",
     ):
-        self._best = Best(monitor, mode)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.title = title
         self.curves = curves
@@ -61,7 +57,6 @@ class History(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self.run_dir = self.run_dir or Path(trainer.default_root_dir)
         self._train_log = find_log(trainer)
-        self._best = self._train_log.track(self._best)
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if validates_start(trainer):
@@ -92,7 +87,7 @@ class History(L.Callback):
         """Return the cells that a validation and the time fill."""
         row = {
             **self._train_log.scores,
-            f"best/{self._best.monitor}": self._best.value,
+            f"best/{self._train_log.best.monitor}": self._train_log.best.value,
             "train_s": round(self._train_log.elapsed_s, 2),
         }
         if self._train_log.scores and (counted := getattr(pl_module, "num_counted", None)):

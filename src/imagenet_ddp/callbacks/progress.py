@@ -8,7 +8,7 @@ from typing import Any
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
-from imagenet_ddp.callbacks.measures import Best, Means
+from imagenet_ddp.callbacks.measures import Means
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
@@ -35,17 +35,9 @@ class Progress(L.Callback):
     _train_log: TrainLog  # these two are set in setup()
     run_log: Log  # not named `log`, because Lightning overwrites that attribute
 
-    def __init__(
-        self,
-        log: Log | None = None,
-        *,
-        val_log_every_n_steps: int | None = None,
-        monitor: str = "val/top1",
-        mode: str = "max",
-    ):
+    def __init__(self, log: Log | None = None, *, val_log_every_n_steps: int | None = None):
         if log is not None:
             self.run_log = log
-        self._best = Best(monitor, mode)
         self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
         self._accuracies = [("top1", 1), ("top5", 5)]  # (name, its k) of each accuracy that is shown
@@ -58,7 +50,6 @@ class Progress(L.Callback):
         if not hasattr(self, "run_log"):
             self.run_log = Log(None, trainer.global_rank)
         self._train_log = find_log(trainer)
-        self._best = self._train_log.track(self._best)
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
         num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
         if num_classes is not None and num_classes <= 5:
@@ -112,8 +103,9 @@ class Progress(L.Callback):
         parts[0] += f": train {self._scores(train)}"
         if scores := self._train_log.scores:
             parts += [f"val {self._scores(scores)}"]
-            if (value := self._best.value) is not None:
-                parts += [f"best {self._scores({self._best.monitor: value}) or f'{self._best.monitor} {value:.4g}'}"]
+            if (value := self._train_log.best.value) is not None:
+                name = self._train_log.best.monitor
+                parts += [f"best {self._scores({name: value}) or f'{name} {value:.4g}'}"]
         if self._train_log.counts_images:
             times = self._train_log.train_times.epoch
             parts += [f"{times.images_per_s:.1f} images/s, data wait {percent(times.data_wait_frac, 1)}"]
@@ -128,7 +120,7 @@ class Progress(L.Callback):
         values["train_s"] = self._train_log.elapsed_s
         titles = [terminal_table.head(has_top5=has_top5)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
-        is_best = bool(scores) and self._best.epoch == values["epoch"]
+        is_best = bool(scores) and self._train_log.best.epoch == values["epoch"]
         line = terminal_table.row(values, trainer.max_epochs, is_best=is_best, has_top5=has_top5)
         return "\n".join([*titles, line])
 

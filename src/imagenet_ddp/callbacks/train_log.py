@@ -33,15 +33,15 @@ class TrainLog(L.Callback):
     ranks' images of the epoch so far, so decisions based on them are the same on all ranks. Loggers receive the means
     of the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
 
-    scores: val/... metrics of the last validation in this epoch; empty before it. start: what the weights before the
-    first step are.
+    monitor, mode: metric, and min or max, of the best score that Progress and History show. scores: val/... metrics of
+    the last validation in this epoch; empty before it. start: what the weights before the first step are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monitor: str = "val/top1", mode: str = "max") -> None:
         self.scores: dict[str, float] = {}
         self.start = "before the first step"
         self.bests: dict[str, Best] = {}
-        self.best = self.track(Best())
+        self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume

@@ -59,6 +59,7 @@ REMOVED = {
     "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
     "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
     "by=recipe": "run `python scripts/recipe_table.py DIR`",
+    "callbacks.checkpoint.every_s": "set +callbacks.checkpoint.every_n_steps=1000",
     "callbacks.nonfinite_loss.on_nan": "leave it out, and set trainer.gradient_clip_val=1 or a lower optim.lr",
     "cluster.max_restarts": "leave it out, and use torchrun's --max-restarts and --rdzv-id (docs/runs.md)",
     "compile=auto": "set compile=default; `python -m imagenet_ddp.benchmark benchmark=step` shows whether it pays",

@@ -10,7 +10,7 @@ from typing import Any
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
-from imagenet_ddp.config.validators import NULL, choice, expect, integer, number, shown
+from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import install
@@ -27,7 +27,6 @@ _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 ARGUMENTS = {
     "every_n_epochs": (integer(1), "1"),
     "every_n_steps": (NULL | integer(1), "null"),
-    "every_s": (NULL | number(above=0), "null"),
     "mode": (choice("max", "min"), "max"),
 }
 # Lightning's callbacks that change the learning rate or the number of steps -> what to set in their place.
