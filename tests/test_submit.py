@@ -100,9 +100,6 @@ def test_a_custom_config(tmp_path: Path) -> None:
         (("seed=0,1",), ["seed=0,1 has several values, but -m is not set."]),
         (("-m", "trainer.devices=1,2"), ["all jobs of -m must request the same nodes, GPUs and CPUs"]),
         (("-m", "optim.lr=0.1,-1"), ["Job 1 (optim.lr=-1): optim.lr must be a number > 0"]),
-        (("trainer.num_nodes=2", "cluster.world_size=8"), ["cluster.world_size must be left out, got 8"]),
-        (("trainer.num_nodes=2", "cluster.address=0.0.0.0"),
-         ["cluster.address must be the address of node 0, got 0.0.0.0"]),
         (("data=imagenet", "data.root='~/x'"), ["data.root must be a folder, but ~/x ("]),
     ],
 )  # fmt: skip

@@ -1,6 +1,5 @@
 """The rendezvous store: serving it, finding it, and the errors where it is missing."""
 
-import os
 import threading
 import time
 from dataclasses import replace
@@ -64,10 +63,8 @@ def test_an_address_that_is_not_ours():
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
-def test_another_program_at_the_port(
-    answer: bytes | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    """One that speaks another language, one that stays silent; torch's C++ stack is not shown."""
+def test_another_program_at_the_port(answer: bytes | None, monkeypatch: pytest.MonkeyPatch):
+    """One that speaks another language, one that stays silent."""
     monkeypatch.setattr(module, "ANSWER_S", 1.0)
     monkeypatch.setattr(module, "NAME_LOOKUP_S", 1.0 if answer is None else 20.0)  # torch itself gives up after 7 s
     with program(answer) as port:
@@ -76,10 +73,6 @@ def test_another_program_at_the_port(
             serve("127.0.0.1", port)
     assert text.startswith(f"rank 1 of 2 needs the rendezvous store at 127.0.0.1:{port}, but another program answers")
     assert ("(it accepts connections, but sends nothing)" in text) == (answer is None)
-    os.write(2, b"shown again\n")
-    err = capfd.readouterr().err
-    assert "shown again\n" in err
-    assert f":{port}" not in err, "other lines are those of an earlier test's threads"
 
 
 def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch):

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from conftest import Run, clean_environ, small_run, write_images
-from helpers.forked_commands import start_code
 
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.doctor import __main__ as doctor
-from imagenet_ddp.doctor import check_machine
+from imagenet_ddp.doctor import check_machine, check_ranks
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_machine, run_checks
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.performance.scaling import Step
+from imagenet_ddp.performance.step_timer import AllReduce
 from imagenet_ddp.system import cpu_cores
 
 MIB = 2**20
@@ -196,25 +198,25 @@ def test_two_processes_that_are_ready(run: Run, tree: Path, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []  # no run folder
 
 
-# ---- ranks together --------------------------------------------------------------------------------------------------
+# ---- what is said of measurements, from made-up ones -----------------------------------------------------------------
 
-ON_ALL_RANKS = """
-import torch.distributed as dist
-from imagenet_ddp.doctor.check_ranks import _on_all_ranks
-rank, file = args
-dist.init_process_group("gloo", store=dist.FileStore(file, 2), rank=rank, world_size=2)
-
-def make():
-    if rank:
-        raise RuntimeError("out of memory")
-
-try:
-    _on_all_ranks(make)
-except ConfigError as error:
-    print(error)
-"""
+STEP = Step(compute_s=0.5, backward_s=0.25, gradient_bytes=50e6)
 
 
-def test_a_rank_that_fails_is_named_on_all(tmp_path: Path):
-    ranks = [start_code(ON_ALL_RANKS, rank, str(tmp_path / "store")) for rank in range(2)]
-    assert [rank.communicate(60) for rank in ranks] == [("rank 1: RuntimeError: out of memory\n", "")] * 2
+def report(num_nodes: int, ranks_per_node: int, all_reduce_s: float, waiting_s: float | None) -> Check:
+    ranks = num_nodes * ranks_per_node
+    all_reduce = AllReduce(all_reduce_s, 50_000_000, ranks, 50_000_000) if ranks > 1 else None
+    return check_ranks.check_scaling(RunConfig(), STEP, num_nodes, ranks_per_node, all_reduce, waiting_s)
+
+
+def test_one_rank_is_told_which_link_two_nodes_need():
+    check = report(1, 1, 0.0, None)
+    assert check.ok and check.what == "two such nodes would reach 90 % over a link that carries 1.4 Gbit/s"
+
+
+def test_two_nodes_are_measured_and_others_predicted():
+    check = report(2, 1, 0.5, 0.25)
+    assert check.ok and check.what.startswith(
+        "measured: 2 nodes 67 % of independent ranks; predicted: 2 nodes 65 %, 4 nodes 49 %, 8 nodes 43 %; over "
+    )
+    assert "2 nodes are 1.33 times as fast as one: better with strategy.comm_hook=bf16 (95 %)" in check.what

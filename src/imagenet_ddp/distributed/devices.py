@@ -45,13 +45,11 @@ def device_type(accelerator: str) -> str:
         if accelerator == "auto":
             _refuse_missing_gpus()
             return "cpu"
-        reason = "torch finds no CUDA device" if torch.version.cuda else "this torch was built without CUDA"
+    if accelerator in ("cuda", "gpu") or (accelerator == "mps" and not torch.backends.mps.is_available()):
+        built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         raise ConfigError(
-            f"trainer.accelerator={accelerator} needs a GPU, but {reason}. Hint: set trainer.accelerator=auto."
-        )
-    if accelerator == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(
-            "trainer.accelerator=mps needs a Mac's GPU, but this machine has none. Hint: set trainer.accelerator=auto."
+            f"trainer.accelerator={accelerator} needs a GPU, but torch finds none (it was built {built}). "
+            "Hint: set trainer.accelerator=auto."
         )
     return accelerator
 

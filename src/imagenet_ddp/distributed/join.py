@@ -96,13 +96,9 @@ def _label(world_info: WorldInfo | None) -> Callable[[int], str]:
 
 def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
     """Return a hint about the likely causes of a missing rank."""
-    address = launch_info.address
-    if address is not None and address.file is not None:
-        reach = f"Check that the missing machine reaches {host}:{port}, and has {address.file} on the same disk."
-    elif launch_info.world_info is None and interfaces.is_loopback(host):
+    reach = f"Check that the missing machine reaches {host}:{port}."
+    if launch_info.world_info is None and interfaces.is_loopback(host):
         reach = f"On every node, {host} is the node itself, so set the address at which the others reach node 0."
-    else:
-        reach = f"Check that the missing machine reaches {host}:{port}."
     return (
         "start the command on the missing machine, too, or read the message there. "
         f"{reach} To wait longer, set cluster.timeout_s."

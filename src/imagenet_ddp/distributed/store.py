@@ -5,15 +5,11 @@ import errno
 import functools
 import hashlib
 import json
-import os
 import socket
-import sys
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
@@ -30,7 +26,6 @@ ANSWER_S = 5.0  # longest wait for one attempt to connect, and for the answer of
 NAME_LOOKUP_S = 30.0  # torch looks up a name for each address, which takes this long if three name servers are silent
 BUSY_S = 15.0  # longest wait for the store of a node on the same machine, which may be overloaded
 SERVER_TIMEOUT = timedelta(seconds=30)
-_STDERR = threading.Lock()
 NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 
 
@@ -104,10 +99,8 @@ def serve(host: str, port: int) -> TCPStore:
     try:
         store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT)
     except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, depending on the cause
-        with socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET) as probe:
-            probe.settimeout(2.0)
-            if probe.connect_ex((number, port)) == 0:
-                raise PortInUseError(port) from error
+        if "EADDRINUSE" in str(error):
+            raise PortInUseError(port) from error
         raise ConfigError(
             f"this machine cannot serve the rendezvous store at {host}:{port}: {first_line(error)} "
             "Hint: set another port on every node."
@@ -181,8 +174,7 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
     # without NAME_LOOKUP_S, torch would wait forever for a program that accepts connections but sends nothing
     found: tuple[TCPStore, str | None] | Exception | None = None
     for _ in range(2):
-        with _without_stderr():  # torch prints a C++ stack if the program is not a store
-            found = run_bounded(connect, NAME_LOOKUP_S)
+        found = run_bounded(connect, NAME_LOOKUP_S)
         if not isinstance(found, DistNetworkError) or "timed out" not in str(found):
             break
     if isinstance(found, tuple):
@@ -196,20 +188,6 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
         f"{who} needs the rendezvous store at {host}:{port}, but another program answers there{why}. "
         "Hint: set another port on every node."
     )
-
-
-@contextlib.contextmanager
-def _without_stderr() -> Generator[None]:
-    """Discard what this process writes to stderr, even by C++ code that bypasses sys.stderr."""
-    with _STDERR, contextlib.ExitStack() as stack:
-        sys.stderr.flush()
-        with contextlib.suppress(OSError):  # the program that started this process may have closed stderr
-            saved = os.dup(2)
-            stack.callback(os.close, saved)
-            stack.callback(os.dup2, saved, 2)
-            with Path(os.devnull).open("wb") as devnull:
-                os.dup2(devnull.fileno(), 2)
-        yield
 
 
 def resolve(host: str) -> str:

@@ -93,16 +93,11 @@ def _plan(machine: Machine) -> list[Check]:
     plan = machine.plan
     size, accumulate = plan.config.data.batch_size, plan.config.trainer.accumulate_grad_batches
     batch = f"{count_noun(size, 'image')} per device" + (f" × {accumulate} accumulation" if accumulate > 1 else "")
-    chosen = [
-        (f"learning rate {plan.learning_rate.value:g}", plan.learning_rate.reason),
-        (f"{plan.warmup_epochs.value:g} epochs of warm-up", plan.warmup_epochs.reason),
-        (f"accelerator {plan.accelerator.value}", plan.accelerator.reason),
-        (f"precision {plan.precision.value}", plan.precision.reason),
-        (f"compile {plan.compile.value}", plan.compile.reason),
-        (count_noun(plan.num_workers.value, "loader worker"), plan.num_workers.reason),
-    ]
     words = [batch if plan.batch.reason == "as set" else f"{batch} ({plan.batch.reason})"]
-    words += [f"{what} ({reason})" for what, reason in chosen if reason != "as set"]
+    for name in ("learning_rate", "warmup_epochs", "accelerator", "precision", "compile", "num_workers"):
+        choice = plan.choices()[name]
+        if choice["reason"] != "as set":
+            words.append(f"{name} {choice['value']} ({choice['reason']})")
     return passed("; ".join(words))
 
 

@@ -3,17 +3,17 @@
 Runs in every rank; rank 0 reports.
 """
 
-import contextlib
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed import devices
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, Machine, failed
 from imagenet_ddp.engine.plan import Plan, make_plan
@@ -22,12 +22,11 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import scaling, step_timer
 from imagenet_ddp.performance.scaling import Step
 from imagenet_ddp.performance.step_timer import AllReduce, StepTimes, Training, make_training
-from imagenet_ddp.system.text import count_noun, first_line, percent
+from imagenet_ddp.system.text import count_noun, percent
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S = 8.0, 6.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
 GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10 Mbit/s
-T = TypeVar("T")
 
 
 def names(machine: Machine) -> list[str]:
@@ -48,57 +47,26 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
     node_checks, num_classes: of this node's own checks, given to at least one of its ranks. No wait takes longer than
     GROUP_TIMEOUT_S.
     """
-    info, checks = world.info, list[Check]()
-    plan = make_plan(config, info)
+    info, plan = world.info, make_plan(config, world.info)
     devices.set_num_threads(plan.num_threads.value)
-    with contextlib.suppress(_CannotContinue), contextlib.ExitStack() as stack:
-        if info.world_size == 1:
-            _check_one_rank(checks, plan, num_classes)
-        else:
-            with _check(checks, "ranks") as check:
-                check.what = f"all {info.world_size} have joined"
-                require_equal_devices(plan, world)
-            if world.meeting is not None and info.num_nodes > 1:  # tested when they joined
-                checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
-            _check_ranks(checks, plan, world, node_checks, num_classes, stack)
-    return checks if info.rank == 0 else []
-
-
-class _CannotContinue(Exception):
-    """Raised when a check has failed on which the later checks depend."""
-
-
-@contextlib.contextmanager
-def _check(checks: list[Check], name: str) -> Generator[Check]:
-    """Yield a check to fill in; add it to the report when the block ends or raises."""
-    check = Check(name, True, "")
+    if info.world_size > 1:
+        checks = _check_ranks(plan, world, node_checks, num_classes)
+        return checks if info.rank == 0 else []
     try:
-        yield check
-        checks.append(check)
+        return _check_one_rank(plan, num_classes or DEFAULT_NUM_CLASSES)
     except ConfigError as error:
-        checks += failed(error.mistakes, name)
-        raise _CannotContinue from error
-    except Exception as error:  # torch raises RuntimeError of many kinds
-        hint = "look at the messages of the other ranks, or set nccl=debug for more of them"
-        checks.append(Check(name, False, first_line(error), hint))
-        raise _CannotContinue from error
+        return failed(error.mistakes, "step")
 
 
-# ---- one rank ------------------------------------------------------------------------------------------------------
-
-
-def _check_one_rank(checks: list[Check], plan: Plan, num_classes: int) -> None:
+def _check_one_rank(plan: Plan, num_classes: int) -> list[Check]:
     config, strategy = plan.config, plan.config.strategy
-    with _check(checks, "step") as check:
-        device = devices.device_of(config.trainer)
-        training = make_training(config, plan.precision.value, device, num_classes or DEFAULT_NUM_CLASSES)
-        times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
-        check.what = describe_step(config, times)
-    with _check(checks, "scaling") as check:
-        if strategy.name in batch_split.DATA_PARALLEL:
-            check.what = f"not predicted, because strategy={strategy.name} uses only this machine"
-        else:
-            fill_scaling(check, config, _whole_step(config, training, times), 1, 1, None, None)
+    training = make_training(config, plan.precision.value, devices.device_of(config.trainer), num_classes)
+    times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
+    if strategy.name in batch_split.DATA_PARALLEL:
+        scales = Check("scaling", True, f"not predicted, because strategy={strategy.name} uses only this machine")
+    else:
+        scales = check_scaling(config, _whole_step(config, training, times), 1, 1, None, None)
+    return [Check("step", True, _describe_step(config, times)), scales]
 
 
 def _whole_step(config: CommonConfig, training: Training, times: StepTimes) -> Step:
@@ -116,51 +84,50 @@ def _sent_bytes(config: CommonConfig, training: Training) -> int:
 # ---- several ranks -------------------------------------------------------------------------------------------------
 
 
-def _check_ranks(
-    checks: list[Check],
-    plan: Plan,
-    world: World,
-    node_checks: Sequence[Check],
-    num_classes: int,
-    stack: contextlib.ExitStack,
-) -> None:
+def _check_ranks(plan: Plan, world: World, node_checks: Sequence[Check], num_classes: int) -> list[Check]:
+    """Return the checks of all ranks together. An error on any rank ends all of them with its message."""
     config, info, strategy = plan.config, world.info, plan.config.strategy
     assert world.store is not None
+    require_equal_devices(plan, world)
+    checks = [Check("ranks", True, f"all {info.world_size} have joined")]
+    if info.num_nodes > 1:  # tested when they joined
+        checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
     device = devices.device_of(config.trainer, info.local_rank)
-    with _check(checks, "group") as check:
-        backend = strategy.process_group_backend
-        stack.enter_context(step_timer.process_group(info, world.store, device, backend, GROUP_TIMEOUT_S))
+    with step_timer.process_group(info, world.store, device, strategy.process_group_backend, GROUP_TIMEOUT_S):
         hosts = _gather((info.node_rank, socket.gethostname()))
         nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
-        check.what = f"{dist.get_backend()}, ranks on {', '.join(nodes.values())}"
-    _report_other_nodes(checks, world, node_checks)
-    with _check(checks, "all-reduce") as check:
+        checks.append(Check("group", True, f"{dist.get_backend()}, ranks on {', '.join(nodes.values())}"))
+        checks += _other_nodes(info, node_checks)
         classes = max(_gather(num_classes)) or DEFAULT_NUM_CLASSES
-        training = _on_all_ranks(lambda: make_training(config, plan.precision.value, device, classes))
+        training = make_training(config, plan.precision.value, device, classes)
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
-        part = f" (measured with {all_reduce.measured_bytes / 1e6:.1f} MB)"
-        check.what = (
+        what = (
             f"{_duration(all_reduce.seconds)} for {all_reduce.num_bytes / 1e6:.1f} MB of gradients over "
-            f"{all_reduce.num_ranks} ranks{part}: {all_reduce.bus_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
+            f"{all_reduce.num_ranks} ranks (measured with {all_reduce.measured_bytes / 1e6:.1f} MB): "
+            f"{all_reduce.bus_bytes_per_s * 8 / 1e9:.3g} Gbit/s"
         )
-    with _check(checks, "step") as check:
         alone, together = _time_steps(training, strategy, all_reduce)
-        check.what = describe_step(config, alone)
-    with _check(checks, "scaling") as check:
-        step = _whole_step(config, training, alone)
-        waiting_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
-        fill_scaling(check, config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s)
+    step = _whole_step(config, training, alone)
+    waiting_s = max(together.compute_s - alone.compute_s, 0.0) if together else None
+    return [
+        *checks,
+        Check("all-reduce", True, what),
+        Check("step", True, _describe_step(config, alone)),
+        check_scaling(config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s),
+    ]
 
 
-def _report_other_nodes(checks: list[Check], world: World, node_checks: Sequence[Check]) -> None:
-    """Add the failed checks of the other nodes to this node's checks."""
+def _other_nodes(info: WorldInfo, node_checks: Sequence[Check]) -> list[Check]:
+    """Return the failed checks of the other nodes."""
     lines = [(check.name, check.what, check.hint) for check in node_checks if not check.ok]
-    everywhere = _gather((world.info.node_rank, socket.gethostname(), lines))
+    everywhere = _gather((info.node_rank, socket.gethostname(), lines))
     found = {(node, host, *line) for node, host, lines in everywhere if node for line in lines}
-    for node, host, name, what, hint in sorted(found):
-        checks.append(Check("nodes", False, f"node {node} ({host}), {name}: {what}", hint))
-    if not found and world.info.num_nodes > 1:
-        checks.append(Check("nodes", True, "no check failed on another node"))
+    if not found and info.num_nodes > 1:
+        return [Check("nodes", True, "no check failed on another node")]
+    return [
+        Check("nodes", False, f"node {node} ({host}), {name}: {what}", hint)
+        for node, host, name, what, hint in sorted(found)
+    ]
 
 
 def _time_steps(
@@ -175,9 +142,6 @@ def _time_steps(
     return alone, together
 
 
-# ---- collectives of Python objects ---------------------------------------------------------------------------------
-
-
 def _gather(value: Any) -> list[Any]:
     """Return the values of all ranks, ordered by rank."""
     values: list[Any] = [None] * dist.get_world_size()
@@ -185,25 +149,10 @@ def _gather(value: Any) -> list[Any]:
     return values
 
 
-def _on_all_ranks(make: Callable[[], T]) -> T:
-    """Return this rank's make(). If it fails on any rank, raise ConfigError on all ranks, so that no rank waits for the
-    failed one."""
-    made, texts = list[T](), list[str]()
-    try:
-        made.append(make())
-    except ConfigError as error:
-        texts = error.mistakes
-    except Exception as error:
-        texts = [f"{type(error).__name__}: {error}"]
-    if errors := [f"rank {rank}: {text}" for rank, texts in enumerate(_gather(texts)) for text in texts]:
-        raise ConfigError(errors)
-    return made[0]
-
-
 # ---- lines of the report -------------------------------------------------------------------------------------------
 
 
-def describe_step(config: CommonConfig, times: StepTimes) -> str:
+def _describe_step(config: CommonConfig, times: StepTimes) -> str:
     batch = config.data.batch_size
     parts = {"forward": times.forward_s, "backward": times.backward_s, "optimizer": times.optimizer_s}
     return (
@@ -213,15 +162,14 @@ def describe_step(config: CommonConfig, times: StepTimes) -> str:
     )
 
 
-def fill_scaling(
-    check: Check,
+def check_scaling(
     config: CommonConfig,
     step: Step,
     num_nodes: int,
     ranks_per_node: int,
     all_reduce: AllReduce | None,
     waiting_s: float | None,
-) -> None:
+) -> Check:
     """Report the efficiency of this job's nodes, a prediction for other numbers of nodes, and advice.
 
     all_reduce: None for one rank. waiting_s: measured seconds that a step waits for gradients; None: not measured.
@@ -238,15 +186,14 @@ def fill_scaling(
         words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items()]
         current = efficiencies[num_nodes] if measured is None else measured
         gbit_per_s, can_halve = all_reduce.bus_bytes_per_s * 8 / 1e9, config.strategy.comm_hook is None
-        check.ok, advice, check.hint = scaling.advise(
-            num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=can_halve
-        )
+        ok, advice, hint = scaling.advise(num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=can_halve)
         texts.append(f"predicted: {', '.join(words)}")
     else:
+        ok, hint = True, ""
         gbit_per_s = scaling.needed_gbit_per_s(step, 2 * ranks_per_node)
         reached = percent(scaling.GOOD_EFFICIENCY, 0)
         advice = f"two such nodes would reach {reached} over a link that carries {gbit_per_s:.2g} Gbit/s"
-    check.what = "; ".join([*texts, advice])
+    return Check("scaling", ok, "; ".join([*texts, advice]), hint)
 
 
 def _duration(seconds: float) -> str:

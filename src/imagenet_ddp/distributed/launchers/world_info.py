@@ -1,7 +1,6 @@
 """Define the ranks of a process, the role of a command in a run, and the address at which the commands meet. Does not
 import torch."""
 
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -157,11 +156,8 @@ def from_environment(environ: Mapping[str, str]) -> Address | None:
     host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if not host:
         return None
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return parse(host, "MASTER_ADDR", port)
-    return Address(host, _master_port(port))
+    is_bare = host.count(":") > 1 and "/" not in host and host[0] != "["
+    return parse(f"[{host}]" if is_bare else host, "MASTER_ADDR", port)
 
 
 def parse(text: str, key: str, default_port: str | None = None) -> Address:
@@ -181,21 +177,11 @@ def parse(text: str, key: str, default_port: str | None = None) -> Address:
             f"Hint: set {key}={example}."
         )
     host = found[1].strip("[]")
-    if host in ("0.0.0.0", "::"):
+    port, where = found[2], f"the port of {key}"
+    if port is None:
+        port, where = default_port or str(DEFAULT_PORT), "MASTER_PORT"
+    if not (port.isascii() and port.isdecimal()) or not 1 <= int(port) <= 65535:
         raise ConfigError(
-            f"{key} must be the address of node 0, got {host}, which does not identify a machine. "
-            f"Hint: set the private address of node 0, such as {key}=tcp://10.0.0.11:{DEFAULT_PORT}."
+            f"{where} must be from 1 to 65535, got {port or 'an empty value'}. Hint: use {DEFAULT_PORT} if it is free."
         )
-    if found[2] is None:
-        return Address(host, _master_port(default_port))
-    return Address(host, _port(found[2], f"the port of {key}", f"{key}={found[1]}:{DEFAULT_PORT}"))
-
-
-def _master_port(text: str | None) -> int:
-    return _port(text or str(DEFAULT_PORT), "MASTER_PORT", f"MASTER_PORT={DEFAULT_PORT}")
-
-
-def _port(text: str, where: str, hint: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
-        raise ConfigError(f"{where} must be from 1 to 65535, got {text or 'an empty value'}. Hint: set {hint}.")
-    return int(text)
+    return Address(host, int(port))

@@ -56,25 +56,19 @@ class DetectedEnvironment(ClusterEnvironment):
         return self._world_info.world_size
 
     def set_world_size(self, size: int) -> None:
-        self._must_agree("world size", size, self._world_info.world_size)
+        assert size == self._world_info.world_size  # else the sampler would silently use only part of the data
 
     def global_rank(self) -> int:
         return self._world_info.rank
 
     def set_global_rank(self, rank: int) -> None:
-        self._must_agree("rank", rank, self._world_info.rank)
+        assert rank == self._world_info.rank
 
     def local_rank(self) -> int:
         return self._world_info.local_rank
 
     def node_rank(self) -> int:
         return self._world_info.node_rank
-
-    @staticmethod
-    def _must_agree(what: str, lightning: int, world_info: int) -> None:
-        # a sampler whose world size differs from that of the process group would silently use only part of the data
-        if lightning != world_info:
-            raise RuntimeError(f"Lightning expects the {what} {lightning}, but the launcher assigned {world_info}")
 
 
 class StoreDDPStrategy(DDPStrategy):
