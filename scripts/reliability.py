@@ -37,9 +37,6 @@ ELSEWHERE = {
         "tests/callbacks/test_loggers.py::test_a_server_that_hangs_holds_nothing_up",
     "A logger's server does not answer at startup: the run is refused within 30 s":
         "tests/callbacks/test_loggers.py::test_a_service_that_does_not_begin_is_refused",
-    "A logger's server does not answer when a run is resumed: the run continues, and the next resumed run sends its "
-    "figures":
-        "tests/callbacks/test_loggers.py::test_a_resumed_run_goes_on_without_its_service",
     "A logger's server dies during a run: the logger is switched off, and the run continues":
         "tests/callbacks/test_loggers.py::test_a_failure_is_reported_once_and_ends_it",
 }  # fmt: skip

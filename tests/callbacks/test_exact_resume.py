@@ -206,12 +206,8 @@ def test_a_signal_anywhere(tmp_path: Path, wholes: Callable[..., Path], keys: di
         assert first.steps - step < keys.get("accumulate_grad_batches", 1), "at the end of the update"
         train(parts, second, **keys)
         assert_continued(wholes(**keys), parts, [first, second])
-        assert len(first.scores) + len(second.scores) == len(read_scores(wholes, keys)), "no validation is lost"
-
-
-def read_scores(wholes: Callable[..., Path], keys: dict[str, Any]) -> range:
-    """As many as validations of a whole run."""
-    return range(EPOCHS * (STEPS // 3 if "val_check_interval" in keys else 1))
+        num_validations = EPOCHS * (STEPS // 3 if "val_check_interval" in keys else 1)
+        assert len(first.scores) + len(second.scores) == num_validations, "none is lost"
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,7 @@ def further_metrics(
             continue
         kind_name, arguments = METRICS[name]
         kind: Any = getattr(tm, kind_name)
-        if not has_none.any():
-            value = kind(num_classes=num_classes, **arguments)(predicted, target)
-        elif arguments.get("average") not in ("macro", "none"):
+        if arguments.get("average") not in ("macro", "none"):
             value = kind(num_classes=num_classes + 1, **arguments)(with_none, target)
         else:
             value = kind(num_classes=num_classes + 1, average="none")(with_none, target)[:num_classes]
