@@ -25,8 +25,8 @@ ELSEWHERE = {
         "tests/data/test_loader_failures.py::test_training_ends_with_one_sentence",
     "SIGKILL of `prepare=pack` at random moments: the next command makes the pack with the same bytes":
         "tests/prepare/test_pack.py::test_killed_at_random_moments_the_bytes_are_the_same",
-    "SIGKILL of `tune` while it resumes: no trial is lost or duplicated":
-        "tests/tune/test_study.py::test_a_command_that_is_killed_while_it_resumes_loses_no_trial_and_doubles_none",
+    "SIGKILL of `tune`: its runs end, saved, and the same command completes the study":
+        "tests/tune/test_main.py::test_real_trials_killed_resumed_and_pruned",
     "last.ckpt is damaged, empty or gone when SLURM restarts a job, or with resume=: the previous checkpoint is used":
         "tests/runs/test_checkpoints.py::test_the_one_before_is_taken",
     "A file of a pack is truncated while it is read: the error names the file":
