@@ -249,20 +249,6 @@ def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree:
     assert [path.name for path in disk.iterdir()] == ["runs"], "the file of the meeting is not left"
 
 
-def test_evaluation_on_both_nodes(trained: Trained) -> None:
-    hosts = trained.zeta, trained.alpha
-    checkpoint = trained.run_dir.relative_to(trained.zeta.folder / "work") / "checkpoints/last.ckpt"
-    options = command(f"checkpoint={checkpoint}", *TWO, "hydra.run.dir=evaluated", verb="evaluate")
-    zeta, _ = succeeded(ends(*(host.popen(options, AT_ZETA) for host in hosts)))
-    assert zeta.out.rstrip().endswith("11 of 11 validation images, each once.")
-    found = json.loads((trained.zeta.folder / "work/evaluated/evaluation.json").read_text())
-    expected = json.loads((trained.run_dir / "summary.json").read_text())
-    assert found["world_size"] == 2
-    for name in ("val/top1", "val/top5", "val/loss"):
-        assert found[name] == pytest.approx(expected[name], abs=1e-6)
-    assert not (trained.alpha.folder / "work/evaluated/evaluation.json").exists()
-
-
 def torchrun_c10d(node: int, *options: str) -> list[str]:
     """c10d itself needs help where a host's name is 127.0.1.1: who serves, and each agent's address."""
     own = [[f"--local-addr={ZETA}", "--rdzv-conf=is_host=1"], ["--local-addr=10.77.0.1", "--rdzv-conf=is_host=0"]]
@@ -304,32 +290,6 @@ def test_ways_to_start(two: tuple[Host, Host], small: list[str], tmp_path: Path)
 
 
 # ---- the world is not what was asked --------------------------------------------------------------------------------
-
-
-def test_who_is_missing_is_named(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """Four jobs at once, each at an address of its own, each with somebody missing."""
-    zeta, alpha = two
-    options = [*small, "cluster.timeout_s=3"]
-    by_rank = ["cluster.rank=0", "cluster.local_rank=0", "cluster.world_size=2", "trainer.devices=1"]
-    found = ends(
-        zeta.popen(command(*options, *TWO), {**AT_ZETA, "MASTER_PORT": "29501"}),
-        alpha.popen(command(*options, *TWO), {**AT_ZETA, "MASTER_PORT": "29503"}),
-        zeta.popen(command(*options, *by_rank, f"cluster.address={ZETA}:29504")),
-        alpha.popen(command(*options, *TWO, f"cluster.address=file://{tmp_path}/job", "cluster.node_rank=1")),
-    )
-    refused(found, "Hint: ")
-    for end, missing in zip(
-        found,
-        (
-            "Joined: zeta. Missing: 1 more node.",
-            f" for rank 0 at {ZETA}:29503, but nothing listens there yet. Missing: rank 0 (node 0).",
-            "Missing: rank 1 (node 1, local rank 0).",
-            f" for rank 0 to create {tmp_path}/job. Missing: rank 0",
-        ),
-        strict=True,
-    ):
-        assert missing in end.said
-    assert files(zeta) == files(alpha) == set()
 
 
 def test_differing_options(two: tuple[Host, Host], small: list[str]) -> None:

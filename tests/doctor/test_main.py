@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run, clean_environ, small_run, write_images
+from conftest import Run, clean_environ, small_run
 
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed import nvidia_gpus
@@ -115,23 +115,6 @@ def test_data_that_is_well(machine: Callable[..., Machine]):
     check = only(machine(), "data")
     assert check.ok and "29 images in" in check.what and "9 to 10 of each of 3 classes" in check.what
     assert check.what.endswith("2.64 training images for each validation image")
-
-
-def test_each_mistake_is_a_line(machine: Callable[..., Machine], tmp_path: Path):
-    write_images(tmp_path / "d" / "train", {"cat": 3, "dog": 3, "owl": 0})
-    write_images(tmp_path / "d" / "val", {"cat": 2, "eel": 2})
-    found = look(machine(f"data.root={tmp_path}/d"), "data")
-    assert len(found) == 2 and not any(check.ok or not check.hint for check in found)
-    assert "contains none" in found[0].what
-    assert "is not: eel" in found[1].what
-
-
-def test_images_are_read(machine: Callable[..., Machine], tree: Path, tmp_path: Path):
-    shutil.copytree(tree, tmp_path / "d")
-    for path in (tmp_path / "d" / "val" / "owl").iterdir():
-        path.write_bytes(path.read_bytes()[:300])
-    broken = only(machine(f"data.root={tmp_path}/d"), "images")
-    assert not broken.ok and "val/owl" in broken.what
 
 
 def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):

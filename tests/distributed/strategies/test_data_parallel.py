@@ -118,16 +118,6 @@ def test_every_replica_computes_in_the_mode_of_the_caller(dtype: torch.dtype | N
     assert net.calls == [(dtype or torch.float32, not inference, inference)] * 3
 
 
-def test_dropout_draws_the_same_in_each_run():
-    def drawn() -> list[Tensor]:
-        replicas = replicas_of(make_net(dropout=0.5).train(), 3)
-        torch.manual_seed(5)
-        return [replicas(images_of(30)) for _ in range(5)]
-
-    for mine, its in zip(drawn(), drawn(), strict=True):
-        torch.testing.assert_close(mine, its, rtol=0, atol=0)
-
-
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------
 
 
@@ -257,22 +247,6 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path):
         torch.testing.assert_close(resumed.state_dict()[key], value, rtol=0, atol=0)
 
 
-def test_a_checkpoint_has_the_keys_of_every_other_strategys(tmp_path: Path):
-    files = []
-    for name, strategy in (("one", "auto"), ("dp", on_cpu("dp", 3, 2)), ("balanced", on_cpu("balanced_dp", 3, 3, 0))):
-        classifier = make_classifier(6)
-        trainer = make_trainer(strategy, tmp_path, max_epochs=1)
-        trainer.fit(classifier, datamodule=Batches(29, 6, 6))
-        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
-        wait_until_written(trainer)
-        files.append(torch.load(tmp_path / f"{name}.ckpt", weights_only=True))
-    for file in files[1:]:
-        assert list(file["state_dict"]) == list(files[0]["state_dict"])
-        assert file["optimizer_states"][0].keys() == files[0]["optimizer_states"][0].keys()
-    other = make_classifier(6)
-    make_trainer("auto", tmp_path).fit(other, datamodule=Batches(29, 6, 6), ckpt_path=tmp_path / "dp.ckpt")
-
-
 def test_the_devices_are_those_of_the_list():
     strategy = make_data_parallel(StrategyConfig("dp"), "cuda", [2, 0], 8)
     assert isinstance(strategy, DataParallelStrategy)
@@ -302,16 +276,3 @@ def test_on_gpus_it_is_nn_data_parallel(num_images: int):
             torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-6)
         for one, other in zip(mine.buffers(), its.buffers(), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
-
-
-@two_gpus
-def test_on_gpus_autocast_and_dropout():
-    net = make_net(dropout=0.5).to(gpus()[0]).train()
-    replicas = Replicas(net, gpus())
-    drawn = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            drawn.append(replicas(images_of(8).to(gpus()[0])))
-    assert drawn[0].dtype == torch.bfloat16
-    torch.testing.assert_close(drawn[0], drawn[1], rtol=0, atol=0)
