@@ -28,8 +28,8 @@ def test_unlike_machines_are_refused():
         future.result(15)
     for future in check(("cuda", "bf16-mixed"), ("cuda", "32-true"), ("cpu", "32-true")):
         assert mistakes(future) == [
-            "the ranks disagree on the accelerator: cuda on ranks 0-1; cpu on rank 2. Hint: set "
+            "the ranks disagree on the accelerator: cuda on ranks 0, 1; cpu on rank 2. Hint: set "
             "trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU.",
-            "the ranks disagree on the precision: bf16-mixed on rank 0; 32-true on ranks 1-2. Hint: set "
+            "the ranks disagree on the precision: bf16-mixed on rank 0; 32-true on ranks 1, 2. Hint: set "
             "trainer.precision=32-true, which every device supports.",
         ]

@@ -18,9 +18,12 @@ from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.cpu_cores import num_cores
 
 BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU, where Lightning uses bf16-mixed for 16-mixed
 MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
+
+PROCESSES_PER_CORE = 4  # with more processes per core, the machine would only swap
 
 
 def validate(
@@ -64,9 +67,21 @@ def validate(
     host = launch_info.host if launch_info.num_nodes > 1 else None
     if not launch_info.standalone or devices != 1:
         errors += nccl.validate(config.nccl, environ, host)
+    if launch_info.world_info is None:
+        errors += _too_many_processes(trainer, devices)
     if launch_info.address and launch_info.address.file:
         errors += validate_rendezvous_file(Path(launch_info.address.file))
     return errors, launch_info
+
+
+def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[str]:
+    reason, most = no_gpu_reason(trainer), PROCESSES_PER_CORE * num_cores()
+    if reason is None or num_local is None or num_local <= most:
+        return []
+    return [
+        f"trainer.devices must be at most {most} ({PROCESSES_PER_CORE} processes per CPU core; {reason}), got "
+        f"{num_local}. Hint: set trainer.devices={num_cores()}."
+    ]
 
 
 def _batch_finder(config: CommonConfig, typed: Sequence[str]) -> list[str]:

@@ -1,7 +1,6 @@
 """Read the images of an HDF5 or NumPy file (data=arrays), such as those of MedMNIST."""
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,38 +26,41 @@ def open_arrays(
     """Open a file with these four arrays. root: path of a .npz, .h5 or .hdf5 file. Images are uint8 (N, H, W),
     (N, H, W, 1) or (N, H, W, 3), labels are integers (N,) or (N, 1). Raises ConfigError for any other content."""
     file, names = Path(root), (train_images, train_labels, val_images, val_labels)
-    arrays = _open(file)
-    if missing := [name for name in names if name not in arrays]:
-        raise ConfigError(
-            f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
-            f"{shorten_list(list(arrays))}. Hint: set data.args.val_images=NAME for an array of another name."
+    with _open(file) as arrays:
+        if missing := [name for name in names if name not in arrays]:
+            raise ConfigError(
+                f"{file} must contain the arrays {', '.join(names)}, but has no {', '.join(missing)}: its arrays are "
+                f"{shorten_list(list(arrays))}. Hint: set data.args.val_images=NAME for an array of another name."
+            )
+        pixels = [arrays[name] for name in names[::2]]
+        labels = [np.asarray(arrays[name]).reshape(len(arrays[name]), -1) for name in names[1::2]]
+        wrong = [
+            f"{file}: {name} must be uint8 (images, height, width, 1 or 3), got {array.dtype} {tuple(array.shape)}. "
+            "Hint: convert it with numpy."
+            for name, array in zip(names[::2], pixels, strict=True)
+            if array.dtype != np.uint8
+            or len(array.shape) not in (3, 4)
+            or tuple(array.shape[3:]) not in ((), (1,), (3,))
+        ]
+        wrong += [
+            f"{file}: {name} must have one integer for each of the {len(images)} images, got {array.dtype} "
+            f"{array.shape}. Hint: convert it with numpy."
+            for name, array, images in zip(names[1::2], labels, pixels, strict=True)
+            if array.shape != (len(images), 1) or array.dtype.kind not in "iu"
+        ]
+        if wrong:
+            raise ConfigError(wrong)
+        classes = np.unique(np.concatenate(labels))
+        train, val = (
+            ArrayImages(file, name, array, np.searchsorted(classes, values[:, 0]))
+            for name, array, values in zip(names[::2], pixels, labels, strict=True)
         )
-    pixels = [arrays[name] for name in names[::2]]
-    labels = [np.asarray(arrays[name]).reshape(len(arrays[name]), -1) for name in names[1::2]]
-    wrong = [
-        f"{file}: {name} must be uint8 (images, height, width, 1 or 3), got {array.dtype} {tuple(array.shape)}. "
-        "Hint: convert it with numpy."
-        for name, array in zip(names[::2], pixels, strict=True)
-        if array.dtype != np.uint8 or len(array.shape) not in (3, 4) or tuple(array.shape[3:]) not in ((), (1,), (3,))
-    ]
-    wrong += [
-        f"{file}: {name} must have one integer for each of the {len(images)} images, got {array.dtype} {array.shape}. "
-        "Hint: convert it with numpy."
-        for name, array, images in zip(names[1::2], labels, pixels, strict=True)
-        if array.shape != (len(images), 1) or array.dtype.kind not in "iu"
-    ]
-    if wrong:
-        raise ConfigError(wrong)
-    classes = np.unique(np.concatenate(labels))
-    train, val = (
-        ArrayImages(file, name, array, np.searchsorted(classes, values[:, 0]))
-        for name, array, values in zip(names[::2], pixels, labels, strict=True)
-    )
     digest = hashlib.sha256(b"".join(images.targets.tobytes() for images in (train, val))).hexdigest()[:8]
     return Source([str(value) for value in classes], train, val, digest=digest)
 
 
-def _open(file: Path) -> Mapping[str, Any]:
+def _open(file: Path) -> Any:
+    """Return an open file, which maps the names of its arrays to them."""
     try:
         if file.suffix not in HDF5_SUFFIXES:
             return np.load(file)
