@@ -24,8 +24,8 @@ def measured(name: str, folder: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_callback_that_sleeps_is_seen_in_the_step(tree: Path, tmp_path: Path):
-    slow = ("+callbacks.slow._target_=sleep_in_step.Sleep", f"+callbacks.slow.seconds={SLEEP_S}")
-    options = (f"data.root={tree}", "steps=4", "allow_targets=[sleep_in_step]", *slow)
+    slow = f"+callbacks.slow={{_target_:probe.Probe,folder:seen,slow_s:{SLEEP_S}}}"
+    options = (f"data.root={tree}", "steps=4", "allow_targets=[probe]", slow)
     found = measured("step", tmp_path, *options)
     rows = {row["title"]: row["median"] for row in found["rows"][-2:]}
     assert rows["this project"] > rows["bare loop"] + 1e3 * SLEEP_S / 2

@@ -42,7 +42,6 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     ),
 }  # fmt: skip
 DIFFERENT_START = ("no_init_sync", "other_options")  # ranks draw different weights
-START = ("plain", "own_buffers", "own_buffers_older_torch", "no_init_sync")  # ranks draw different weights
 START = ("net.4.weight", "net.1.running_mean")  # a weight and a buffer
 
 

@@ -13,21 +13,22 @@ import torch
 
 from imagenet_ddp.data.sources import files as images
 
+COLLECTIVES = ("broadcast", "all_reduce", "all_gather", "barrier", "all_gather_object", "broadcast_object_list")
+
 
 class Probe(L.Callback):
     """Write the images of each step to folder/seen<RANK>.jsonl, and cause one fault.
 
-    what: nothing, signal, signal-parent, crash, kill or should_stop. `rank` causes the fault after training step `step`
-    of the run (counted from 1) or, with in_validation, at the first validation batch after that step. number: of the
-    signal. slow_s: seconds by which each step is prolonged until the file folder/fast exists. Once the file
-    folder/no_answer exists, reading an image never ends.
+    what: nothing, signal, crash or kill. `rank` causes the fault after training step `step` of the run (counted from 1)
+    or, with in_validation, at the first validation batch after that step. slow_s: seconds by which each step is
+    prolonged until the file folder/fast exists. Once the file folder/no_answer exists, reading an image never ends.
     """
 
     def __init__(
-        self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, number: int = signal.SIGTERM,
-        in_validation: bool = False, slow_s: float = 0.0,
+        self, folder: str, what: str = "nothing", rank: int = 0, step: int = 0, in_validation: bool = False,
+        slow_s: float = 0.0,
     ):  # fmt: skip
-        self.folder, self.what, self.rank, self.step, self.number = Path(folder), what, rank, step, number
+        self.folder, self.what, self.rank, self.step = Path(folder), what, rank, step
         self.in_validation, self.slow_s = in_validation, slow_s
         self.steps = 0
         self.collectives: list[str] = []
@@ -41,14 +42,7 @@ class Probe(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         if self.steps == 1:  # from this step on, each call of a collective from Python is counted
-            for name in (
-                "broadcast",
-                "all_reduce",
-                "all_gather",
-                "barrier",
-                "all_gather_object",
-                "broadcast_object_list",
-            ):
+            for name in COLLECTIVES:
                 self._count(name)
         with (self.folder / f"collectives{trainer.global_rank}.jsonl").open("a") as file:
             file.write(json.dumps([trainer.current_epoch, batch_idx, self.collectives]) + "\n")
@@ -84,14 +78,10 @@ class Probe(L.Callback):
             self._trouble(trainer)
 
     def _trouble(self, trainer: L.Trainer) -> None:
-        if self.what == "should_stop" and self.steps == self.step:
-            trainer.should_stop = True  # on every rank, as EarlyStopping and trainer.max_time do
         if trainer.global_rank != self.rank or self.steps != self.step:
             return
         if self.what == "signal":
-            os.kill(os.getpid(), self.number)
-        elif self.what == "signal-parent":
-            os.kill(os.getppid(), self.number)
+            os.kill(os.getpid(), signal.SIGTERM)
         elif self.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.what == "crash":
