@@ -177,13 +177,6 @@ def photo(height: int, width: int, mode: str = "RGB", **how: object) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff\xd8", b"\x89PNG\r\n", b"\xff\xd8\xff\xe0\x00\x10JFIF", b"\xff\xd8" + b"\xff" * 50]
-)
-def test_what_is_no_jpeg_has_no_header(data: bytes):
-    assert decoding.read_header(data) is None
-
-
 @pytest.mark.parametrize("progressive", [False, True])
 def test_a_file_cut_about_its_headers_end_cannot_be_read(progressive: bool):
     data = photo(40, 40, progressive=progressive)

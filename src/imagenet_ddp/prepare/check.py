@@ -2,17 +2,14 @@
 
 import contextlib
 import hashlib
-import json
 import sys
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import inspect
 from imagenet_ddp.data.decode import UnreadableImage, decode
 from imagenet_ddp.data.pillow import is_rotated
@@ -42,93 +39,79 @@ class Probe(NamedTuple):
     is_rotated: bool = False
 
 
-@dataclass
-class SplitReport:
-    classes: dict[str, int]  # name -> number of images
-    left_out: dict[str, int]  # "hidden", "special" or an extension -> number of files
-    num_read: int = 0
-    num_rotated: int = 0
+class Duplicate(NamedTuple):
+    """Two images with the same content. where: their splits, and whether they are in one class."""
 
-    @property
-    def num_images(self) -> int:
-        return sum(self.classes.values())
-
-
-@dataclass
-class Report:
-    """The results of a check. findings: sentences with a hint; any of them makes the exit code 1. notes: other
-    remarks."""
-
-    data: DataConfig
-    splits: dict[str, SplitReport] = field(default_factory=dict)
-    findings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    bad: list[tuple[str, str]] = field(default_factory=list)  # path, reason
-    duplicates: list[tuple[str, str, str]] = field(default_factory=list)  # where, path, path of the other image
-    seconds: float = 0.0
-
-    @property
-    def num_bad(self) -> int:
-        return len(self.findings) + len(self.bad)
+    where: str
+    path: str
+    other: str
 
 
 def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    source = open_source(data, config.seed)
-    layout = inspect.describe(data, config.seed, source)
-    report = Report(data, findings=layout.mistakes, notes=layout.notes)
+    layout = inspect.describe(data, config.seed, open_source(data, config.seed))
     images = {name: split.images for name, split in layout.splits.items()}
-    for name, split in images.items():
-        counts = np.bincount(split.targets, minlength=len(source.classes)).tolist()
-        left_out = dict(split.left_out) if isinstance(split, FileImages) else {}
-        report.splits[name] = SplitReport(dict(zip(source.classes, counts, strict=True)), left_out)
     if config.out is None:
         out = run_folder.make_new(plan.out)
     else:
         out = plan.out
         with disk_errors_as_run_error(out):
             out.mkdir(parents=True, exist_ok=True)
+    bad: list[tuple[str, str]] = []  # path, reason
+    num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
+    contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
+    progress = Progress("check", sum(map(len, images.values())), "images")
+    progress.more = lambda: f" ({len(bad):,} bad)"
+    tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
+    results = process_images(probe_image, images, tasks, plan.num_workers, config.prepare.timeout_s, WINDOW)
     try:
-        contents = _probe_all(images, plan, report)
+        with contextlib.closing(progress), contextlib.closing(results):
+            for result in results:
+                probe = result.value or Probe(result.failure)
+                if probe.reason is not None:
+                    bad.append((images[result.split].path(result.index), probe.reason))
+                    num_bad[result.split] += 1
+                num_rotated[result.split] += probe.is_rotated
+                contents[result.split][result.index] = probe.content_hash
+                progress.add(1)
     except BaseException:
         if config.out is None:
             run_folder.remove_refused(out, ConfigError(""))  # nothing was written
         raise
-    _add_duplicates(contents, images, report)
+    duplicates, findings, notes = find_duplicates(contents, images)
+    findings = layout.mistakes + findings
     with disk_errors_as_run_error(out):
-        _write_report(out, report)
-    _print_report(report, out)
-    return int(report.num_bad > 0)
-
-
-def _probe_all(images: Mapping[str, Images], plan: Plan, report: Report) -> dict[str, np.ndarray]:
-    """Add the images that cannot be read to the report. Return split -> content hashes of its images, uint64 (N,),
-    where 0 means unknown."""
-    contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}
-    progress = Progress("check", sum(len(members) for members in images.values()), "images")
-    progress.more = lambda: f" ({len(report.bad):,} bad)"
-    tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
-    results = process_images(probe_image, images, tasks, plan.num_workers, plan.config.prepare.timeout_s, WINDOW)
-    with contextlib.closing(progress), contextlib.closing(results):
-        for result in results:
-            probe = result.value or Probe(result.failure)
-            if probe.reason is None:
-                report.splits[result.split].num_read += 1
-                report.splits[result.split].num_rotated += probe.is_rotated
-            else:
-                report.bad.append((images[result.split].path(result.index), probe.reason))
-            contents[result.split][result.index] = probe.content_hash
-            progress.add(1)
-    report.seconds = progress.seconds
-    how = "turned" if plan.config.data.exif_orientation else "not turned (data.exif_orientation=false)"
-    report.notes += [
-        f"{name}: {count_noun(split.num_rotated, 'photograph')} with an EXIF rotation or mirroring, {how}"
-        for name, split in report.splits.items()
-        if split.num_rotated
-    ]
-    return contents
+        # file names may contain bytes that are not valid text
+        atomic_write(out / "bad_images.csv", csv_bytes(("path", "reason"), bad))
+        atomic_write(out / "duplicates.csv", csv_bytes(Duplicate._fields, duplicates))
+    how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
+    notes = layout.notes + notes + [
+        f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
+        for name, number in num_rotated.items()
+        if number
+    ]  # fmt: skip
+    write = partial(print_message, stream=sys.stdout)
+    for name, split in layout.splits.items():
+        least, most = min(split.counts.values()), max(split.counts.values())
+        span = f"{least:,} to {most:,}" if least < most else f"{most:,}"
+        num_images, classes = split.num_images, count_noun(len(split.counts), "class")
+        read = f"{num_images - num_bad[name]:,} of {num_images:,} images can be read"
+        write(f"{name}: {read}, {classes} with {span} images each")
+    for path, reason in bad[:MAX_PRINTED]:
+        write(f"bad: {path}: {reason}")
+    if len(bad) > MAX_PRINTED:
+        write(f"and {len(bad) - MAX_PRINTED:,} more in {out / 'bad_images.csv'}")
+    for text in notes:
+        write(f"note: {text}")
+    for text in findings:
+        write(f"found: {text}")
+    num_problems = len(findings) + len(bad)
+    verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
+    rate = sum(map(len, images.values())) / max(progress.seconds, 1e-9)
+    write(f"{verdict}. {progress.seconds:.1f} s, {rate:,.0f} images/s. Lists: {out}/bad_images.csv, duplicates.csv")
+    return int(num_problems > 0)
 
 
 def probe_image(images: Images, index: int) -> Probe:
@@ -155,85 +138,36 @@ def _content_hash(data: Any) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
 
-def _add_duplicates(contents: Mapping[str, np.ndarray], images: Mapping[str, Images], report: Report) -> None:
-    """Report images with the same content. An image that is in both train and val invalidates the validation, and one
-    of the labels of an image that is in two classes is wrong."""
+def find_duplicates(
+    contents: Mapping[str, np.ndarray], images: Mapping[str, Images]
+) -> tuple[list[Duplicate], list[str], list[str]]:
+    """Return the images with the same content, with messages and notes about them. contents: hash of each image of a
+    split; 0: unknown. An image that is in both train and val invalidates the validation, and one of the labels of an
+    image that is in two classes is wrong."""
+    found, messages, notes = list[Duplicate](), list[str](), list[str]()
     first: dict[str, dict[int, int]] = {}  # split -> content -> position of the first image with it
     for split, content in contents.items():
         path, targets, known = images[split].path, images[split].targets, first.setdefault(split, {})
         pairs = [(known.setdefault(value, index), index) for index, value in enumerate(content.tolist()) if value]
         pairs = [(a, b) for a, b in pairs if a != b]
         differ = [bool(targets[a] != targets[b]) for a, b in pairs]
-        report.duplicates += [
-            (f"{split}, {'two classes' if is_other else 'one class'}", path(a), path(b))
+        found += [
+            Duplicate(f"{split}, {'two classes' if is_other else 'one class'}", path(a), path(b))
             for (a, b), is_other in zip(pairs, differ, strict=True)
         ]
         if count := sum(differ):
-            report.findings.append(
+            messages.append(
                 f"an image must have one class, but {count:,} in {split} {'is' if count == 1 else 'are'} in two "
                 "classes, byte for byte. Hint: keep only the correct image of each pair in duplicates.csv."
             )
         if count := len(pairs) - sum(differ):
-            report.notes.append(f"{split}: {count_noun(count, 'duplicate')} within a class")
-    if contents.keys() < {"train", "val"}:
-        return
-    val = enumerate(contents["val"].tolist())
-    leaks = [(first["train"][value], index) for index, value in val if value in first["train"]]
-    report.duplicates += [
-        ("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks
-    ]
-    if count := len(leaks):
-        report.findings.append(
-            f"validation images must not be in train, but {count:,} {'is' if count == 1 else 'are'} in train too, "
-            "byte for byte. Hint: remove those listed in duplicates.csv from train."
+            notes.append(f"{split}: {count_noun(count, 'duplicate')} within a class")
+    val, train = contents.get("val", np.zeros(0)).tolist(), first.get("train", {})
+    leaks = [(train[value], index) for index, value in enumerate(val) if value in train]
+    found += [Duplicate("train and val, same bytes", images["train"].path(a), images["val"].path(b)) for a, b in leaks]
+    if leaks:
+        messages.append(
+            f"validation images must not be in train, but {len(leaks):,} {'is' if len(leaks) == 1 else 'are'} in train "
+            "too, byte for byte. Hint: remove those listed in duplicates.csv from train."
         )
-
-
-def _write_report(folder: Path, report: Report) -> None:
-    content = {
-        "data": dict(report.data),
-        "splits": {
-            name: {
-                "num_images": split.num_images,
-                "num_read": split.num_read,
-                "num_classes": len(split.classes),
-                "classes": split.classes,
-                "left_out": split.left_out,
-            }
-            for name, split in report.splits.items()
-        },
-        "num_bad_images": len(report.bad),
-        "num_duplicates": len(report.duplicates),
-        "findings": report.findings,
-        "notes": report.notes,
-        "seconds": round(report.seconds, 3),
-    }
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    atomic_write(folder / "bad_images.csv", csv_bytes(("path", "reason"), report.bad))
-    atomic_write(folder / "duplicates.csv", csv_bytes(("where", "path", "other"), report.duplicates))
-    # file names may contain bytes that are not valid text
-    atomic_write(folder / "report.json", f"{text}\n".encode(errors="backslashreplace"))
-
-
-def _print_report(report: Report, folder: Path) -> None:
-    write = partial(print_message, stream=sys.stdout)
-    for name, split in report.splits.items():
-        counts = split.classes.values()
-        fewest, most = min(counts, default=0), max(counts, default=0)
-        span = f"{fewest:,} to {most:,}" if fewest < most else f"{most:,}"
-        classes = count_noun(len(counts), "class")
-        write(
-            f"{name}: {split.num_read:,} of {split.num_images:,} images can be read, {classes} with {span} images each"
-        )
-    for path, reason in report.bad[:MAX_PRINTED]:
-        write(f"bad: {path}: {reason}")
-    if len(report.bad) > MAX_PRINTED:
-        write(f"and {len(report.bad) - MAX_PRINTED:,} more in {folder / 'bad_images.csv'}")
-    for text in report.notes:
-        write(f"note: {text}")
-    for text in report.findings:
-        write(f"found: {text}")
-    write(f"Report: {folder}/report.json, bad_images.csv, duplicates.csv")
-    rate = sum(split.num_images for split in report.splits.values()) / max(report.seconds, 1e-9)
-    verdict = f"{count_noun(report.num_bad, 'problem')} found" if report.num_bad else "No problems found"
-    write(f"{verdict}. {report.seconds:.1f} s, {rate:,.0f} images/s.")
+    return found, messages, notes

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -40,7 +40,7 @@ from imagenet_ddp.prepare.worker_pool import Result, process_images
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
-from imagenet_ddp.system.files import csv_bytes, sync_folder
+from imagenet_ddp.system.files import csv_bytes, sha256
 from imagenet_ddp.system.text import MIB, duration
 
 LOCK = ".lock"
@@ -110,7 +110,15 @@ def _run(plan: Plan, out: Path) -> None:
             plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
         )  # fmt: skip
 
-    mean_bytes = _mean_bytes(encode({name: _sample(len(split)) for name, split in images.items()}), images)
+    sizes: dict[str, list[int]] = {name: [] for name in images}  # of images packed beforehand
+    sample = {
+        name: np.unique(np.linspace(0, len(split) - 1, min(NUM_SAMPLES, len(split))).astype(np.int64))
+        for name, split in images.items()
+    }
+    for result in encode(sample):
+        if result.value and result.value.data:
+            sizes[result.split].append(len(result.value.data))
+    mean_bytes = {name: sum(of_split) / max(len(of_split), 1) for name, of_split in sizes.items()}
     require_free_space(
         out,
         sum(mean_bytes[name] * len(split) for name, split in images.items()),
@@ -133,11 +141,11 @@ def _run(plan: Plan, out: Path) -> None:
         }
     manifest = Manifest(**asdict(wanted), classes=source.classes, labels=source.labels, splits=splits)
     if bad := bad_images.board.all():
-        _save(draft / BAD, csv_bytes(("path", "reason"), bad))
-    _save(draft / FILE, manifest.dump())
+        (draft / BAD).write_bytes(csv_bytes(("path", "reason"), bad))
+    (draft / FILE).write_bytes(manifest.dump())
+    os.sync()  # a power cut must not leave empty files under their final names
     for path in sorted(draft.iterdir(), key=lambda path: path.name == FILE):
         path.replace(out / path.name)
-    sync_folder(out)
     draft.rmdir()
     before = sum(split.source_bytes for split in splits.values())
     after = sum(path.stat().st_size for path in out.iterdir())
@@ -207,8 +215,6 @@ def _write_split(
                 records[index] = (position, len(image.data), number, crc32, image.height, image.width)
                 position += len(image.data)
                 source_bytes += image.source_bytes
-            file.flush()
-            os.fsync(file.fileno())
         files.append(File(path.name, position, sha.hexdigest()))
     is_packed = records["num_bytes"] > 0
     if not is_packed.any():
@@ -226,44 +232,21 @@ def _write_split(
         int(is_packed.sum()),
         name == "train",
         files,
-        {key: _save(folder / f"{name}.{key}.npy", _npy(array)) for key, array in arrays.items()},
+        {key: _save(folder / f"{name}.{key}.npy", array) for key, array in arrays.items()},
         source_bytes,
         [{"name": names[index], "reason": reason} for index, reason in sorted(left_out)],
     )
 
 
-def _npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def _save(path: Path, data: bytes) -> File:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return File(path.name, len(data), hashlib.sha256(data).hexdigest())
+def _save(path: Path, array: np.ndarray) -> File:
+    np.save(path, array)
+    return File(path.name, path.stat().st_size, sha256(path))
 
 
 def _counts(manifest: Manifest) -> str:
     found = [f"{split.num_images:,} {name}" for name, split in manifest.splits.items()]
     left_out = sum(len(split.left_out) for split in manifest.splits.values())
     return f"{' and '.join(found)} images" + (f" ({left_out} left out)" if left_out else "")
-
-
-def _sample(num_images: int) -> np.ndarray:
-    """Return the positions of the images from which the mean size is estimated."""
-    return np.unique(np.linspace(0, num_images - 1, min(NUM_SAMPLES, num_images)).astype(np.int64))
-
-
-def _mean_bytes(encoded: Iterator[Result], splits: Iterable[str]) -> dict[str, float]:
-    """Estimate the mean size of a packed image of each split in bytes."""
-    sizes: dict[str, list[int]] = {name: [] for name in splits}
-    for result in encoded:
-        if result.value and result.value.data:
-            sizes[result.split].append(len(result.value.data))
-    return {name: float(np.mean(of_split or [0])) for name, of_split in sizes.items()}
 
 
 def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
