@@ -85,7 +85,7 @@ def run(plan: Plan) -> int:
     with disk_errors_as_run_error(out):
         # file names may contain bytes that are not valid text
         atomic_write(out / "bad_images.csv", csv_bytes(("path", "reason"), bad))
-        atomic_write(out / "duplicates.csv", csv_bytes(Duplicate._fields, duplicates))
+        atomic_write(out / "duplicates.csv", csv_bytes(("where", "path", "other"), duplicates))
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
     notes = layout.notes + notes + [
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
