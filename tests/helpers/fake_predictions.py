@@ -26,7 +26,6 @@ def write_evaluation(
     classes: Sequence[str],
     *,
     paths: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
     unreadable: Sequence[str] = (),
     data: dict[str, Any] | None = None,
     **more: Any,
@@ -66,7 +65,7 @@ def write_evaluation(
     evaluation = {
         "val/top1": float((order[:, 0] == target).mean()), "num_val_images": num_images,
         "num_val_images_unreadable": len(unreadable), "num_classes": len(classes),
-        "classes": list(classes), "labels": list(labels or classes), "predictions": "predictions.csv",
+        "classes": list(classes), "labels": list(classes), "predictions": "predictions.csv",
         "checkpoint": str(folder / "best.ckpt"), "command": "python -m imagenet_ddp.evaluate checkpoint=best.ckpt",
         "calibration": {"ece": 0.05, "temperature": 1.5, "ece_at_temperature": 0.01, "nll": 0.9,
                         "nll_at_temperature": 0.8}, **more,

@@ -27,8 +27,6 @@ def make_run(
     top1: float = 0.8,
     epochs: int | None = None,
     finished: bool = True,
-    num_devices: int = 1,
-    num_nodes: int = 1,
     images_per_s: float = 100.0,
     **summary: Any,
 ) -> Path:
@@ -59,9 +57,9 @@ def make_run(
     (folder / "logs" / "rank0.log").write_text("2026-11-20 12:00:00 Run folder: here\n")
     if finished:
         content = {
-            "val/top1": top1, "best/val/top1": top1, "best_epoch": epochs, "num_classes": 10, "world_size": num_devices,
-            "num_devices": num_devices, "num_nodes": num_nodes, "epochs": epochs, "images_per_s": 0.9 * images_per_s,
-            "global_batch_size": config["data"]["batch_size"] * num_devices, "train_s": 7.5 * epochs,
+            "val/top1": top1, "best/val/top1": top1, "best_epoch": epochs, "num_classes": 10, "epochs": epochs,
+            "images_per_s": 0.9 * images_per_s,
+            "global_batch_size": config["data"]["batch_size"], "train_s": 7.5 * epochs,
             "precision": "32-true", "seed": config["seed"], "finished": True, **summary,
         }  # fmt: skip
         (folder / "summary.json").write_text(json.dumps(content))

@@ -20,12 +20,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, clean_environ
+from conftest import clean_environ
 from helpers import forked_commands
 
 INTERFACE = "ens5"
@@ -33,14 +32,9 @@ Process = forked_commands.Command
 TOOLS = ("ip", "tc", "unshare", "nsenter", "mount")
 
 
-def _hides(folder: Path, needed: Iterable[Path]) -> bool:
-    return any(folder in (path, *path.parents) for each in needed for path in (each, each.resolve()))
-
-
-_NEEDED = [ROOT, *map(Path, (sys.prefix, sys.base_prefix, sys.executable, tempfile.gettempdir()))]
 # A folder that every distribution has: a new folder would have to be created on the machine itself, and removed again.
 DISK = next(
-    (path for path in map(Path, ("/mnt", "/srv", "/media")) if path.is_dir() and not _hides(path, _NEEDED)),
+    (path for path in map(Path, ("/mnt", "/srv", "/media")) if path.is_dir() and not any(path.iterdir())),
     Path("/nonexistent"),
 )
 
@@ -80,7 +74,7 @@ def requirement() -> str | None:
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"hosts need {', '.join(missing)} (packages iproute2, util-linux)"
     if not DISK.is_dir():
-        return "hosts need a folder /mnt, /srv or /media that contains neither Python nor this project"
+        return "hosts need an empty folder /mnt, /srv or /media"
     links = "ip link add name veth type veth && ip link add name bridge type bridge"
     trial = f"mount -t proc proc /proc && mount -t sysfs sysfs /sys && {links}"
     command = ["unshare", *FLAGS, "--pid", "--fork", "--kill-child", "sh", "-c", trial]

@@ -4,6 +4,8 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,9 @@ class Probe(L.Callback):
     ):
         self.out, self.steps, self.profiled = Path(out), steps, profiled
         self._turns, self._warm_up, self._is_ready, self._trace = turns, warm_up, ready, trace
-        self._num_begun = 0
-        self._mark = self._fit_mark = 0.0
+        self._fit_mark = 0.0
+        self._measuring: Iterator[None] = iter(())
         self.batches: list[dict[str, Any]] = []
-        self._profile: profile | None = None
         self.found: dict[str, Any] = {"step_s": []}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -86,46 +87,35 @@ class Probe(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._fit_mark = time.perf_counter()
+        self._measuring = self._measure(trainer, pl_module.device)
 
     def before_turn(self) -> None:
         """Do nothing between two turns. scripts/benchmarks let other loops take theirs here."""
 
+    def _measure(self, trainer: L.Trainer, device: torch.device) -> Iterator[None]:
+        """Measure, with one training step at each yield, then stop the run."""
+        if self._turns or self.profiled:
+            yield from repeat(None, self._warm_up)
+        for _ in range(self._turns):
+            self.before_turn()
+            yield from repeat(None, SETTLE)
+            synchronize(device)
+            start = time.perf_counter()
+            yield from repeat(None, self.steps)
+            synchronize(device)
+            self.found["step_s"].append((time.perf_counter() - start) / self.steps)
+        if self.profiled:
+            yield from repeat(None, SETTLE)
+            with new_profiler() as profiled:
+                yield from repeat(None, self.profiled)
+                synchronize(device)
+            self.after_profile(profiled)
+        trainer.should_stop = True
+
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        number = self._num_begun - self._warm_up
-        self._num_begun += 1
-        turn, step = divmod(number, SETTLE + self.steps)
-        if number < 0:
-            return
-        if turn >= self._turns:
-            self._finish(trainer, pl_module, number - self._turns * (SETTLE + self.steps))
-        elif step == 0:
-            self._end_turn(pl_module)
-            self.before_turn()
-        if step == SETTLE and turn < self._turns:
-            synchronize(pl_module.device)
-            self._mark = time.perf_counter()
-
-    def _end_turn(self, module: L.LightningModule) -> None:
-        if self._mark:
-            synchronize(module.device)
-            self.found["step_s"].append((time.perf_counter() - self._mark) / self.steps)
-            self._mark = 0.0
-
-    def _finish(self, trainer: L.Trainer, module: L.LightningModule, step: int) -> None:
-        """Profile a last turn, then stop the run. step: number of steps since the end of the timed turns."""
-        if step == 0:
-            self._end_turn(module)
-        if self.profiled and step == SETTLE:
-            self._profile = new_profiler().__enter__()
-        if step == (SETTLE + self.profiled if self.profiled else 0):
-            if self._profile is not None:
-                synchronize(module.device)
-                self._profile.__exit__(None, None, None)
-                self.after_profile(self._profile)
-                self._profile = None
-            trainer.should_stop = True
+        next(self._measuring, None)
 
     def after_profile(self, profiled: profile) -> None:
         """Keep what the profiler recorded of the run's steps."""
@@ -141,8 +131,6 @@ class Probe(L.Callback):
         synchronize(pl_module.device)
         self.found |= {"first_step_at": time.time(), "first_step_s": time.perf_counter() - self._fit_mark}
         self.found["batch_size"] = int(batch["step_images"])  # summed over all ranks
-        if not self._turns and not self.profiled:
-            trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
