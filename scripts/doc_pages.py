@@ -180,9 +180,8 @@ _RECIPES = """# Recipes
 you type take precedence. Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
 they were measured here.
 
-`python scripts/doc_pages.py` generates this page from these files and from `docs/results.csv`. To renew the latter:
-`python scripts/recipe_table.py runs/ablation_NAME against=NAME > docs/results.csv`, from the runs of an
-[ablation](runs.md#ablations).
+`python scripts/doc_pages.py` generates this page from these files and from `docs/results.csv`, which
+`python scripts/recipe_table.py runs/ablation_NAME against=NAME` prints after an [ablation](runs.md#ablations).
 """
 _MEASURED = """## Measured here
 

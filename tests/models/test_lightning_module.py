@@ -213,16 +213,6 @@ def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
     classifier.on_train_batch_start({}, 0)
 
 
-@pytest.mark.parametrize("kind", ["cuda", "mps"])
-def test_the_devices_own_generator_gets_the_steps_seed(monkeypatch: pytest.MonkeyPatch, kind: str):
-    seeds: list[int] = []
-    monkeypatch.setattr(ImageClassifier, "device", torch.device(kind))
-    monkeypatch.setattr(getattr(torch, kind), "manual_seed", seeds.append)
-    for step in (0, 1, 0):
-        begin_step(step=step)
-    assert len(seeds) == 3 and seeds[0] == seeds[2] != seeds[1]
-
-
 def test_ranks_and_seeds_draw_differently():
     def draw(seed: int, rank: int, step: int) -> int:
         begin_step(seed, rank, step)

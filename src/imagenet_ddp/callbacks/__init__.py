@@ -2,10 +2,9 @@
 in your own Trainer."""
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.gradient_norm import GradientNorm
 from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.image_files import BatchSheet
-from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.callbacks.learning_rate import GradientNorm, LearningRate
 from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.train_log import TrainLog

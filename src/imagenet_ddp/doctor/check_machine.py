@@ -221,19 +221,15 @@ def _run_folder(machine: Machine) -> list[Check]:
 
 
 def _checkpoint_bytes(machine: Machine) -> int:
-    """Return the size of a checkpoint, with twice the weights for the state of an optimizer of another package."""
     import torch
 
     from imagenet_ddp.models.factory import create_model
-    from imagenet_ddp.models.optimizers import num_states
     from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 
     config, num_classes = machine.config, machine.layout.num_classes or DEFAULT_NUM_CLASSES
     with torch.device("meta"):  # allocates no memory
         net = create_model(config.model, num_classes, config.seed, config.data.image_size)
-    of_optimizer = num_states(config.optim)
-    averages = config.averaging.name != "none"
-    return checkpoint_bytes(net, (2 if of_optimizer is None else of_optimizer) + averages)
+    return checkpoint_bytes(net, config)
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (

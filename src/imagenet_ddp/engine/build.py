@@ -39,7 +39,7 @@ from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
 from imagenet_ddp.models.lr_schedules import schedule_spanning
-from imagenet_ddp.models.optimizers import make_optimizer, num_states
+from imagenet_ddp.models.optimizers import make_optimizer
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.log import Log
@@ -212,7 +212,5 @@ def _place_checkpoints(callback: ResumeCheckpoint, job: Job, plan: Plan, module:
     store = CheckpointStore.of_run(job.run_dir)
     store.place(callback.store.folder)
     callback.dirpath = store.folder
-    # an average is a further copy of the weights
-    num_tensors = (num_states(plan.config.optim) or 0) + (plan.config.averaging.name != "none")
-    size = checkpoint_bytes(module.net, num_tensors)
+    size = checkpoint_bytes(module.net, plan.config)
     store.require_room(size, resumed=job.checkpoint is not None)

@@ -21,14 +21,6 @@ _EMBEDDING = re.compile(r"pos_embed|position_bias|(cls|class|dist|reg|mask)_toke
 _SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimensions
 
 
-def num_states(optim: OptimConfig) -> int | None:
-    """Return the number of values that the optimizer stores per weight; None if unknown."""
-    if optim.target:
-        return None
-    row = OPTIMIZERS[optim.name]
-    return row.num_states + ("momentum" in row.reads and optim.momentum > 0)
-
-
 def choose_fused(config: CommonConfig, kind: str, precision: str) -> tuple[bool, str]:
     """Return (whether to use torch.optim's fused step, which is one kernel, the reason). kind: cpu, cuda or mps."""
     optim, trainer = config.optim, config.trainer

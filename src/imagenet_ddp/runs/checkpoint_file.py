@@ -15,6 +15,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, sync_folder
@@ -165,11 +167,13 @@ def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
                 os.fsync(file.fileno())
 
 
-def checkpoint_bytes(net: torch.nn.Module, of_optimizer: int) -> int:
-    """Return the size of a checkpoint in bytes, to within a few KiB. of_optimizer: number of values that the optimizer
-    stores per weight."""
+def checkpoint_bytes(net: torch.nn.Module, config: CommonConfig) -> int:
+    """Return about the size of a checkpoint in bytes: the weights, two values of each for an optimizer like Adam, else
+    one, and the average."""
+    is_like_adam = config.optim.target or "betas" in OPTIMIZERS[config.optim.name].reads
+    copies = (3 if is_like_adam else 2) + (config.averaging.name != "none")
     weights = sum(tensor.numel() * tensor.element_size() for tensor in net.parameters())
-    return weights * (1 + of_optimizer) + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
+    return weights * copies + sum(tensor.numel() * tensor.element_size() for tensor in net.buffers())
 
 
 def load_weights(module: torch.nn.Module, state_dict: Mapping[str, torch.Tensor], origin: str) -> None:

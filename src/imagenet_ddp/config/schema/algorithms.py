@@ -14,37 +14,36 @@ class Optimizer:
     """A value of optim.name.
 
     reads: keys of optim.* that are its arguments, besides lr and weight_decay, which all have. torch_class: its name in
-    torch.optim; "": it is one of timm.optim, under the name of the row. num_states: values stored per weight, without
-    that of momentum. fused: whether torch has one kernel for its step. trust_ratio: whether it scales each step by the
-    ratio of weights to gradients. arguments: further ones, which optim.args may replace.
+    torch.optim; "": it is one of timm.optim, under the name of the row. fused: whether torch has one kernel for its
+    step. trust_ratio: whether it scales each step by the ratio of weights to gradients. arguments: further ones, which
+    optim.args may replace.
     """
 
     reads: tuple[str, ...]
     torch_class: str = ""
-    num_states: int = 2
     fused: bool = False
     trust_ratio: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 OPTIMIZERS = {
-    "sgd": Optimizer(("momentum", "nesterov"), "SGD", num_states=0, fused=True),
+    "sgd": Optimizer(("momentum", "nesterov"), "SGD", fused=True),
     "adamw": Optimizer(("betas", "eps"), "AdamW", fused=True),
     "adam": Optimizer(("betas", "eps"), "Adam", fused=True),
     # decouples the weight decay from the gradient, as AdamW does
     "nadam": Optimizer(("betas", "eps"), "NAdam", arguments={"decoupled_weight_decay": True}),
-    "rmsprop": Optimizer(("momentum", "eps"), "RMSprop", num_states=1),
-    "adafactor": Optimizer((), "Adafactor", num_states=0),  # stores sums of rows and columns, far fewer than weights
+    "rmsprop": Optimizer(("momentum", "eps"), "RMSprop"),
+    "adafactor": Optimizer((), "Adafactor"),
     # Those of timm that need more than gradients (a closure, the Hessian) are left out.
     "adabelief": Optimizer(("betas", "eps")),
     "adan": Optimizer(("betas", "eps")),
     "adopt": Optimizer(("betas", "eps")),
     "lamb": Optimizer(("betas", "eps"), trust_ratio=True),
-    "lars": Optimizer(("momentum",), num_states=0, trust_ratio=True),
-    "lion": Optimizer(("betas",), num_states=1),
+    "lars": Optimizer(("momentum",), trust_ratio=True),
+    "lion": Optimizer(("betas",)),
     "madgrad": Optimizer(("eps",)),
     "mars": Optimizer(("betas", "eps")),
-    "muon": Optimizer(("momentum", "betas", "eps", "lr_adamw"), num_states=1),
+    "muon": Optimizer(("momentum", "betas", "eps", "lr_adamw")),
     "nadamw": Optimizer(("betas", "eps")),
 }
 
