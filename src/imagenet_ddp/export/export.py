@@ -46,8 +46,7 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
         kind.save(built, draft, json.dumps(metadata))
         comparison = compare.compare(reference, _open(draft, kind, config, trained), samples)
         yield comparison.sentence(kind.name)
-        resizes = kind.name == "onnx" and metadata["preprocessing"] == "inside"  # rounds some pixel values otherwise
-        most = config.max_difference or (1e-2 if resizes else 1e-3)
+        most = config.max_difference or kind.max_difference(metadata["preprocessing"])
         if comparison.max_difference > most:
             raise RunError(
                 f"the probabilities of {path.name} must be within {most:g} of the checkpoint's, "

@@ -37,6 +37,10 @@ class Format(ABC):
     card_imports: tuple[str, ...]  # of the card's program
     card_code: str  # lines of that program, a Jinja template: batch -> metadata, and output (num_classes,)
 
+    def max_difference(self, preprocessing: str | None) -> float:
+        """Return the largest difference of a probability from the checkpoint's that export accepts by default."""
+        return 1e-3
+
     @abstractmethod
     def build(self, graph: "Classifier", batch_size: int | None) -> Any:
         """Convert the graph. batch_size: None for any size. Raises RunError if it cannot be converted."""
@@ -69,6 +73,9 @@ session = onnxruntime.InferenceSession("{{ file }}")
 metadata = json.loads(session.get_modelmeta().custom_metadata_map["{{ key }}"])
 output = session.run(None, {"images": batch})[0][0]
 """
+
+    def max_difference(self, preprocessing: str | None) -> float:
+        return 1e-2 if preprocessing == "inside" else 1e-3  # its resize rounds some pixel values otherwise
 
     def build(self, graph: "Classifier", batch_size: int | None) -> "onnx.ModelProto":
         import torch
