@@ -201,6 +201,16 @@ def run_card(folder: Path, photo: torch.Tensor, wanted: np.ndarray, *, turned: b
     assert list(got.values()) == sorted(got.values(), reverse=True)
 
 
+def test_half_precision_is_half_the_size(
+    checkpoint: Path, files: Path, tmp_path: Path, photos: list[torch.Tensor]
+) -> None:
+    half = tmp_path / "half.onnx"
+    run_export(checkpoint, "format=onnx_fp16", f"out={half}", "card=false")
+    assert half.stat().st_size == pytest.approx((files / "model.onnx").stat().st_size / 2, rel=0.02)
+    found, expected = (open_exported(file, "auto").probabilities(photos[:4]) for file in (half, files / "model.onnx"))
+    assert found.dtype == torch.float32 and (found - expected).abs().max() < 1e-2
+
+
 def test_the_model_card(files: Path, reference: Predictor, photos: list[torch.Tensor], tree: Path) -> None:
     text = (files / "README.md").read_text()
     head = yaml.safe_load(text.split("---\n")[1])

@@ -161,9 +161,10 @@ class DemoConfig(TrainedConfig):
 
 @dataclass
 class ExportConfig(TrainedConfig):
-    format: Annotated[str, "Format of the file: onnx, torch_export (a .pt2 file), or safetensors (weights only)."] = (
-        "onnx"
-    )
+    format: Annotated[
+        str,
+        "Format of the file: onnx, onnx_fp16 (half the size), torch_export (.pt2), or safetensors (weights only).",
+    ] = "onnx"
     out: Annotated[str | None, Example("model.onnx"), "File to write; null: export/model.* in the run folder."] = None
     preprocessing: Annotated[
         str | None,
@@ -186,7 +187,7 @@ class ExportConfig(TrainedConfig):
         number(above=0),
         Example("0.01"),
         "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept; "
-        "null: 0.01 for format=onnx that resizes the images, else 0.001.",
+        "null: 0.01 for format=onnx_fp16, and for format=onnx that resizes the images; else 0.001.",
     ] = None
     card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
     license: Annotated[
