@@ -187,7 +187,7 @@ class ExportConfig(TrainedConfig):
         number(above=0),
         Example("0.01"),
         "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept; "
-        "null: 0.01 for format=onnx_fp16, and for format=onnx that resizes the images; else 0.001.",
+        "null: 0.02 for format=onnx_fp16, 0.01 for format=onnx that resizes the images, else 0.001.",
     ] = None
     card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
     license: Annotated[

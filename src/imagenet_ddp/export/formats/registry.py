@@ -118,12 +118,13 @@ output = session.run(None, {"images": batch})[0][0]
 
 
 class OnnxFp16(Onnx):
-    """The same in half precision, at half the size. The input and the output stay as they are."""
+    """The same in half precision, at half the size: for GPUs and browsers, because a CPU computes in float32 anyway. The
+    types of the input and the output stay."""
 
     name = "onnx_fp16"
 
     def max_difference(self, preprocessing: str | None) -> float:
-        return 1e-2
+        return 2e-2
 
     def build(self, graph: "Classifier", batch_size: int | None) -> "onnx.ModelProto":
         from onnxruntime.transformers.float16 import convert_float_to_float16
