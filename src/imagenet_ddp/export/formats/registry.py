@@ -118,8 +118,8 @@ output = session.run(None, {"images": batch})[0][0]
 
 
 class OnnxFp16(Onnx):
-    """The same in half precision, at half the size: for GPUs and browsers, because a CPU computes in float32 anyway. The
-    types of the input and the output stay."""
+    """The same in half precision, at half the size, for GPUs and browsers: a CPU computes in float32 anyway. The types
+    of the input and the output stay."""
 
     name = "onnx_fp16"
 
