@@ -57,29 +57,6 @@ def test_an_option_is_answered(line: str, hint: str):
     assert message.startswith(f"{line} is an option of another program. Hint: {hint}")
 
 
-# What these programs have, so that none is forgotten: pytorch/examples @77f55b9, torchvision's references @ebc4bc1.
-OPTIONS = {
-    "pytorch/examples, imagenet/main.py": "DIR -a -j --epochs --start-epoch -b --lr --momentum --wd -p --resume -e "
-    "--pretrained --world-size --rank --dist-url --dist-backend --seed --gpu --no-accel --multiprocessing-distributed "
-    "--dummy",
-    "torchvision, references/classification/train.py": "--data-path --model --device -b --epochs -j --opt --lr "
-    "--momentum --wd --norm-weight-decay --bias-weight-decay --transformer-embedding-decay --label-smoothing "
-    "--mixup-alpha --cutmix-alpha --lr-scheduler --lr-warmup-epochs --lr-warmup-method --lr-warmup-decay "
-    "--lr-step-size --lr-gamma --lr-min --print-freq --output-dir --resume --start-epoch --cache-dataset --sync-bn "
-    "--test-only --auto-augment --ra-magnitude --augmix-severity --random-erase --amp --world-size --dist-url "
-    "--model-ema --model-ema-steps --model-ema-decay --use-deterministic-algorithms --interpolation "
-    "--val-resize-size --val-crop-size --train-crop-size --clip-grad-norm --ra-sampler --ra-reps --weights "
-    "--backend --use-v2",
-}
-
-
-@pytest.mark.parametrize(("program", "number"), list(zip(OPTIONS, (22, 51), strict=True)))
-def test_every_option_of_a_program_is_in_its_table(program: str, number: int):
-    assert len(OPTIONS[program].split()) == number
-    assert set(OPTIONS[program].split()) <= set(PROGRAMS[program][1].split())
-    assert len({BY_NAME[known_terms.plain(name)] for name in PROGRAMS["timm, train.py"][1].split()}) >= 60
-
-
 def test_a_name_has_one_meaning_and_a_place_in_the_page():
     names = [(name, term) for term in TERMS for name in term.names]
     assert [name for name, term in names if BY_NAME[known_terms.plain(name)] is not term] == []

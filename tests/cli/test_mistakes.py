@@ -47,7 +47,7 @@ LINES = {
     "data.batch_size=null": "must be an integer ≥ 1, got null.", "data.mean=[1,2": "but cannot be read: [1,2.",
     "'data={batch_size: abc}'": "type each key by itself.", "name={a:1}": "put quotes around it", "name=a/b": "name m",
     "optim.lr=0.1,0.2": "add -m to run one job per value.", "data=stl10,shapes": "add -m", "optim.lr=range(1,3)": "-m",
-    "allow_targets=a,b": "type `'allow_targets=[a,b]'`", "trainer.devices=99": "trainer.devices must be at most",
+    "allow_targets=a,b": "type `'allow_targets=[a,b]'`",
     "name=${nope}": "Interpolation key 'nope' not found.", "hydra.run.dir=x.ckpt/run": "x.ckpt is a file.",
     "optim._target_=os.system": "must begin with one of imagenet_ddp,",
     "optim._target_=torchevil.SGD": "add `'allow_targets=[torchevil]'`", "resume=gone.ckpt": "be a checkpoint file",

@@ -5,7 +5,7 @@ import re
 import yaml
 from omegaconf import MISSING
 
-from imagenet_ddp.config.keys import declared, leaves, validate_group
+from imagenet_ddp.config.keys import declared, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS
 
 KEYS = {key.path: key for command in COMMANDS for key in declared(command).values() if not key.is_group}
@@ -33,8 +33,3 @@ def test_a_commands_own_keys_are_a_group():
     assert validate_group("", {"format": "csv", "top_k": 5, "name": "x"}, "predict") == []
     (text,) = validate_group("", {"format": "txt"}, "predict")
     assert text == "format must be csv or jsonl, got txt. Hint: set format=csv."
-
-
-def test_leaves():
-    nested = {"a": 1, "b": {"c": [1, 2], "d": {"e": None}}, "f": {}}
-    assert leaves(nested) == {"a": 1, "b.c": [1, 2], "b.d.e": None, "f": {}}

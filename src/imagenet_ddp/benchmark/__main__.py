@@ -58,12 +58,10 @@ def _measure(config: BenchmarkConfig, folder: Path, typed: Sequence[str], work: 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConfig, Path, list[str]]:
     """Return (config, run folder, options of each measured training), and create the folder. Raises ConfigError with
     every mistake."""
-    parsed = parse.read_single_process(
-        "benchmark", BenchmarkConfig, argv, environ, "a benchmark needs the machine to itself"
-    )
-    request, mistakes, data = parsed.request, parsed.found, parsed.config.data
+    request, config, mistakes = parse.read_single_process("benchmark", BenchmarkConfig, argv, environ)
+    data = config.data
     typed = [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
-    mode = parsed.config.benchmark.name
+    mode = config.benchmark.name
     if mode in ("loader", "train") and (data.target or data.name not in FILE_SOURCES):
         mistakes.append(
             f"data must be a source of image files for benchmark={mode}, got {data.target or data.name}. "
@@ -73,14 +71,14 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConf
         mistakes += check_data.validate(data)
     else:
         try:
-            parse.command_line("train", typed, parsed.environ)
+            parse.command_line("train", typed, {})
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     wanted = Path(request.hydra.run.dir)
     is_given = overrides.typed_value(request, "hydra.run.dir") is not None
-    return parsed.config, make_given(wanted) if is_given else make_new(wanted), typed
+    return config, make_given(wanted) if is_given else make_new(wanted), typed
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -146,26 +146,23 @@ class Composer:
         found = self._dropped(overrides)
         with contextlib.suppress(Exception):  # the mistakes are found below, option by option
             return self._load(overrides, mode), found
-        search = [override for override in overrides if override.key_or_group == "hydra.searchpath"]
-        kept = list(search)
+        kept: list[Override] = []
         try:
             config = self._load(kept, mode)
         except Exception as error:
             reason = in_file(error, self.config_name, is_typed_group=False)
             raise ConfigError(f"the configuration cannot be composed: {reason}") from error
-        choices = [
-            o for o in overrides if "@" in line_of(o) or (self._options(o, search) and not isinstance(o.value(), dict))
-        ]
-        values = [o for o in overrides if not any(o is other for other in [*choices, *search])]
+        choices = [o for o in overrides if "@" in line_of(o) or (self._options(o) and not isinstance(o.value(), dict))]
+        values = [o for o in overrides if not any(o is other for other in choices)]
         try:
-            config, kept = self._load(kept + choices, mode), kept + choices
+            config, kept = self._load(choices, mode), choices
         except Exception:
             for override in choices:
                 try:
                     config = self._load([*kept, override], mode)
                     kept.append(override)
                 except Exception as error:
-                    found.append(self.explain.refused_choice(override, self._options(override, search), error))
+                    found.append(self.explain.refused_choice(override, self._options(override), error))
         for override in values:
             try:
                 apply(override, config)
@@ -184,21 +181,18 @@ class Composer:
             del config.hydra.overrides.task[: len(values)]
         return config
 
-    def _options(self, override: Override, search: list[Override]) -> list[str]:
+    def _options(self, override: Override) -> list[str]:
         """Return the options of a group in conf/ or in a folder of the search path, [] if the key is not a group."""
-        return self.loader.get_group_options(
-            override.key_or_group, config_name=self.config_name, overrides=[line_of(o) for o in search]
-        )
+        return self.loader.get_group_options(override.key_or_group, config_name=self.config_name)
 
     def _dropped(self, overrides: list[Override]) -> list[str]:
         """Return a mistake for each unknown recipe. Hydra would silently ignore it, because the group is optional: a
         data source of your own has no recipe."""
-        typed = [override for override in overrides if override.key_or_group == "recipe" and not override.is_delete()]
-        options = self.loader.get_group_options("recipe") if typed else []
         return [
-            self.explain.refused_choice(override, options, MissingConfigException("no such recipe"))
-            for override in typed
-            if isinstance(override.value(), str) and override.value() not in options
+            self.explain.refused_choice(override, options, HydraException())
+            for override in overrides
+            if override.key_or_group == "recipe" and not override.is_delete()
+            if isinstance(override.value(), str) and override.value() not in (options := self._options(override))
         ]
 
 

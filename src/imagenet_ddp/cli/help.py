@@ -72,12 +72,9 @@ def _choices(group: str) -> str:
     names = choices(group)
     if group == "recipe":
         return "same names as for data; by default, the same choice"
-    if group == "prepare":
-        return f"{', '.join(names)} (one is required)"
     if group == "experiment":
         return f"(none), quick, finetune and {len(names) - 2} more: docs/recipes.md"
-    listed = ", ".join(names if _defaults().get(group) else ["(none)", *names])
-    return f"{listed}; data= or experiment= may choose another" if group == "optim" else listed
+    return ", ".join(names if _defaults().get(group) or group == "prepare" else ["(none)", *names])
 
 
 def _defaults() -> dict[str, str | None]:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -217,32 +217,15 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]
 
 
-@dataclass(frozen=True)
-class SingleProcess(Generic[T]):
-    """The command line of a command that runs in one process, ignoring any launcher around it."""
-
-    request: Request
-    config: T
-    environ: Mapping[str, str]  # without a launcher
-    found: list[str]  # mistakes in single keys; the command checks combinations
-
-
-def refuse_multirun(argv: Sequence[str], why: str) -> None:
-    """Raise ConfigError if -m is set. why: the reason, shown in the message."""
-    if {"-m", "--multirun"} & set(argv):
-        raise ConfigError(f"-m starts several jobs, but {why}. Hint: leave -m out.")
-
-
 def read_single_process(
-    verb: str, cls: type[T], argv: Sequence[str], environ: Mapping[str, str], why: str
-) -> SingleProcess[T]:
-    """Return the command line. cls: the command's class of config. why: the reason for refusing -m, shown in the
-    message. Raises ConfigError if a mistake makes further validation impossible."""
-    refuse_multirun(argv, why)
+    verb: str, cls: type[T], argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[Request, T, list[str]]:
+    """Return (request, config, mistakes in single keys) of a command that runs in one process, ignoring any launcher
+    around it. Raises ConfigError if a mistake makes further validation impossible."""
     request = command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
     if any(text.startswith(f"{verb}.name ") for text in found):  # a required choice is missing
         raise ConfigError(found)
     config = typed_config(request.configs[0], cls)
-    return SingleProcess(request, config, alone, found + validate_group(verb, config[verb], verb))
+    return request, config, found + validate_group(verb, config[verb], verb)

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -40,25 +39,15 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping)
 
 
-def shown(value: Any, *, exact: bool = False) -> str:
-    """Format a value as it is typed: null, true, [0,3], text without quotes. exact: with quotes around text that would
-    be read as another type, as in trainer.devices=["0"]."""
+def shown(value: Any) -> str:
+    """Format a value as it is typed: null, true, [0,3], text without quotes."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if is_mapping(value):
-        return "{" + ",".join(f"{key}:{shown(item, exact=exact)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
     if not isinstance(value, str) and hasattr(value, "__iter__"):
-        return "[" + ",".join(shown(item, exact=exact) for item in value) + "]"
-    if exact and isinstance(value, str) and _is_like_another_type(value):
-        return f'"{value}"'
+        return "[" + ",".join(shown(item) for item in value) + "]"
     return str(value) if value != "" else "empty"
-
-
-def _is_like_another_type(text: str) -> bool:
-    with suppress(ValueError):
-        float(text)
-        return True
-    return text.lower() in ("null", "true", "false")
 
 
 def integer(least: int | None = None, most: int | None = None) -> Kind:
@@ -118,4 +107,4 @@ def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
     """Return a message if the value is not allowed. hint: what to set, such as "data.batch_size=32"."""
     if allowed.accepts(value):
         return []
-    return [f"{key} must be {allowed.words}, got {shown(value, exact=True)}. Hint: set {hint}."]
+    return [f"{key} must be {allowed.words}, got {shown(value)}. Hint: set {hint}."]

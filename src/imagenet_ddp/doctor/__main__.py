@@ -12,7 +12,6 @@ from pathlib import Path
 
 from imagenet_ddp.cli import command, parse
 from imagenet_ddp.cli.overrides import typed_config
-from imagenet_ddp.cli.parse import refuse_multirun
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor import check_machine
@@ -47,7 +46,6 @@ def main() -> None:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Return the request. Raises ConfigError with every error in the options themselves."""
-    refuse_multirun(argv, "doctor checks one")
     request = parse.command_line("doctor", argv, environ)
     config = typed_config(request.configs[0], RunConfig)
     if config.resume not in (None, "auto"):

@@ -27,8 +27,7 @@ class Plan:
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan. Writes nothing. Raises ConfigError with every mistake."""
-    found = parse.read_single_process("prepare", PrepareConfig, argv, environ, "prepare runs a single job")
-    config, mistakes = found.config, found.found
+    request, config, mistakes = parse.read_single_process("prepare", PrepareConfig, argv, environ)
     options, out = config.prepare, config.out
     if options.name == "imagenet":
         mistakes += _validate_archive_dir(config.archive_dir)
@@ -39,7 +38,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
     if out is None:
-        out = found.request.hydra.run.dir
+        out = request.hydra.run.dir
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
     return Plan(config, Path(out), num_workers)
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rich.cells import cell_len
-
 from imagenet_ddp.system.files import csv_bytes
 
 MIN_TEXT_WIDTH = 22  # terminal columns; text is not shortened below this width
@@ -64,10 +62,9 @@ def as_text(table: Table, width: int) -> tuple[list[str], list[str]]:
         parts: list[str] = []
         for text, size, column in zip(texts, widths, table.columns, strict=True):
             text = shorten_middle(text, size)
-            padding = " " * (size - cell_len(text))
-            parts.append(padding + text if column.right else text + padding)
+            parts.append(text.rjust(size) if column.right else text.ljust(size))
         lines.append("  ".join(parts).rstrip())
-    return [lines[0], "-" * max(map(cell_len, lines)), *lines[1:]], left_out
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]], left_out
 
 
 def as_markdown(table: Table) -> list[str]:
@@ -89,22 +86,16 @@ def escape_markdown(text: str) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Shorten text to `width` terminal columns. Keep the start and the end, because names of runs differ at either."""
-    if cell_len(text) <= width:
-        return text
-    start, end = text, text[len(text) // 2 :]
-    while cell_len(end) > (width - 1) // 2:
-        end = end[1:]
-    while cell_len(start) + cell_len(end) + 1 > width:
-        start = start[:-1]
-    return f"{start}…{end}"
+    """Shorten text to `width` characters. Keep the start and the end, because names of runs differ at either."""
+    end = (width - 1) // 2
+    return text if len(text) <= width else f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
 def _widths(table: Table, *, shorten: bool = False) -> list[int]:
     """Return the width of each column. shorten: return the minimum to which the column may be shortened."""
     widths: list[int] = []
     for index, column in enumerate(table.columns):
-        width = max([cell_len(column.title), *(cell_len(row[index].text) for row in table.rows)])
+        width = max([len(column.title), *(len(row[index].text) for row in table.rows)])
         widths.append(min(width, MIN_TEXT_WIDTH) if shorten and not column.right else width)
     return widths
 

@@ -41,7 +41,6 @@ class Plan:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return the plan, and create the folder of a new study. argv: as returned by space.as_overrides. A study that is
     in hydra.run.dir already is continued. Raises ConfigError with every mistake."""
-    parse.refuse_multirun(argv, "tune chooses the combinations")
     request = parse.command_line("tune", argv, environ, compose_only=True)
     if request.hydra.runtime.choices.get("search") == "auto":
         optim = request.configs[0].optim
