@@ -65,14 +65,6 @@ def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "is a file." in validate(config(root="file"))[0]
 
 
-def test_imagenet_wants_wordnet_ids(tree: Tree):
-    root = str(tree("train/n01440764/1.JPEG", "train/cat/1.jpg", "val/n01440764/1.JPEG", "val/cat/1.jpg"))
-    found = validate(config("imagenet", root=root))
-    assert len(found) == 2  # one for train, one for val
-    assert "1 of 2 in" in found[0]
-    assert "is not: cat. Hint: set data=imagefolder" in found[0]
-
-
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

@@ -33,14 +33,6 @@ def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_images_beside_the_class_folders(tree: Path, tmp_path: Path):
-    shutil.copytree(tree, tmp_path / "t")
-    for number in range(3):
-        shutil.copy(next((tree / "val" / "cat").iterdir()), tmp_path / "t" / "val" / f"{number}.jpg")
-    (mistake,) = look(tmp_path / "t").mistakes
-    assert f"3 images directly in {tmp_path / 't' / 'val'} would" in mistake and "Hint: move each" in mistake
-
-
 def test_an_uneven_and_a_swapped_set_are_noted(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 2, "dog": 30})
     write_images(tmp_path / "val", {"cat": 20, "dog": 20})

@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.base import Images, Source
-from imagenet_ddp.data.sources.registry import SOURCES, open_source, source_type
+from imagenet_ddp.data.sources.registry import open_source, source_type
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
 
@@ -42,12 +42,9 @@ def inspect_data(data: DataConfig, seed: int) -> Layout:
     """Inspect a data set without writing, generating or downloading anything. Raises ConfigError for what is found only
     by opening the source."""
     mistakes = check_data.validate(data)
-    if data.target or data.name not in SOURCES:
+    if mistakes or data.target:
         return Layout(mistakes)
-    kind = source_type(data.name)
-    if mistakes:
-        return Layout([f"{text} {kind.see}".strip() for text in mistakes])
-    if pending := kind.pending(data, seed):
+    if pending := source_type(data.name).pending(data, seed):
         return Layout([], [pending.note], num_classes=pending.num_classes)
     return describe(data, seed, open_source(data, seed))
 

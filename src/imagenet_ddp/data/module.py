@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,6 @@ class ImageDataModule(L.LightningDataModule):
         name: shapes, imagefolder, imagenet, table, stl10, packed or streamed. Raises ConfigError with all
         mistakes.
         """
-        known = {field.name for field in fields(DataConfig)}
-        if unknown := sorted(options.keys() - known):
-            raise ConfigError(
-                f"data options must be among {', '.join(sorted(known))}, got {', '.join(unknown)}. "
-                "Hint: remove the unknown options."
-            )
         data = DataConfig(name=name, root=None if root is None else str(root), **options)
         data = replace(data, **implied(data))
         if mistakes := validate(data):

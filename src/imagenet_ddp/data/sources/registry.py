@@ -29,8 +29,6 @@ SOURCES = {
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
 TABLE_COLUMNS = ("path", "label", "split", "weight")
 OF_FOLDERS = ("imagefolder", "imagenet")
-_SAME = {"imagenet1k": "imagenet", "ilsvrc2012": "imagenet", "imagenet2012": "imagenet", "fakedata": "shapes",
-         "csv": "table", "parquet": "table"}  # fmt: skip
 
 
 def source_type(name: str) -> "SourceType":
@@ -39,10 +37,10 @@ def source_type(name: str) -> "SourceType":
 
 
 def name_of(text: str) -> str | None:
-    """Return the value of data= for another spelling of it, such as imagenet for ImageNet, imagenet1k and imagenet-1k,
-    or None for an unknown name."""
-    bare = re.sub(r"[^a-z0-9]", "", text.lower())
-    return bare if bare in SOURCES else _SAME.get(bare)
+    """Return the value of data= for another spelling of it, such as imagenet for ImageNet and imagenet-1k, or None for
+    an unknown name."""
+    bare = re.sub(r"[^a-z0-9]|1k$", "", text.lower())
+    return bare if bare in SOURCES else None
 
 
 def options_for(root: str, otherwise: str = "imagefolder") -> list[str]:

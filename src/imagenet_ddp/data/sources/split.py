@@ -86,13 +86,10 @@ def map_files(read: Callable[[str], R], folder: str, names: Names, indices: Sequ
     """Return read(path) of each file, with several threads, because a network disk answers slowly. Prints a line of
     progress every SAY_EVERY_S seconds, which begins with `doing`."""
     chunks = [indices[begin : begin + _CHUNK] for begin in range(0, len(indices), _CHUNK)]
-    results, found, last_s = (
-        map_concurrently(
-            lambda chunk: [read(os.path.join(folder, names[index])) for index in chunk],  # noqa: PTH118 (hot loop)
-            chunks,
-        ),
-        [],
-        time.monotonic(),
+    found, last_s = list[R](), time.monotonic()
+    results = map_concurrently(
+        lambda chunk: [read(os.path.join(folder, names[index])) for index in chunk],  # noqa: PTH118 (hot loop)
+        chunks,
     )
     for result in results:
         found += result
