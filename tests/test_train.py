@@ -23,6 +23,7 @@ from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, small_run, 
 from helpers import forked_commands
 from helpers.forked_commands import Command
 from helpers.ports import free_port
+from helpers.run_asserts import assert_same_runs
 
 
 def probe(folder: Path, **keys: object) -> list[str]:
@@ -41,14 +42,11 @@ def seen(folder: Path) -> dict[int, list[int]]:
     return images
 
 
-def weights(folder: Path, state: str = "state_dict") -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)[state]
-
-
-def assert_equal_weights(one: Path, other: Path, state: str = "state_dict") -> None:
-    first, second = weights(one, state), weights(other, state)
-    assert first.keys() == second.keys()
-    differing = [name for name in first if not torch.equal(first[name], second[name])]
+def assert_equal_weights(one: Path, other: Path) -> None:
+    first, second = (
+        torch.load(each / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for each in (one, other)
+    )
+    differing = [name for name in first.keys() | second.keys() if not torch.equal(first[name], second[name])]
     assert not differing, f"{len(differing)} of {len(first)} tensors differ: {differing[:3]}"
 
 
@@ -59,17 +57,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 def summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
-
-
-MEASURED = ("images_per_s", "data_wait_frac", "train_s")
-
-
-def assert_same_metrics(one: Path, other: Path) -> None:
-    first, second = rows(one), rows(other)
-    assert [row["epoch"] for row in first] == [row["epoch"] for row in second]
-    for a, b in zip(first, second, strict=True):
-        for name in a.keys() - set(MEASURED):
-            assert float(a[name]) == pytest.approx(float(b[name]), rel=1e-9), (name, a, b)
 
 
 def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
@@ -116,17 +103,6 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
         assert evaluated[ranks][name] == pytest.approx(evaluated[1][name], abs=1e-6)
         # and it is what training itself measured at its end
         assert evaluated[1][name] == pytest.approx(found[name], abs=1e-6)
-
-
-@pytest.mark.slow
-def test_fewer_images_than_ranks(run: Run, tmp_path: Path) -> None:
-    write_images(tmp_path / "few/train", {"a": 1, "b": 1})
-    write_images(tmp_path / "few/val", {"a": 1, "b": 1})
-    options = [*SMALL, "data.root=few", "trainer.devices=3", "hydra.run.dir=r", *probe(tmp_path / "seen")]
-    result = succeeded(run("train", *options, PYTHONPATH=PROBES))
-    assert {epoch: sorted(images) for epoch, images in seen(tmp_path / "seen").items()} == {0: [0, 1], 1: [0, 1]}
-    assert result.stdout.rstrip().endswith("2 of 2 validation images, each once.")
-    assert "top-5 is top-2" in result.stdout
 
 
 @pytest.mark.slow
@@ -190,16 +166,11 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     assert result.returncode == 143, result.stdout + result.stderr
     assert sorted(before[1] + seen(tmp_path / "more")[1]) == sorted(images), "the rest of the epoch, nothing twice"
 
-    result = succeeded(run("train", *resume, "callbacks=default", PYTHONPATH=PROBES))
-    for state in ("state_dict", "current_model_state"):  # the average, and the weights that were trained
-        assert_equal_weights(whole, parts, state)
-    assert_same_metrics(whole, parts)
-    assert summary(parts)["best/val/top1"] == summary(whole)["best/val/top1"]
-    assert (whole / "train_batch.png").is_file()
-
-    result = succeeded(run("train", *resume, "callbacks=default"))
-    assert "is finished: 3 epochs of 3" in result.stdout
+    succeeded(run("train", *resume, "callbacks=default", PYTHONPATH=PROBES))
+    assert_same_runs(whole, parts)
     told = summary(parts)
+    assert told["best/val/top1"] == summary(whole)["best/val/top1"]
+    assert "is finished: 3 epochs of 3" in succeeded(run("train", *resume, "callbacks=default")).stdout
     (parts / "summary.json").unlink()  # as if it had been killed before its end
     succeeded(run("train", *resume, "callbacks=default"))
     names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")
@@ -250,15 +221,9 @@ def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom:
     out, err = process.communicate(timeout=60)
     assert time.monotonic() - began < 6, "about one second on an idle machine"
     assert process.returncode == 128 + number, out + err
-    name = signal.Signals(number).name
-    if whom == "parent":
-        assert err.splitlines().count(f"Stopped by {name}, with nothing to save yet.") == 1
-    else:
-        assert f"was stopped by {name}" in err or f"Stopped by {name}, with nothing to save yet." in err
-    assert "Traceback" not in err
-    assert f"Stopped by {name}, with nothing to save yet." in "".join(
-        log.read_text() for log in tmp_path.glob("r/logs/*")
-    )
+    assert f"topped by {signal.Signals(number).name}" in err and "Traceback" not in err
+    logged = "".join(log.read_text() for log in tmp_path.glob("r/logs/*"))
+    assert f"Stopped by {signal.Signals(number).name}, with nothing to save yet." in logged
     wait_for(lambda: not alive(pids), 10)
 
 
@@ -282,19 +247,12 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     assert "Changed: trainer.max_epochs was 1 and is now 2." in result.stdout
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == [folder.name], "it went on in its own folder"
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["experiment"] == "quick", "as the first command said"
-    assert summary["data"] == {"name": "imagefolder", "folder": tree.name}
-    assert " bf16 units" in summary["hardware"]
+    assert summary(folder)["experiment"] == "quick", "as the first command said"
+    assert summary(folder)["data"] == {"name": "imagefolder", "folder": tree.name}
 
-    # a second process in the same folder is kept out, and a run that died before its first checkpoint begins again
+    # a run that died before its first checkpoint begins again
     (tmp_path / "died").mkdir()
     shutil.copy(folder / "config.yaml", tmp_path / "died")
-    with (tmp_path / "died/.lock").open("w") as locked:
-        fcntl.flock(locked, fcntl.LOCK_EX)
-        result = run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1")
-        assert result.returncode == 2, result.stdout + result.stderr
-        assert "another process trains in it" in result.stderr
     result = succeeded(run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1"))
     assert "starting a new run, because" in result.stdout and "has no checkpoint." in result.stdout
 
@@ -352,10 +310,10 @@ def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-unty
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "whom"),
-    [(signal.SIGINT, "group"), (signal.SIGTERM, "parent"), (signal.SIGTERM, "everyone")],
+    [(signal.SIGINT, "group"), (signal.SIGTERM, "everyone")],
 )
 def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str) -> None:
-    """Ctrl-C reaches the whole foreground group; service managers signal the parent, or every process there is."""
+    """Ctrl-C reaches the whole foreground group; service managers signal every process there is."""
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "data.num_workers=1", "trainer.max_epochs=50"]
     process = start(tmp_path, *options, "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05))
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
@@ -364,7 +322,7 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
     if whom == "group":
         os.killpg(process.pid, number)
     else:
-        for pid in pids if whom == "everyone" else pids[:1]:
+        for pid in pids:
             os.kill(pid, number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, out + err

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from conftest import PROBES, ROOT, SMALL, Run
+from helpers.run_asserts import assert_same_runs
 from helpers.slurm_cluster import Cluster
-from test_train import assert_equal_weights, assert_same_metrics, probe, rows, seen, summary
+from test_train import probe, rows, seen, summary
 
 pytestmark = pytest.mark.slow
 SCRIPTS = ROOT / "scripts"
@@ -99,8 +100,7 @@ def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[
     other = work / "other"
     whole = run("train", *words, "trainer.devices=2", f"hydra.run.dir={other}")
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    assert_equal_weights(run_dir, other)
-    assert_same_metrics(run_dir, other)
+    assert_same_runs(run_dir, other)
     assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, 13)]
     assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == dict.fromkeys(range(12), ALL)
 
