@@ -39,9 +39,7 @@ def test_one_process_drives_all_devices_with_dp(folder: list[str]):
     [
         ((), 1, {0: 1, 29.9: 1, 30: 0.1, 60: 0.01}),  # one GPU: torchvision's schedule to the letter
         ((), 8, {0: 0, 2.5: 0.5, 5: 1, 29.9: 1, 30: 0.1, 60: 0.01}),
-        (("schedule.warmup_epochs=0",), 8, {0: 1, 30: 0.1}),
         (("optim.scaling=none",), 8, {0: 1, 30: 0.1}),
-        (("optim.reference_batch=null",), 8, {0: 1, 30: 0.1}),
     ],
 )
 def test_the_imagenet_recipe_warms_up_large_batches_only(
