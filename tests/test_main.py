@@ -13,8 +13,8 @@ from imagenet_ddp.cli import help
 from imagenet_ddp.config.schema.commands import COMMANDS
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, *argv: str, program: str = "/bin/imagenet-ddp") -> None:
-    monkeypatch.setattr(sys, "argv", [program, *argv])
+def _run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/imagenet-ddp", *argv])
     entry.main()
 
 
@@ -34,22 +34,11 @@ def test_a_command_is_run(command: str, monkeypatch: pytest.MonkeyPatch, capsys:
     assert f"python -m imagenet_ddp.{command}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("program", "typed", "hint"),
-    [
-        ("imagenet-ddp", "repport", "did you mean report?"),
-        ("imagenet-ddp", "xyz", "`imagenet-ddp --help` lists the commands."),
-        ("imagenet_ddp/__main__.py", "xyz", "`python -m imagenet_ddp --help` lists the commands."),
-        ("imagenet-ddp", "seed=1", "type `imagenet-ddp train seed=1 ...`."),
-    ],
-)
-def test_another_word_is_refused(
-    program: str, typed: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as caught:
-        _run(monkeypatch, typed, program=program)
+        _run(monkeypatch, "repport")
     assert caught.value.code == 2
-    assert capsys.readouterr().err.endswith(f", got {typed}. Hint: {hint}\n")
+    assert "train, " in (said := capsys.readouterr().err) and "got repport. Hint: add --help" in said
 
 
 @pytest.mark.parametrize(

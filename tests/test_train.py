@@ -403,18 +403,6 @@ def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_show_draws_the_first_batch_and_trains_nothing(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SMALL_DRAWN, f"data.root={tree}", "data.policy=randaugment", "data.cutmix_alpha=1"]
-    result = succeeded(run("train", *options, "trainer.devices=2", "show=augmented", "hydra.run.dir=shown"))
-    assert result.stdout.splitlines()[-1].endswith(": shown/train_batch.png")
-    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == ["logs", "train_batch.png"]
-    shown = (tmp_path / "shown/train_batch.png").read_bytes()
-    more = ["trainer.devices=2", "trainer.max_epochs=1", "hydra.run.dir=shown"]  # the folder is still a new one
-    succeeded(run("train", *options, *more))
-    assert (tmp_path / "shown/train_batch.png").read_bytes() == shown, "what is shown is what is trained on"
-
-
-@pytest.mark.slow
 def test_class_folders_alone_are_split_and_evaluated_on_the_same_share(run: Run, tree: Path, tmp_path: Path) -> None:
     """Two jobs, because Hydra composes those of a sweep on its own. The checkpoint keeps the transform."""
     options = [*small_run("model.name=resnet18"), "data.root=photos", "trainer.max_epochs=1", "data.fit=pad",

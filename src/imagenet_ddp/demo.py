@@ -57,7 +57,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
     explain = predictor.explain
     if explain is not None:
         try:
-            explain([predictor.read.prepare(torch.zeros(3, 256, 256, dtype=torch.uint8))], [0], "layercam")
+            explain([predictor.read.prepare(torch.zeros(3, 256, 256, dtype=torch.uint8))], [0])
         except ConfigError:  # no layer of this net has rows and columns
             explain = None
 
@@ -74,7 +74,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
         ((top, _),) = predictor.predict([image], min(5, len(predictor.classes)))
         shown = image
         if explain is not None:
-            (activation,) = explain([image], [top[0][0]], "layercam")
+            (activation,) = explain([image], [top[0][0]])
             shown = overlay(image, activation)
         return {predictor.labels[index]: share for index, share in top}, shown.permute(1, 2, 0).numpy()
 

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.files import describe_left_out, find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -29,9 +28,9 @@ from imagenet_ddp.system.text import count_noun
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
-# A function (path, top, error, image) that writes one image's prediction. top: pairs (class index, probability), most
+# A function (path, top, error) that writes one image's prediction. top: pairs (class index, probability), most
 # likely first. If the image could not be read, top is empty and error is the reason; otherwise error is empty.
-Write = Callable[[str, list[tuple[int, float]], str, Any], None]
+Write = Callable[[str, list[tuple[int, float]], str], None]
 
 # Images per batch at their original size: a 12-megapixel image takes 36 MB, and the same again as part of the batch.
 MOST_WHOLE = 4
@@ -40,8 +39,7 @@ MOST_WHOLE = 4
 def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
-        # listed before the checkpoint is read, which takes seconds
-        paths = _list_images(request.configs[0].images, request.configs[0].out)
+        paths = find_images(request.configs[0].images)  # before the checkpoint is read, which takes seconds
         config = resolved_config(request, os.environ, PredictConfig)
         if config.compare_origin:
             with import_torch():
@@ -53,14 +51,6 @@ def main() -> None:
     print(f"{count_noun(num_images, 'image')}{where}, {num_unreadable} unreadable", file=sys.stderr)
     if Path(config.images).is_dir() and (words := describe_left_out(list_folder(Path(config.images))[1])):
         print(f"In {config.images}, {words}.", file=sys.stderr)
-
-
-def _list_images(pattern: str, out: str | None) -> list[str]:
-    """Return the paths of the images. Raises ConfigError if there are none, or if out= would replace one of them."""
-    paths = find_images(pattern)
-    if out and Path(out).is_file() and any(Path(path).exists() and Path(out).samefile(path) for path in paths):
-        raise ConfigError(f"out must be none of the images, but {out} is one of them. Hint: set out to a new file.")
-    return paths
 
 
 def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
@@ -79,32 +69,22 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
     disk_errors = disk_errors_as_run_error(Path(config.out)) if config.out else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))
-        write = _writer(config, len(paths), top_k, predictor, stack)
+        write = _writer(config, top_k, predictor, stack)
         progress = Progress("predict", len(paths), "images") if config.out else None
         if progress is not None:
             stack.enter_context(closing(progress))
         for images in batches:
             results = predictor.predict(images, top_k)
-            for (top, error), image, path in zip(results, images, rest, strict=False):
+            for (top, error), path in zip(results, rest, strict=False):
                 num_unreadable += bool(error)
-                write(path, top, error, image)
+                write(path, top, error)
             if progress is not None:
                 progress.add(len(images))
     return len(paths), num_unreadable
 
 
-def _writer(config: PredictConfig, num_images: int, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
+def _writer(config: PredictConfig, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
     """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
-    if config.out and config.out.lower().endswith(".png"):
-        from imagenet_ddp.engine.prediction_sheet import MOST_IMAGES, SheetWriter
-
-        if num_images > MOST_IMAGES:
-            raise ConfigError(
-                f"out=*.png shows at most {MOST_IMAGES} images, got {num_images}. Hint: set out=predictions.csv."
-            )
-        sheet = SheetWriter(Path(config.out), predictor, config.explain)
-        stack.push(lambda kind, *_: kind is None and sheet.close())  # write no sheet after an error
-        return sheet.write
     stream: IO[str] = sys.stdout
     if config.out:
         out = Path(config.out)
@@ -121,7 +101,7 @@ def _csv(stream: IO[str], predictor: "Predictor", top_k: int) -> Write:
     columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
     writer.writerow(["path", *columns, "error"])
 
-    def write(path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
+    def write(path: str, top: list[tuple[int, float]], error: str) -> None:
         cells = [cell for index, probability in top for cell in (predictor.labels[index], f"{probability:.6f}")]
         writer.writerow([path, *cells, *[""] * (2 * top_k - len(cells)), error])
 
@@ -132,7 +112,7 @@ def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
     """Return a function that writes one JSON object per line: path, classes (class, label, probability), and error,
     which is null if the image was read."""
 
-    def write(path: str, top: list[tuple[int, float]], error: str, image: Any) -> None:
+    def write(path: str, top: list[tuple[int, float]], error: str) -> None:
         rows = [
             {"class": predictor.classes[index], "label": predictor.labels[index], "probability": round(share, 6)}
             for index, share in top

@@ -13,19 +13,19 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import MLFlowLogger
 from imagenet_ddp.config.conf_dir import conf_dir
 from imagenet_ddp.config.schema import commands
-from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 
 
-def composed(*typed: str) -> TrainConfig:
+def composed(*typed: str) -> RunConfig:
     commands.register("train")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("train", list(typed))
         groups: Any = {key: OmegaConf.to_container(config[key], resolve=True) for key in ("callbacks", "logger")}
         data = {"name": "pets", "image_size": 32}
-        return to_config({**groups, "val_log_every_n_steps": 7, "data": data}, TrainConfig)
+        return to_config({**groups, "val_log_every_n_steps": 7, "data": data}, RunConfig)
 
 
 def made(tmp_path: Path, *typed: str) -> list[Callback]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.launchers.world_info import num_devices
@@ -22,9 +22,9 @@ def validate(*arguments: Any, **options: Any) -> list[str]:
     return check_launch.validate(*arguments, **options)[0]
 
 
-def config(**typed: Any) -> TrainConfig:
+def config(**typed: Any) -> RunConfig:
     """The defaults with trainer__devices=... laid over."""
-    config = TrainConfig(nccl=NcclConfig(env={}))
+    config = RunConfig(nccl=NcclConfig(env={}))
     for key, value in typed.items():
         node, _, name = key.partition("__")
         setattr(getattr(config, node), name, value)

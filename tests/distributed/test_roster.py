@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import roster
 from imagenet_ddp.distributed.roster import code_digest, differences, facts_of_command
 
 
-def config(**changed: Any) -> TrainConfig:
-    config = TrainConfig(nccl=NcclConfig(env={}))
+def config(**changed: Any) -> RunConfig:
+    config = RunConfig(nccl=NcclConfig(env={}))
     for key, value in changed.items():
         node, _, name = key.rpartition("__")
         setattr(getattr(config, node) if node else config, name, value)

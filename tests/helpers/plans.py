@@ -8,7 +8,7 @@ from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.schema.commands import TrainConfig
+from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan, make_plan
 
@@ -21,4 +21,4 @@ def plan_of(
     with pytest.MonkeyPatch.context() as patch:
         compose_once(patch)
         request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
-    return make_plan(typed_config(request.configs[0], TrainConfig), world_info or WorldInfo(), **resumed)
+    return make_plan(typed_config(request.configs[0], RunConfig), world_info or WorldInfo(), **resumed)

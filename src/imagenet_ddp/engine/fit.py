@@ -1,4 +1,4 @@
-"""Train in one process: make all parts of the run, train, and write the results. Or only show the first batch."""
+"""Train in one process: make all parts of the run, train, and write the results."""
 
 import os
 import shlex
@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.loggers import connect
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, diagnosis
@@ -17,7 +16,7 @@ from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, result
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import summary
-from imagenet_ddp.runs.folder import disk_errors_as_run_error, lock
+from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
 
@@ -88,22 +87,3 @@ def _world_words(config: Config, info: WorldInfo) -> str:
         f" trainer.num_nodes={info.num_nodes} trainer.devices={info.local_world_size} cluster.address={address}"
         " (on each node)"
     )
-
-
-def show(job: Job, plan: Plan, world: World) -> None:
-    """Write train_batch.png, the first training batch as the net receives it, without training (show=augmented). Raises
-    ConfigError if the images cannot be opened."""
-    log = Log(job.run_dir / "logs", world.info.rank)
-    log.capture_libraries()
-    with raise_on_signal():
-        data = build.make_data(plan, world, log.say)
-        try:
-            if world.info.rank == 0:
-                path = job.run_dir / FILE
-                batch = data.finish(next(iter(data.train_dataloader())), training=True)
-                with disk_errors_as_run_error(path):
-                    write_sheet(path, batch, data.eval_transform, data.source.labels)
-                log.say(f"The first training batch as the net sees it: {path}", whole=True)
-        finally:
-            data.close()
-    log.close()

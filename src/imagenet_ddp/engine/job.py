@@ -16,7 +16,7 @@ from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
@@ -50,7 +50,6 @@ TYPED_ONLY = ("allow_targets",)
 OF_THIS_COMMAND = (
     *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
     "sweep",
-    "show",
 )
 
 
@@ -125,7 +124,7 @@ def decide(
     )
 
 
-def _finished(run_dir: Path, config: TrainConfig) -> Job:
+def _finished(run_dir: Path, config: RunConfig) -> Job:
     epochs, most = folder.summary(run_dir)["epochs"], config.trainer.max_epochs
     sentence = (
         f"{run_dir} is finished: {epochs} epochs of {most}. Hint: set trainer.max_epochs={2 * epochs} to continue, "
@@ -134,15 +133,15 @@ def _finished(run_dir: Path, config: TrainConfig) -> Job:
     return Job(config, run_dir, messages=(sentence,), finished=True)
 
 
-def _new_config(request: parse.Request, environ: Mapping[str, str]) -> TrainConfig:
+def _new_config(request: parse.Request, environ: Mapping[str, str]) -> RunConfig:
     """Return the config of a run that starts from its initial weights, with the preprocessing of these weights."""
     config = request.configs[0]
     if not OmegaConf.select(config, "model.weights"):
-        return typed_config(config, TrainConfig)
+        return typed_config(config, RunConfig)
     from imagenet_ddp.engine.trained_model import find_other, use_preprocessing
 
     config = copy.deepcopy(config)
-    use_preprocessing(config, request, find_other(typed_config(config, TrainConfig).model).facts)
+    use_preprocessing(config, request, find_other(typed_config(config, RunConfig).model).facts)
     return _checked(config, request, environ)
 
 
@@ -153,7 +152,7 @@ def _resumed_config(
     checkpoint: Path,
     launch_info: LaunchInfo,
     num_local: int | None,
-) -> TrainConfig:
+) -> RunConfig:
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
     ConfigError if the run's number of nodes or devices, which it keeps, is not that of nodes that have met already."""
     merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
@@ -168,10 +167,10 @@ def _resumed_config(
     return _checked(merged, request, environ)
 
 
-def _checked(config: DictConfig, request: parse.Request, environ: Mapping[str, str]) -> TrainConfig:
+def _checked(config: DictConfig, request: parse.Request, environ: Mapping[str, str]) -> RunConfig:
     if mistakes := check_config.validate(config, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
-    return typed_config(config, TrainConfig)
+    return typed_config(config, RunConfig)
 
 
 def new_folder(
@@ -282,7 +281,7 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]
     return {
         key: f"{key} was {before.get(key, 'not set')} and is now {after.get(key, 'not set')}"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and key not in ("resume", "show") and not key.startswith("sweep.")
+        if before.get(key) != after.get(key) and key != "resume" and not key.startswith("sweep.")
     }
 
 

@@ -32,8 +32,8 @@ class Predictor:
     """A network with its validation transform.
 
     read: maps a path to an image, uint8 (3, H, W); thread-safe and picklable. probabilities: maps a list of such images
-    to float32 (B, num_classes) on the CPU. explain: maps (images of one size, class indices, method) to float (B, H, W)
-    in 0..1, which shows where each class was found; None for an exported file, which has no gradients.
+    to float32 (B, num_classes) on the CPU. explain: maps (images of one size, class indices) to float (B, H, W) in
+    0..1, which shows where each class was found; None for an exported file, which has no gradients.
     title: what the net is called.
     """
 
@@ -42,7 +42,7 @@ class Predictor:
     read: FileReader
     probabilities: Callable[[list[Tensor]], Tensor]
     device: torch.device
-    explain: Callable[[list[Tensor], list[int], str], Tensor] | None = None
+    explain: Callable[[list[Tensor], list[int]], Tensor] | None = None
     title: str = ""
     reads_whole: bool = False  # whether images are read in their original size, which needs much memory
 
@@ -99,9 +99,9 @@ def make_predictor(
         logits = average_views(net, batch, transform.views)
         return logits.float().softmax(dim=1).cpu()
 
-    def explain(images: list[Tensor], classes: list[int], method: str) -> Tensor:
+    def explain(images: list[Tensor], classes: list[int]) -> Tensor:
         indices = torch.tensor(classes, device=device)
-        return class_activation_maps(net, normalised(images), indices, method=method).cpu()
+        return class_activation_maps(net, normalised(images), indices).cpu()
 
     reading = Reading(config.data.decoder, config.data.exif_orientation)
     reader = FileReader(reading, transform)

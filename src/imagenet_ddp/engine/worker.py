@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagenet_ddp.config.schema.commands import CommonConfig, TrainConfig
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.job import Job, should_requeue
@@ -31,9 +31,6 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
             from imagenet_ddp.engine import batch_finder, fit
 
         plan = make_plan(job, world)
-        assert isinstance(job.config, TrainConfig)
-        if job.config.show:
-            return fit.show(job, plan, world)
         with raise_on_signal():
             fitting = batch_finder.find_batch(job, plan, world)
         if fitting.config != job.config:

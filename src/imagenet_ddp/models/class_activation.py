@@ -41,7 +41,7 @@ def class_activation_maps(net: nn.Module, images: Tensor, classes: Tensor, *, me
                 raise ConfigError(
                     f"class activation maps need a layer whose output is at least {LEAST_SIDE} × {LEAST_SIDE}, "
                     f"but {type(net).__name__} has none at this image size. Hint: "
-                    "set maps=false with report, or leave explain out with predict."
+                    "set maps=false with report."
                 )
             (gradient,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), found[0])
     finally:

@@ -19,7 +19,6 @@ from imagenet_ddp.system.text import percent
 
 GOOD_EFFICIENCY = 0.9  # efficiency from which no advice is given
 OVERLAP = 0.9  # share of the backward pass in which gradients can be sent
-MAX_ACCUMULATION = 16  # largest factor on trainer.accumulate_grad_batches that is advised
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,6 @@ def needed_gbit_per_s(step: Step, num_ranks: int) -> float:
     return 2 * (num_ranks - 1) / num_ranks * step.gradient_bytes / allowed_s * 8 / 1e9
 
 
-def needed_accumulation(step: Step, all_reduce_s: float) -> int | None:
-    """Return how many such steps per communication are needed for GOOD_EFFICIENCY; None if more than
-    MAX_ACCUMULATION."""
-    for times in range(1, MAX_ACCUMULATION + 1):
-        if efficiency(replace(step, compute_s=times * step.compute_s), all_reduce_s) >= GOOD_EFFICIENCY:
-            return times
-    return None
-
-
 def advise(
     num_nodes: int, measured: float, step: Step, all_reduce_s: float, gbit_per_s: float, *, can_halve: bool
 ) -> tuple[bool, str, str]:
@@ -71,10 +61,9 @@ def advise(
     better = []
     if can_halve and (reached := efficiency(step, all_reduce_s / 2)) > measured + 0.02:
         better.append(f"strategy.comm_hook=bf16 ({percent(reached, 0)})")
-    times = needed_accumulation(step, all_reduce_s)
-    if times and times > 1:
-        reached = percent(GOOD_EFFICIENCY, 0)
-        better.append(f"{times} times trainer.accumulate_grad_batches ({reached}, a larger batch per step)")
+    reached = efficiency(replace(step, compute_s=4 * step.compute_s), all_reduce_s)
+    if reached > measured + 0.02:
+        better.append(f"4 times trainer.accumulate_grad_batches ({percent(reached, 0)}, a larger batch per step)")
     link = f"over this link of {gbit_per_s:.2g} Gbit/s,"
     if speedup <= 1:
         text = f"{link} {num_nodes} nodes are slower than one ({speedup:.2f} times as fast)"

@@ -172,28 +172,22 @@ def is_locked(folder: Path) -> bool:
 
 
 def remove_refused(folder: Path, error: BaseException) -> None:
-    """Remove the folder of a refused run if it contains only logs, and its parents if they are then empty. error: the
-    exception that ended the run. The folder stays after a failure (exit code 1), after a stop that a log records, and
-    if another process trains in it. Files that cannot be removed are ignored."""
+    """Remove the folder of a refused run if it contains only logs, and its parents inside the current folder if they
+    are then empty. error: the exception that ended the run. The folder stays after a failure (exit code 1), after a
+    stop that a log records, and if another process trains in it."""
     code = getattr(error, "exit_code", 2)
-    with suppress(OSError):  # a read-only disk or a mount point; the user is shown `error` itself
-        if code == 1 or not folder.is_dir() or is_locked(folder) or (code > 128 and any(folder.glob("logs/*"))):
-            return
-        link = CheckpointStore.of_run(folder).folder
-        own = {"logs", ".lock", MADE_FOR, *([link.name] if link.is_symlink() else [])}
-        if {path.name for path in folder.iterdir()} <= own:
-            if link.is_symlink():
-                link.unlink()
+    if code == 1 or is_locked(folder) or (code > 128 and any(folder.glob("logs/*"))):
+        return
+    link, here = CheckpointStore.of_run(folder).folder, Path.cwd()
+    with suppress(OSError):  # a folder that is not empty, or a read-only disk; the user is shown `error` itself
+        if {path.name for path in folder.iterdir()} <= {"logs", ".lock", MADE_FOR, *[link.name] * link.is_symlink()}:
             shutil.rmtree(folder / "logs", ignore_errors=True)
-            for name in (".lock", MADE_FOR):
-                (folder / name).unlink(missing_ok=True)
-        here = Path.cwd()
-        folder = folder.resolve()
-        for path in (folder, *list(folder.parents)[:2]):
-            # never remove folders outside the current one
-            if path == here or (path != folder and not path.is_relative_to(here)) or any(path.iterdir()):
-                return
-            path.rmdir()
+            for path in (link, folder / ".lock", folder / MADE_FOR):
+                path.unlink(missing_ok=True)
+        folder.rmdir()
+        for path in list(folder.resolve().parents)[:2]:
+            if here in path.parents:
+                path.rmdir()
 
 
 def finished_epochs(folder: Path) -> int | None:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf, open_dict
 from imagenet_ddp.cli import check_config, overrides, parse
 from imagenet_ddp.config.keys import declared, key_of, validate_group
 from imagenet_ddp.config.read_if import unread
-from imagenet_ddp.config.schema.commands import TrainConfig, TuneOptions
+from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
@@ -54,7 +54,6 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     config = request.configs[0].copy()
     with open_dict(config):
         tune, search = (cast(Any, OmegaConf.to_container(config.pop(key))) for key in ("tune", "search"))
-        config.show = None  # `show` is only for this command, not for its trials
     argv = [token for token in request.argv if key_of(token) != "hydra.run.dir"]
     train_argv = [token for token in argv if key_of(token).partition(".")[0] not in ("tune", "search")]
     typed = [token for token in request.typed if token in train_argv]
@@ -76,7 +75,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     options = to_config(tune, TuneOptions)
-    slots = make_slots(overrides.typed_config(config, TrainConfig, partial=True).trainer, options.num_at_once, environ)
+    slots = make_slots(overrides.typed_config(config, RunConfig, partial=True).trainer, options.num_at_once, environ)
     is_given = overrides.typed_value(request, "hydra.run.dir") is not None
     folder = _folder(Path(request.hydra.run.dir).absolute(), train_argv, {each.key: each.entry for each in parameters},
                      is_given=is_given)  # fmt: skip

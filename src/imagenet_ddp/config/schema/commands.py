@@ -77,7 +77,7 @@ class CommonConfig(Section):
 
 @dataclass
 class RunConfig(CommonConfig):
-    """Keys of train that doctor, tune and submit accept too."""
+    """Keys of train, doctor, tune and submit."""
 
     sweep: SweepConfig = field(default_factory=SweepConfig)
     resume: Annotated[
@@ -91,13 +91,6 @@ class RunConfig(CommonConfig):
         Example("10"),
         "Minutes that a run from model.weights may take. The number of epochs, at most trainer.max_epochs, and the "
         "share of the images that each uses are chosen to fit.",
-    ] = None
-
-
-@dataclass
-class TrainConfig(RunConfig):
-    show: Annotated[
-        str | None, choice("augmented"), Example("augmented"), "augmented: write train_batch.png, and do not train."
     ] = None
 
 
@@ -136,14 +129,8 @@ class EvaluateConfig(TrainedConfig):
 @dataclass
 class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
-    out: Annotated[str | None, "File to write; *.png: a contact sheet; null: standard output."] = None
+    out: Annotated[str | None, "File to write; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
-    explain: Annotated[
-        str | None,
-        choice("layercam", "gradcam"),
-        Example("layercam"),
-        "Contact sheet: method that shows in a second picture where the top class was found; null: no second picture.",
-    ] = None
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
     compare_origin: Annotated[
         bool,
@@ -329,7 +316,7 @@ class BenchmarkConfig(CommonConfig):
 
 USE_MODEL = ("predict", "export", "demo")  # commands that read a model file and need no data set
 COMMANDS: dict[str, type[CommonConfig]] = {
-    "train": TrainConfig,
+    "train": RunConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "export": ExportConfig,

@@ -40,13 +40,6 @@ def _predict(config: Mapping[str, Any]) -> list[str]:
     kind = graph_format(config["checkpoint"])
     if kind is not None:
         found += _packages(f"checkpoint=*{kind.suffix}", kind.requirement, kind.reader_packages)
-    if config.get("explain") is not None:
-        if not str(config["out"]).lower().endswith(".png"):
-            found.append(
-                f"explain={config['explain']} needs a contact sheet, got out={config['out']}. Hint: set out=sheet.png."
-            )
-        if kind is not None:
-            found.append("explain needs a checkpoint: exported files have no gradients. Hint: leave explain out.")
     return found + (_predictions(config) if config.get("out") is not None else [])
 
 
@@ -55,12 +48,9 @@ def _predictions(config: Mapping[str, Any]) -> list[str]:
     if found := _out(config["out"], example):
         return found
     suffix = out.suffix.lower()
-    if suffix in MODELS or (suffix in IMAGE_EXTENSIONS and suffix != ".png"):  # *.png is a contact sheet
+    if suffix in (*MODELS, *IMAGE_EXTENSIONS):
         kind = "a model" if suffix in MODELS else "an image"
-        return [
-            f"out must be a table such as {example} or a contact sheet (*.png), got {out}, the name of {kind}. "
-            f"Hint: set out={example}."
-        ]
+        return [f"out must be a table such as {example}, got {out}, the name of {kind}. Hint: set out={example}."]
     return []
 
 
