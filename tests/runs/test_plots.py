@@ -51,7 +51,7 @@ def test_gaps_are_bridged_and_odd_cells_left_out(tmp_path: Path) -> None:
 def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
     table = read_metrics(write(tmp_path / "metrics.csv", [[1, 2.5], [2, 2.0]], ["epoch", "train/loss"]))
     figure = curves(table, "a run")
-    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0]
+    assert [len(np.ravel(axes.lines[0].get_xdata())) for axes in figure.axes] == [2, 0, 0, 0]
     assert figure.get_suptitle() == "a run\n2 epochs"
     for rows in ([], [[1, 10, "", "", "", "", "", "", ""]]):
         out = tmp_path / "curves.png"
@@ -59,14 +59,3 @@ def test_missing_columns_and_empty_table(tmp_path: Path) -> None:
         out.unlink()
     (tmp_path / "metrics.csv").write_text("")
     draw_curves(tmp_path / "metrics.csv", tmp_path / "curves.png", "a run")
-
-
-def test_at_most_five_classes_have_three_panels_in_a_row(tmp_path: Path) -> None:
-    """Their top-5 is always 100 %."""
-    rows = [[*row[:4], 1.0, *row[5:7], 1.0, row[8]] for row in run_of(8)]
-    figure = curves(read_metrics(write(tmp_path / "metrics.csv", rows)), "a run")
-    assert_no_text_is_cut(figure)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Loss", "Top-1 accuracy", "Learning rate"]
-    boxes = [axes.get_position() for axes in figure.axes]
-    assert len({round(box.y0, 3) for box in boxes}) == 1
-    assert boxes[0].x0 < 0.1 and boxes[2].x1 > 0.9

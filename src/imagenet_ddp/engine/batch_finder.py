@@ -16,7 +16,6 @@ from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.step_timer import make_training
-from imagenet_ddp.system.text import count_noun
 
 MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
 MOST = 4096  # largest batch tried
@@ -49,12 +48,9 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
             f"{config.data.image_size} pixels (trainer.batch_finder), but does not. Hint: set a smaller "
             "data.image_size, choose a smaller model.name, or set trainer.batch_finder=false data.batch_size=1."
         )
-    of_all = f", the smallest value of {plan.world_info.world_size} ranks" if plan.world_info.world_size > 1 else ""
-    limit = " (larger batches are not tried)" if found == MOST else ""
     message = (
-        f"trainer.batch_finder: data.batch_size={found} instead of {config.data.batch_size}. This is the largest "
-        f"batch for which {count_noun(2, 'training step')} need at most {USABLE:.0%} of the free memory "
-        f"of rank {rank}{of_all}{limit}."
+        f"trainer.batch_finder: data.batch_size={found} instead of {config.data.batch_size}. This is the largest batch, "
+        f"up to {MOST}, that needs at most {USABLE:.0%} of the free memory of rank {rank}, which has the least."
     )
     config = replace(job.config, data=replace(job.config.data, batch_size=found))
     return replace(job, config=config, messages=(*job.messages, message))

@@ -18,7 +18,7 @@ from imagenet_ddp.engine.predictor import load_net, make_predictor
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.formats.registry import graph_format
-from imagenet_ddp.models.download import HUB, is_file, is_remote
+from imagenet_ddp.models.download import HUB, is_file
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.system.console import print_message
@@ -90,12 +90,8 @@ def _open_origin(
 ) -> tuple[nn.Module, Callable[[Image.Image], Tensor], str]:
     """Return (the library's net in evaluation mode, its preprocessing, its name and version)."""
     value = str(path) if path is not None else str(model.weights)
-    if model.target or is_remote(value):
-        what = f"model._target_={model.target}" if model.target else value
-        raise ConfigError(
-            f"compare_origin=true needs a net of torchvision or timm and weights that it can read, got {what}. "
-            "Hint: leave compare_origin out."
-        )
+    if model.target:
+        raise ConfigError("compare_origin=true needs a net of torchvision or timm. Hint: leave compare_origin out.")
     file = expand_home(value) if is_file(value) and not value.startswith(HUB) else None
     try:
         if model.library == "timm":

@@ -58,15 +58,12 @@ def advise(
     speedup = num_nodes * measured
     if measured >= GOOD_EFFICIENCY:
         return True, f"{num_nodes} nodes are {speedup:.3g} times as fast as one: nothing to change", ""
-    better = []
-    if can_halve and (reached := efficiency(step, all_reduce_s / 2)) > measured + 0.02:
-        better.append(f"strategy.comm_hook=bf16 ({percent(reached, 0)})")
-    reached = efficiency(replace(step, compute_s=4 * step.compute_s), all_reduce_s)
-    if reached > measured + 0.02:
-        better.append(f"4 times trainer.accumulate_grad_batches ({percent(reached, 0)}, a larger batch per step)")
-    link = f"over this link of {gbit_per_s:.2g} Gbit/s,"
+    link = f"over this link of {gbit_per_s:.2g} Gbit/s, {num_nodes} nodes are"
     if speedup <= 1:
-        text = f"{link} {num_nodes} nodes are slower than one ({speedup:.2f} times as fast)"
-        return False, text, ", or ".join(["use one", *better])
-    text = f"{link} {num_nodes} nodes are {speedup:.2f} times as fast as one"
-    return True, text + (f": better with {', or '.join(better)}" if better else ""), ""
+        return False, f"{link} slower than one ({speedup:.2f} times as fast)", "use one"
+    halved = efficiency(step, all_reduce_s / 2)
+    accumulated = efficiency(replace(step, compute_s=4 * step.compute_s), all_reduce_s)
+    better = [f"4 times trainer.accumulate_grad_batches ({percent(accumulated, 0)}, a larger batch per step)"]
+    if can_halve:
+        better.insert(0, f"strategy.comm_hook=bf16 ({percent(halved, 0)})")
+    return True, f"{link} {speedup:.2f} times as fast as one: better with {', or '.join(better)}", ""

@@ -69,7 +69,7 @@ def draw_curves(metrics_csv: Path, out: Path, title: str) -> None:
     """Write the curves as a PNG, replacing `out` atomically. Missing columns and cells leave gaps.
 
     metrics_csv: one row per finished epoch, with `epoch` counted from 1 and accuracies as fractions; a row of epoch 0
-    is a validation before the first step. Top-5 is drawn unless it is always 100 %.
+    is a validation before the first step.
     """
     atomic_write(out, png(curves(read_metrics(metrics_csv), title)))
 
@@ -79,12 +79,8 @@ def curves(table: Table, title: str) -> "Figure":
     epochs, top1 = column(table, "val/top1")
     best = f", best validation top-1 {percent(top1.max())} in epoch {epochs[top1.argmax()]:.0f}" if len(top1) else ""
     panels = {"loss": "Loss", "top1": "Top-1 accuracy", "top5": "Top-5 accuracy", "lr": "Learning rate"}
-    height, rows, columns = 7.6, 2, 2
-    if not has_top5(table):
-        del panels["top5"]
-        height, rows, columns = 4.2, 1, 3
-    figure = new_figure(11, height, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
-    for axes, (name, heading) in zip(figure.subplots(rows, columns).flat, panels.items(), strict=True):
+    figure = new_figure(11, 7.6, title, count_noun(int(np.count_nonzero(table["epoch"])), "epoch") + best)
+    for axes, (name, heading) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         lines = {"": name} if name == "lr" else {"training": f"train/{name}", "validation": f"val/{name}"}
         for label, key in lines.items():
             style, color = ("--", PALETTE[1]) if label == "training" else ("-", PALETTE[0])
@@ -94,11 +90,6 @@ def curves(table: Table, title: str) -> "Figure":
         if name == "loss":
             axes.legend(frameon=False)
     return figure
-
-
-def has_top5(table: Table) -> bool:
-    """Return whether top-5 was below 100 % in any epoch. With at most 5 classes, it never is."""
-    return any((column(table, name)[1] < 1).any() for name in ("train/top5", "val/top5"))
 
 
 def read_metrics(metrics_csv: Path) -> Table:
