@@ -49,8 +49,8 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
             "data.image_size, choose a smaller model.name, or set trainer.batch_finder=false data.batch_size=1."
         )
     message = (
-        f"trainer.batch_finder: data.batch_size={found} instead of {config.data.batch_size}. This is the largest batch, "
-        f"up to {MOST}, that needs at most {USABLE:.0%} of the free memory of rank {rank}, which has the least."
+        f"trainer.batch_finder: data.batch_size={found} instead of {config.data.batch_size}. This is the largest "
+        f"batch, up to {MOST}, that needs at most {USABLE:.0%} of the free memory of rank {rank}, which has the least."
     )
     config = replace(job.config, data=replace(job.config.data, batch_size=found))
     return replace(job, config=config, messages=(*job.messages, message))
