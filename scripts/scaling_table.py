@@ -135,7 +135,7 @@ def node(rank: int, turns: int) -> None:
     from torch.distributed import TCPStore
 
     from imagenet_ddp.distributed.strategies.process_group import init_process_group
-    from imagenet_ddp.performance import scaling, step_timer
+    from imagenet_ddp.performance import step_timer
 
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
@@ -161,8 +161,8 @@ def node(rank: int, turns: int) -> None:
     rows = [{"name": "1 node", "images_per_s": seen["1 node"], "predicted": None}]
     for name, (strategy, batches, _, _) in VARIANTS.items():
         share = 0.5 if "comm_hook" in strategy else 1.0
-        step = scaling.Step(batches * compute_s, backward_s, share * num_bytes)
-        efficiency = scaling.efficiency(step, share * all_reduce.seconds)
+        step = step_timer.Step(batches * compute_s, backward_s, share * num_bytes)
+        efficiency = step_timer.efficiency(step, share * all_reduce.seconds)
         rows.append({"name": name, "images_per_s": seen[name], "predicted": 2 * alone * efficiency})
     found = {"all_reduce_s": all_reduce.seconds, "gradient_bytes": num_bytes, "step_s": compute_s, "rows": rows}
     print(json.dumps({**found, "backward_s": backward_s}))

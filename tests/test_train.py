@@ -364,19 +364,6 @@ def drain(terminal: int, is_closed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_ends_all(run: Run, tree: Path, tmp_path: Path) -> None:
-    """tests/faults/test_processes.py has one that is killed."""
-    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
-    began = time.monotonic()
-    result = run("train", *options, *probe(tmp_path / "seen", what="crash", rank=1, step=3), PYTHONPATH=PROBES)
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert time.monotonic() - began < 60
-    # its line, its message, rank 0 on it
-    assert 1 <= result.stderr.count("the probe crashes on purpose") <= 3
-    wait_for(lambda: not alive([json.loads(path.read_text())["pid"] for path in (tmp_path / "seen").glob("pid*")]), 15)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a worker learns of its parent's death by prctl")
 def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: Path) -> None:
     """As from a shell without OMP_NUM_THREADS, for which Lightning's launcher would set a number of its own."""
@@ -389,17 +376,6 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
     process.kill()
     process.communicate(timeout=30)
     wait_for(lambda: not alive(pids), 30)
-
-
-@pytest.mark.slow
-def test_refused_after_torch_leaves_no_folder(run: Run, tree: Path, tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    result = run("train", *SMALL, f"data.root={tree}", "trainer.accelerator=cuda")
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert "trainer.accelerator" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

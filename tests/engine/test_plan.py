@@ -58,7 +58,6 @@ def test_the_imagenet_recipe_warms_up_large_batches_only(
         (("data.batch_size=32",), 128, 2, (32, 2)),
         (("data.batch_size=32",), 128, 8, (16, 1)),
         (("data.batch_size=32", "trainer.accumulate_grad_batches=2"), 128, 4, (32, 1)),
-        (("data.batch_size=32",), 96, 2, (24, 2)),
         (("data.batch_size=4", "strategy=dp", "trainer.devices=2"), 12, 1, (3, 2)),
         (("data.batch_size=32", "strategy.static_graph=true"), 64, 4, (16, 1)),
     ],

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -44,7 +43,7 @@ def expand_resume(argv: list[str]) -> list[str]:
     try:
         stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
         options, flags = stored["options"], stored["flags"]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except OSError as error:
         raise ConfigError(
             f"sweep.resume={sweep_dir} must be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
             "Hint: set sweep.resume to the folder named in the last line of the sweep's output."
@@ -131,17 +130,13 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     path = sweep_dir / FILE
     common = set(request.jobs[0]).intersection(*request.jobs)
     jobs = [[word for word in words if word not in common] for words in request.jobs]
-    try:
-        stored = list[Any](yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]) if path.exists() else jobs
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
-        stored = None
-    if stored != jobs:
-        got = "but cannot be read" if stored is None else f"got {len(stored)} other jobs"
-        raise ConfigError(
-            f"{path} must list the {len(jobs)} jobs of this sweep, {got}. Hint: use another folder for another "
-            "sweep. With sweep.resume, change only options that are not swept."
-        )
     if path.exists():
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+        if stored != jobs:
+            raise ConfigError(
+                f"{path} must list the {len(jobs)} jobs of this sweep, got {len(stored)} other jobs. Hint: use another "
+                "folder for another sweep. With sweep.resume, change only options that are not swept."
+            )
         return
     content = {
         "command": overrides.shell_line(request.verb, sys.argv[1:]),
@@ -149,11 +144,8 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         "flags": _flags(request),
         "jobs": jobs,
     }
-    try:
-        sweep_dir.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}. Hint: set hydra.sweep.dir=FOLDER.") from error
+    sweep_dir.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def run(request: parse.Request, run_job: Callable[..., float | None]) -> float | None:

@@ -68,25 +68,16 @@ class CheckpointStore:
 
     def place(self, wanted: Path) -> None:
         """Make this folder a link to another one if that is wanted (callbacks.checkpoint.dirpath). Raises ConfigError
-        if the other folder holds the checkpoints of another run."""
+        if one of them holds checkpoints already."""
         if wanted.resolve() == self.folder.resolve():
             return
-        if self.folder.exists() or self.folder.is_symlink():
+        if self.folder.exists() or self.folder.is_symlink() or CheckpointStore(wanted).files():
             raise ConfigError(
-                f"{DIRPATH} must be {self.folder.resolve()}, where this run has its checkpoints, got {wanted}. "
-                f"Hint: leave {DIRPATH} out."
+                f"{DIRPATH} must be a folder for the checkpoints of this run alone, and the same when it is resumed, got "
+                f"{wanted}. Hint: leave {DIRPATH} out, or set ++{DIRPATH} to a new folder for a new run."
             )
-        if CheckpointStore(wanted).files():
-            raise ConfigError(
-                f"{DIRPATH} must be a folder for this run alone, but {wanted} holds the checkpoints of another. "
-                f"Hint: set ++{DIRPATH} to a new folder."
-            )
-        try:
-            wanted.mkdir(parents=True, exist_ok=True)
-            self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ConfigError(f"{DIRPATH}={wanted} cannot be used: {reason}. Hint: leave {DIRPATH} out.") from error
+        wanted.mkdir(parents=True, exist_ok=True)
+        self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
 
     def require_room(self, checkpoint_bytes: int, *, resumed: bool) -> None:
         """Raise ConfigError if the disk has no room for the files of a run. resumed: some are there already."""
