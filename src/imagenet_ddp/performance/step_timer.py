@@ -250,7 +250,7 @@ def _median_s(num_bytes: int, device: torch.device, budget_s: float, most: int) 
 # ---- prediction -----------------------------------------------------------------------------------------------------
 # A ring all-reduce over n ranks sends 2(n-1)/n times the gradients over each link (Patarasuk and Yuan 2009,
 # doi:10.1016/j.jpdc.2008.09.002). DistributedDataParallel starts the all-reduce bucket by bucket while the backward
-# pass is still running (Li et al. 2020, arXiv:2006.15704). The first bucket is full only after about a tenth of this pass.
+# pass is still running (Li et al. 2020, arXiv:2006.15704). The first bucket is full only after about a tenth of it.
 #
 #     T(n)       = T(m) × [(n-1)/n] / [(m-1)/m]        m: number of ranks in the measurement
 #     exposed    = max(0, T(n) - 0.9 × T_backward)

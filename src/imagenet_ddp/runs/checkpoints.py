@@ -73,8 +73,8 @@ class CheckpointStore:
             return
         if self.folder.exists() or self.folder.is_symlink() or CheckpointStore(wanted).files():
             raise ConfigError(
-                f"{DIRPATH} must be a folder for the checkpoints of this run alone, and the same when it is resumed, got "
-                f"{wanted}. Hint: leave {DIRPATH} out, or set ++{DIRPATH} to a new folder for a new run."
+                f"{DIRPATH} must be a folder for the checkpoints of this run alone, and stay the same, got {wanted}. "
+                f"Hint: leave {DIRPATH} out, or set ++{DIRPATH} to a new folder for a new run."
             )
         wanted.mkdir(parents=True, exist_ok=True)
         self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
