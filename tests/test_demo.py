@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from conftest import Run, clean_environ
 from helpers import forked_commands
-from helpers.chromium import dom_of, needs_chromium
 from helpers.ports import free_port
 
 gradio_client = pytest.importorskip("gradio_client", reason="the extra demo is not installed")
@@ -77,17 +76,3 @@ def test_only_this_machine_can_open_it(address: str):
         pytest.skip("no /proc/net/tcp on this system")
     addresses = [line.split()[1] for line in listening.read_text().splitlines()[1:] if line.split()[3] == "0A"]
     assert [each for each in addresses if int(each.split(":")[1], 16) == port] == [f"0100007F:{port:04X}"]
-
-
-@needs_chromium
-def test_the_page_in_a_browser(address: str, tree: Path, tmp_path: Path):
-    found = dom_of(address, tmp_path)
-    title = f"mobilenet_v2 trained on {tree.name}"
-    for words in (
-        f"<title>{title}</title>",
-        f"{title}</h1>",
-        "3 classes: cat, dog, owl",
-        "What the net looked at",
-        "Drop Image Here",
-    ):
-        assert words in found, found[-3000:]

@@ -217,7 +217,6 @@ def test_weights_without_class_names_take_those_of_the_data(weights: Path, tree:
 
 BAD = {
     ("model.weights=W/cut.pt",): r"cannot be read \(its end is missing\)\. Hint",
-    ("model.weights=W/empty.pt",): "must hold the weights of this net",
     ("model.weights=W/headless.pt",): "must hold the last layer of the net",
     ("model.name=squeezenet1_0", "model.weights=W/imagenet.pt"): r"missing or have another shape: .*; it has ",
     ("model.weights=W/evil.pt",): "which could run code of its author",
