@@ -77,7 +77,6 @@ def test_names(tmp_path: Path) -> None:
         ("evaluate", best, "predictions=csv", "hydra.run.dir=e"),
         ("predict", best, f"images={folder}/val", "format=csv", "out=p.csv"),
         ("predict", best, f"images={folder}/val", "format=jsonl", "out=p.jsonl"),
-        ("predict", best, f"images={folder}/val", "out=sheet.png"),
     ):
         done = command(verb, *options, folder=tmp_path)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (verb, done.stdout, done.stderr)

@@ -1,4 +1,4 @@
-"""Decide every automatic value of one process, once. build makes objects from the plan, startup_report prints it, and
+"""Decide every automatic value of one process, once. build makes objects from the plan, run_summary prints it, and
 summary.json stores it. No other module decides these values again."""
 
 from dataclasses import dataclass, replace
