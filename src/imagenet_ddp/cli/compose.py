@@ -6,7 +6,7 @@ torch.
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,35 +40,13 @@ def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
     """
     found = []
     for group, _, name in (line.partition("=") for line in lines):
-        if group in RECIPE_GROUPS and (file := _file_of(group, name.strip("'"), folders)):
-            found += [f"{key}={json.dumps(value)}" for key, value in leaves(_content(file), f"{group}.").items()]
+        file_name = name.strip("'") + ".yaml"
+        files = [Path(folder, group, file_name) for folder in folders]
+        if group in RECIPE_GROUPS and (file := next(filter(Path.is_file, files), None)):
+            content: Any = OmegaConf.to_container(OmegaConf.load(file))
+            values = {key: value for key, value in (content or {}).items() if key != "defaults"}
+            found += [f"{key}={json.dumps(value)}" for key, value in leaves(values, f"{group}.").items()]
     return found
-
-
-def _file_of(group: str, name: str, folders: Sequence[str]) -> Path | None:
-    """Return the file of a choice in a group, in the first of the folders that has one."""
-    files = [Path(folder) / group / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if file.is_file()), None)
-
-
-def _content(file: Path) -> dict[str, Any]:
-    """Return the keys and values of a file, without its defaults; {} if it holds none."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(file))
-    return {key: value for key, value in content.items() if key != "defaults"} if isinstance(content, dict) else {}
-
-
-@contextlib.contextmanager
-def config_loader(verb: str, config_dir: str | None) -> Iterator[ConfigLoader]:
-    """Initialise Hydra for the block, and yield its loader. config_dir: the folder of --config-dir, which is searched
-    first."""
-    with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
-        hydra: Any = GlobalHydra.instance().hydra
-        if config_dir is not None:
-            search_path = hydra.config_loader.get_search_path()
-            path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
-            search_path.prepend(provider="command-line", path=path, anchor=before_schema)
-            hydra.config_loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
-        yield hydra.config_loader
 
 
 class Composer:
@@ -76,8 +54,15 @@ class Composer:
 
     @hold_signals()
     def __init__(self, verb: str, config_name: str, config_dir: str | None):
-        with config_loader(verb, config_dir) as self.loader:
-            pass
+        """config_dir: the folder of --config-dir, which is searched first."""
+        with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
+            hydra: Any = GlobalHydra.instance().hydra
+            self.loader: ConfigLoader = hydra.config_loader
+        if config_dir is not None:
+            search_path = self.loader.get_search_path()
+            path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
+            search_path.prepend(provider="command-line", path=path, anchor=before_schema)
+            self.loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
         self.verb, self.config_name = verb, config_name
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.explain = Explainer(verb, self.loader, self._parsed)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from imagenet_ddp.system.console import print_message
 
@@ -71,20 +71,17 @@ def lock_or_wait(lock: Path, *, silent: bool = False) -> Generator[None]:
     so at once and every REPORT_EVERY_S seconds. silent: do not say it."""
     with lock.open("a") as handle:
         begin_s = next_s = time.monotonic()
-        while not _try_lock(handle):
-            if not silent and (now_s := time.monotonic()) >= next_s:
-                waited = f", for {now_s - begin_s:.0f} s so far" if now_s - begin_s >= 1 else ""
-                print_message(
-                    f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}){waited}."
-                )
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                now_s = time.monotonic()
+            if not silent and now_s >= next_s:
                 next_s = now_s + REPORT_EVERY_S
+                waited = f"for {now_s - begin_s:.0f} s so far"
+                print_message(
+                    f"Waiting for another process that prepares {lock.parent} (it holds {lock.name}), {waited}."
+                )
             time.sleep(POLL_S)
         yield
-
-
-def _try_lock(handle: IO[str]) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
