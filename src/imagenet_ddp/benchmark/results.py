@@ -61,7 +61,7 @@ def finish(folder: Path, mode: str, repeats: int, command: str, results: Results
 def text(content: Mapping[str, Any]) -> str:
     """Return tables, notes and conclusion for a terminal, in lines of at most 80 columns."""
     lines = [line for table in tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
-    for line in [*content["notes"], "", content["conclusion"], ""]:
+    for line in [*(f"- {note}" for note in content["notes"]), content["conclusion"], ""]:
         lines += textwrap.wrap(line, WIDTH) or [""]
     return "\n".join(lines)
 
