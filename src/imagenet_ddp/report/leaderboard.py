@@ -59,13 +59,13 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
 
 def _cells(run: Run, differences: Differences) -> list[Cell]:
     values = [option(run, key) for key in differences.keys]
-    max_epochs = run.options.get("trainer.max_epochs")
-    csv_only = [max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), run.folder]
+    limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
+    csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), run.folder]
     return [
         percent_cell(run.best_top1),
         *(Cell(format_option(value) if as_number(value) is None else value, format_option(value)) for value in values),
         text_cell(run.state),
-        Cell(run.epochs, f"{run.epochs}/{max_epochs}"),
+        Cell(run.epochs, f"{run.epochs}{limit}"),
         Cell(run.best_epoch, "-" if run.best_epoch is None else str(run.best_epoch)),
         percent_cell(run.top5),
         number_cell(run.loss),

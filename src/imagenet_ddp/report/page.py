@@ -186,7 +186,7 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
     """Return the key figures at the head of the page, as (name, value, note)."""
     shown = []
     if run.best_top1 is not None:
-        epoch = f"epoch {run.best_epoch}"
+        epoch = "" if run.best_epoch is None else f"epoch {run.best_epoch}"
         shown.append(("best top-1", percent(run.best_top1), epoch))
         if run.top5 is not None and run.summary.get("num_classes", 6) > 5:  # else top-5 is always 100 %
             shown.append(("top-5", percent(run.top5), epoch))
@@ -196,8 +196,8 @@ def _figures(run: Run, found: Predictions | None) -> list[tuple[str, str, str]]:
             is_among = (found.top == found.target[:, None]).any(axis=1)
             shown.append((f"top-{num}", percent(float(is_among.mean())), ""))
     if run.train_s is not None:
-        epochs = f"{run.epochs} of {run.options.get('trainer.max_epochs')} epochs"
-        shown.append(("training time", duration(run.train_s), epochs))
+        limit = "" if run.max_epochs is None else f"of {run.max_epochs} "
+        shown.append(("training time", duration(run.train_s), f"{run.epochs} {limit}epochs"))
     return shown
 
 

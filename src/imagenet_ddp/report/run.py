@@ -39,6 +39,12 @@ class Run:
     train_s: float | None = None
     train_cpu_s: float | None = None  # over all processes, including data loader workers
 
+    @property
+    def max_epochs(self) -> int | None:
+        """Return the number of epochs to train; None if it is not limited."""
+        most = self.options.get("trainer.max_epochs")
+        return most if most is not None and most >= 0 else None
+
 
 def find_runs(top: Path) -> list[Run]:
     """Return the runs in `top`, including `top`, in natural order of their absolute paths. Hidden folders, unreadable
