@@ -52,5 +52,6 @@ for epoch in range(len(rows) + 1, epochs + 1):
         writer.writerows(rows)
     partial.replace(table)
 best = max(float(row["val/top1"]) for row in rows)
+(folder / "config.yaml").write_text("{data: {}, model: {}, optim: {}, trainer: {}, resume: null}")
 (folder / "summary.json").write_text(json.dumps({"finished": True, "best/val/top1": best, "best_epoch": epochs}))
 end(0)
