@@ -81,10 +81,6 @@ def test_a_study_from_its_command_to_its_best_trial(start: Start, tmp_path: Path
     assert "12 trials: 12 finished." in out
     assert out.count("best so far") == 12
     assert f"best so far {100 * max(values):.2f} % (trial {best['trial']})" in out
-    line = next(line for line in out.splitlines() if line.startswith("Leaderboard: "))
-    module, *words = shlex.split(line.partition("python -m ")[2])
-    shown = forked_commands.run(module, *words, folder=tmp_path, environment=clean_environ())
-    assert shown.returncode == 0, shown.stderr
     # a new study with the same seed draws the same, also where it is killed on its way
     same = ("tune.num_trials=12", "tune.num_random_trials=4", "tune.pruner=none", "seed=3")
     other = start(*same, folder="other")
@@ -169,3 +165,6 @@ def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: P
     assert "trial 2 pruned after" in result.stdout
     assert "Stopped and saved" in logs[2].read_text() and not (trials[2] / "summary.json").exists()
     assert "3 trials: 2 finished, 1 pruned." in result.stdout
+    line = next(line for line in result.stdout.splitlines() if line.startswith("Leaderboard: "))
+    shown = run("report", *shlex.split(line.partition("imagenet_ddp.report ")[2]))
+    assert shown.returncode == 0 and "3 runs" in shown.stdout, shown.stdout + shown.stderr
