@@ -63,7 +63,6 @@ def test_well(typed: dict[str, Any], environ: dict[str, str]):
          "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes"),
         ({"strategy__name": "dp", "trainer__num_nodes": 2}, "strategy=dp runs in one process, but"),
         ({"strategy__name": "dp", "trainer__sync_batchnorm": True}, "trainer.sync_batchnorm=true is for strategy=ddp"),
-        ({"strategy__static_graph": True, "trainer__accumulate_grad_batches": 2}, "static_graph=true does not work"),
         ({"trainer__num_nodes": 2, "cluster__address": "file:///gone/job"}, "but does not on this node. Hint: mount"),
         ({"cluster__rank": -1}, "cluster.rank must be an integer ≥ 0 or null, got -1."),
         ({"nccl__env": {"NCCL_DEBUG": [1]}, "trainer__devices": 2}, "nccl.env.NCCL_DEBUG must be"),

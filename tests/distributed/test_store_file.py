@@ -150,10 +150,10 @@ def test_one_of_many_owns(file: Path, pool: ThreadPoolExecutor, is_stale: bool):
 def test_the_file_of_a_running_job(file: Path):
     find(file, 0, "a")
     for node_rank in (None, 1):
-        with pytest.raises(ConfigError, match=r"cluster\.job_id=a\), but this job has cluster\.job_id=b\. Hint: use"):
+        with pytest.raises(ConfigError, match=r"cluster\.job_id=a, but this job has cluster\.job_id=b\. Hint: use"):
             find(file, node_rank, "b")
     assert json.loads(file.read_text())["job_id"] == "a"
-    with pytest.raises(ConfigError, match=r"this is rank 0 and must own .* and start rank 0 only once"):
+    with pytest.raises(ConfigError, match=r"this is rank 0, which must own .* and start rank 0 only once"):
         find(file, 0, "a")
 
 

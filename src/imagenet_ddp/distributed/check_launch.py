@@ -111,19 +111,11 @@ def validate_options(config: CommonConfig) -> list[str]:
                 f"strategy={name} runs in one process, but trainer.num_nodes is {trainer.num_nodes}. "
                 "Hint: set strategy=ddp, or set trainer.num_nodes=1."
             )
-        if strategy.first_device_batch == 0 and num_devices(trainer.devices) == 1:
-            found.append(batch_split.ONLY_GATHERS)
         if trainer.sync_batchnorm is True:
             found.append(
                 f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the "
                 "batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false."
             )
-    elif strategy.static_graph and integer(2).accepts(accumulate := trainer.accumulate_grad_batches):
-        found.append(
-            f"strategy.static_graph=true does not work with trainer.accumulate_grad_batches={accumulate}: torch's "
-            "DistributedDataParallel stops in the first step (pytorch issue 143580). "
-            "Hint: set strategy.static_graph=false."
-        )
     return found
 
 

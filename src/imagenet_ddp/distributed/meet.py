@@ -228,7 +228,7 @@ def meet(
             _update(roster, store)
             failure = read_failure(root)
             mistakes = failure[1] if failure else roster.conflicts()
-            if mistakes or roster.is_complete:
+            if mistakes or len(roster.arrived) >= roster.size:
                 break
             if not pause():
                 mistakes = [time_out()]

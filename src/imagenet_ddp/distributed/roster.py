@@ -75,10 +75,6 @@ class Roster:
     job_id: str | None = None
     arrived: dict[int, Member] = field(default_factory=dict[int, Member])  # by order of arrival
 
-    @property
-    def is_complete(self) -> bool:
-        return len(self.arrived) >= self.size
-
     def progress(self, seconds: float) -> str:
         """Return who has joined and who is missing."""
         arrived = list(self.arrived.values())

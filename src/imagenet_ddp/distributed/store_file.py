@@ -127,24 +127,17 @@ def _connect_to_owner(content: StoreAddress, who: str) -> tuple[FoundStore | Non
 
 
 def _check_owner(path: str, content: StoreAddress, job_id: str | None, must_own: bool) -> None:
-    if content.job_id != job_id:
+    if content.job_id != job_id or must_own:
+        this = "this is rank 0, which must own the file" if must_own else f"this job has cluster.job_id={job_id}"
         raise ConfigError(
-            f"{path} belongs to another job, which is running on {content.host} (process {content.pid}, cluster.job_id="
-            f"{content.job_id}), but this job has cluster.job_id={job_id}. Hint: use a separate file for each job."
-        )
-    if must_own:
-        raise ConfigError(
-            f"this is rank 0 and must own {path}, but {content.owner} owns the file and is running. "
-            "Hint: use a separate file for each job, and start rank 0 only once."
+            f"{path} belongs to a job that is running on {content.owner} with cluster.job_id={content.job_id}, but "
+            f"{this}. Hint: use a separate file for each job, and start rank 0 only once."
         )
 
 
 def _remove_stale(path: str, token: str) -> None:
-    """Remove the file if it has this token.
-
-    If several processes call this at once, only the process that creates a lock file next to the file removes it.
-    Otherwise, another process could remove the file of the next owner.
-    """
+    """Remove the file if it has this token. Of several processes that call this at once, only the one that creates a
+    lock file removes it, because another could remove the file of the next owner."""
     lock = Path(f"{path}.stale.{token}")
     with contextlib.suppress(FileExistsError):
         lock.touch(exist_ok=False)

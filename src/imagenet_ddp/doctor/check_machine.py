@@ -8,8 +8,7 @@ from pathlib import Path
 
 from imagenet_ddp.data import inspect
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
-from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.network import interfaces, nccl
+from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoints import CheckpointStore
@@ -76,15 +75,12 @@ def _cores(machine: Machine) -> list[Check]:
     container = f", of which this container may use {quota:g}" if quota and quota < cores else ""
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
-    hints: list[str] = []
-    if machine.kind == "cpu" and local > usable and not is_launched:
-        hints.append(f"trainer.devices={usable}")
-    if local * workers > max(usable, local):
-        hints.append(f"data.num_workers={max(usable // local - (machine.kind != 'cpu'), 0)}")
-    if local * threads > max(usable, local):
-        hints.append(f"cluster.num_threads={max(usable // local, 1)}")
-    if hints:
-        return [Check("", False, f"{what}, more than can run at the same time", f"set {' '.join(hints)}")]
+    too_many = machine.kind == "cpu" and local > usable and not is_launched
+    if too_many or local * max(workers, threads) > max(usable, local):
+        hint = (
+            f"lower trainer.devices, data.num_workers or cluster.num_threads, for {count_noun(usable, 'core')} in all"
+        )
+        return [Check("", False, f"{what}, more than can run at the same time", hint)]
     return passed(what)
 
 
@@ -152,13 +148,6 @@ def _rendezvous(machine: Machine) -> list[Check]:
         return failed(mistakes)
     found = machine.launch_info
     assert found is not None  # otherwise, validate() has reported why
-    # In SLURM's list of nodes, a loopback address is right: it appears only if all nodes are on this machine.
-    is_listed = found.source.startswith(slurm.SOURCE)
-    if machine.host and machine.has_other_nodes and not is_listed and interfaces.is_loopback(machine.host):
-        what = (
-            f"{machine.host}, where all nodes meet, is the loopback address, with which each node reaches only itself"
-        )
-        return failed([f"{what}. Hint: type the address at which the other nodes reach node 0."])
     if found.world_info is not None:
         return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."))
     if found.standalone:

@@ -54,20 +54,18 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     variables, notes = nccl.interface_variables(master, not several, config.nccl, os.environ)
     os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
     store = connect(info, timeout_s)
-    local = info.local_world_size
-
-    def label(rank: int) -> str:
-        return f"rank {rank} (node {rank // local}, local rank {rank % local})" if several else f"rank {rank}"
 
     def shared_gpus(gpus_of_ranks: list[Any]) -> list[str]:
-        return devices.find_shared_gpus([gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks], label)
+        return devices.find_shared_gpus([gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks], info.label)
 
-    roster = Roster(info.world_size, "rank", label, "read that rank's messages, or set a longer cluster.timeout_s.")
+    roster = Roster(
+        info.world_size, "rank", info.label, "read that rank's messages, or set a longer cluster.timeout_s."
+    )
     meeting = meet(store, "ranks", roster, info.rank, timeout_s, leader=info.rank == 0)
     client = lambda: connect(info, timeout_s)  # noqa: E731
     watch = None
     try:
-        watch = FailureWatch(meeting, client, label, end_process(f"rank {info.rank}"))
+        watch = FailureWatch(meeting, client, info.label, end_process(f"rank {info.rank}"))
         own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
         found = meeting.check_all("gpus", own_gpus, shared_gpus)
         if several:
@@ -81,6 +79,6 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
         raise
     gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
-    lines = nvidia_gpus.describe_gpus(gpus, hosts, local)
+    lines = nvidia_gpus.describe_gpus(gpus, hosts, info.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
     return World(info, store, client, meeting, watch, tuple(notes), tuple(lines), models)

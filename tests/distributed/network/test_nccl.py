@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from helpers.forked_commands import start_code
-from helpers.private_network import TWO_CARDS, in_own_network
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -132,37 +131,6 @@ def test_what_is_named_stays(machine: None):
     assert interface_variables(MASTER, False, config(), {"NCCL_SOCKET_IFNAME": "ens3f1"})[0] == gloo
     assert interface_variables(MASTER, False, config(), both) == ({}, [])
     assert interface_variables(None, True, config(), both) == ({}, [])
-
-
-def test_the_interface_of_the_route_on_a_machine_with_two_cards():
-    out = in_own_network(
-        TWO_CARDS + "ip route add default via 10.1.1.1",
-        """
-from imagenet_ddp.config.schema.distributed import NcclConfig
-
-typed = NcclConfig(env={})
-for address in ("10.1.1.9", "10.2.2.9", "fd00:2::9", "10.1.1.21", "node-z", "8.8.8.8"):
-    out[address] = nccl.interface_variables(address, False, typed, {})[0]["GLOO_SOCKET_IFNAME"]
-out["exact"] = nccl.interface_variables("10.1.1.21", False, typed, {})[0]["NCCL_SOCKET_IFNAME"]
-out["loopback"] = nccl.interface_variables(None, True, typed, {})[0]
-out["mistake"] = nccl.validate(typed, {"GLOO_SOCKET_IFNAME": "eth0"}, "10.2.2.9")
-out["lo"] = nccl.validate(typed, {"GLOO_SOCKET_IFNAME": "lo"}, "node-z")
-""",
-    )
-    (text,) = out.pop("mistake")
-    assert "or set GLOO_SOCKET_IFNAME=ens4 (used to reach 10.2.2.9)" in text
-    (text,) = out.pop("lo")
-    assert "or set GLOO_SOCKET_IFNAME=ens3 (used to reach other machines; on this machine, node-z is" in text
-    assert out == {
-        "10.1.1.9": "ens3",
-        "10.2.2.9": "ens4",
-        "fd00:2::9": "ens4",
-        "10.1.1.21": "ens3:1",  # a label is a name to Gloo
-        "exact": "=ens3",  # and none to NCCL
-        "node-z": "ens3",
-        "8.8.8.8": "ens3",
-        "loopback": {"GLOO_SOCKET_IFNAME": "lo"},
-    }
 
 
 # Against the libraries themselves.

@@ -97,11 +97,8 @@ def _first_row(request: LaunchRequest, environ: Mapping[str, str], launcher: str
 
 
 def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Read cluster.rank, cluster.local_rank and cluster.world_size. Return None if none of them is set.
-
-    An option that is not set defaults to RANK, LOCAL_RANK or WORLD_SIZE. The options correspond to --rank and
-    --world-size in older tutorials.
-    """
+    """Read cluster.rank, cluster.local_rank and cluster.world_size, which default to RANK, LOCAL_RANK and WORLD_SIZE.
+    Return None if none of them is set."""
     values = {key.upper(): str(value) for key, value in typed_ranks(request.cluster).items()}
     typed = {name: value for name, value in values.items() if name in ranks.OPTIONS}
     if not typed:
@@ -112,8 +109,8 @@ def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
 
 def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """Return the launch info of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
-    cluster, is_typed = request.cluster, request.cluster.node_rank is not None
-    by_node = is_typed or "NODE_RANK" in environ
+    cluster = request.cluster
+    by_node = cluster.node_rank is not None or "NODE_RANK" in environ
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         per_node = by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR"))
         if cluster.name != "env" or per_node:
@@ -124,13 +121,9 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
             f"torchrun determines the rendezvous address, but cluster.address is {cluster.address}. "
             "Hint: leave cluster.address out."
         )
-    if request.num_nodes is not None and not in_torchrun and "LOCAL_RANK" not in environ:
-        # WORLD_SIZE counts machines if cluster.node_rank=$RANK is typed, and may if NODE_RANK is set and RANK is not
-        size, processes = environ.get("WORLD_SIZE"), str(request.num_nodes * (request.devices or 0))
-        counts_machines = size == str(request.num_nodes)
-        if (is_typed and counts_machines) or (
-            "RANK" not in environ and by_node and (counts_machines or size == processes)
-        ):
+    if by_node and request.num_nodes is not None and not (in_torchrun or "LOCAL_RANK" in environ):
+        counts_machines = environ.get("WORLD_SIZE") == str(request.num_nodes)
+        if counts_machines or "RANK" not in environ:
             return None
     return ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
 

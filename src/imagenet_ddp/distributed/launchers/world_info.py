@@ -51,6 +51,12 @@ class WorldInfo:
     attempt: int = 0  # number of restarts: torchrun --max-restarts restarts all workers with the same store
     is_worker: bool = False  # whether spawn.py started this process for the command that was typed
 
+    def label(self, rank: int) -> str:
+        """Return the name of a rank of this run, with its node if there are several."""
+        local = self.local_world_size
+        place = f" (node {rank // local}, local rank {rank % local})" if local and self.num_nodes > 1 else ""
+        return f"rank {rank}{place}"
+
     def sentence(self) -> str:
         """Return the log line that describes the rendezvous."""
         if self.world_size == 1:
@@ -80,16 +86,16 @@ class LaunchInfo:
 
     @property
     def host(self) -> str | None:
-        """Return the host name or IP address of the rendezvous.
-
-        None if no other command takes part, or if the rendezvous uses a file.
-        """
+        """Return the host name or IP address of the rendezvous; None for a file, or if no other command takes part."""
         return self.address.host if self.address else None
 
     @property
     def noun(self) -> str:
         """Return "node" if nodes join the rendezvous, and "rank" if ranks join it."""
         return "node" if self.world_info is None else "rank"
+
+    def label(self, number: int) -> str:
+        return self.world_info.label(number) if self.world_info else f"node {number}"
 
     @property
     def number(self) -> int | None:

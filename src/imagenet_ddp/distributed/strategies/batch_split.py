@@ -17,10 +17,6 @@ from imagenet_ddp.config.validators import integer
 from imagenet_ddp.errors import ConfigError
 
 DATA_PARALLEL = ("dp", "balanced_dp")
-ONLY_GATHERS = (
-    "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more, but "
-    "there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
-)
 
 
 def num_processes(strategy: StrategyConfig, num_devices: int) -> int:
@@ -38,7 +34,10 @@ def images_per_forward(strategy: StrategyConfig, batch_size: int, num_devices: i
     first = first_device_images(strategy, batch_size, num_devices)
     num_images = (batch_size if first is None else first) + (num_devices - 1) * batch_size
     if num_images == 0:
-        raise ConfigError(ONLY_GATHERS)
+        raise ConfigError(
+            "strategy.first_device_batch=0 uses the first device only for gathering, which needs two devices or more, "
+            "but there is 1. Hint: set trainer.devices=2, or leave strategy.first_device_batch out."
+        )
     return num_images
 
 

@@ -43,10 +43,8 @@ class DataParallelStrategy(SingleDeviceStrategy):
     def model_to_device(self) -> None:
         """Replicate the net, after it has its final dtype and is on the first device."""
         super().model_to_device()
-        model = self.model
-        if not isinstance(getattr(model, "net", None), nn.Module) or not hasattr(model, "call_net"):
-            raise TypeError(f"{type(self).__name__} expects a module that calls its `net` as self.call_net(images)")
-        replicas = Replicas(model.net, self.devices, self._first, self._full_batch)  # type: ignore[arg-type]
+        model: Any = self.model
+        replicas = Replicas(model.net, self.devices, self._first, self._full_batch)
         vars(model)["call_net"] = replicas  # this is not a module, so it adds no keys to a checkpoint
 
     def teardown(self) -> None:

@@ -14,10 +14,6 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 
 
-def default_backend(kind: str) -> str:
-    return "nccl" if kind == "cuda" else "gloo"
-
-
 def validate(strategy: StrategyConfig, kind: str, *, sync_batchnorm: bool = False) -> list[str]:
     """Return an error if several processes cannot train with these options; [] if they can.
 
@@ -52,8 +48,8 @@ def init_process_group(
     # there. The limit belongs to the connection, which a prefix shares, so this group gets its own connection.
     store = store.clone()
     store.set_timeout(timedelta(seconds=timeout_s))
-    backend = backend or default_backend(device.type)
     on_gpu = device.type == "cuda"
+    backend = backend or ("nccl" if on_gpu else "gloo")
     if on_gpu:
         torch.cuda.set_device(device)
     distributed.init_process_group(
