@@ -57,5 +57,5 @@ def test_other_content_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         open_arrays(str(write(file, train_images=pixels, train_labels=labels)))
     assert ["train_images" in caught.value.mistakes[0], "train_labels" in caught.value.mistakes[1]] == [True, True]
-    with pytest.raises(ConfigError, match=r"reading .*missing\.h5 failed"):
-        open_arrays(str(tmp_path / "missing.h5"))
+    with pytest.raises(ConfigError, match=r"reading .*missing\.npz failed"):
+        open_arrays(str(tmp_path / "missing.npz"))

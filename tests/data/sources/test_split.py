@@ -73,6 +73,14 @@ def test_copies_of_an_image_stay_on_one_side(how: str, tmp_path: Path):
     assert Counter(held_out) == Counter(images.path(n) for n in range(len(images)))
 
 
+def test_the_images_held_out_stay_those_of_earlier_versions(tmp_path: Path):
+    """A checkpoint is evaluated on the share that its run held out, which an older version may have chosen. Copies
+    count for the share of their class."""
+    contents = {f"{'ab'[n % 2]}/{n:02}.jpg": b"%d" % (n if n < 12 else n % 5) for n in range(30)}
+    val = split_validation(files(tmp_path, contents), 0.3, 0)[1]
+    assert [val.names[n] for n in range(len(val))] == [f"a/{n:02}.jpg" for n in range(0, 15, 2)]
+
+
 def test_a_class_of_copies_alone_is_trained_on(tmp_path: Path):
     images = files(tmp_path, {f"a/{n}.jpg": b"same" for n in range(9)} | {f"b/{n}.jpg": b"b%d" % n for n in range(9)})
     train, val, _ = split_validation(images, 0.3, 0)

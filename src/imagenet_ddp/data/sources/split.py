@@ -34,25 +34,62 @@ def split_validation(
 
     The choice depends on the names of the images, not on their order. Sorting or extending the list does not move
     training images into the validation set, except for the few by which the share grows. Images with the same bytes
-    are in the fold of the first of them, whatever their classes; only this one counts for the share of its class.
+    are always in the same fold, whatever their classes, so the folds may differ in size by the number of copies.
     """
     first = find_copies(images.location, images.names)
-    is_first = first == np.arange(len(images))
+    is_copied = np.zeros(len(images), dtype=bool)
+    is_copied[first[first != np.arange(len(images))]] = True
+    is_copied = is_copied[first]  # the earliest copy, too
+    val = _folds(images.targets, _hashes(images.names, seed), first, is_copied, fraction) == fold
     digits = digest(images)
-    if not is_first.all():
+    if is_copied.any():
         digits = hashlib.sha256(digits.encode() + first.tobytes()).hexdigest()[:8]
-    folds, hashes = np.zeros(len(images), dtype=np.int64), _hashes(images.names, seed)
+    train = images.subset(np.flatnonzero(~val))
+    train.left_out = images.left_out
+    return train, images.subset(np.flatnonzero(val)), digits
+
+
+def _folds(
+    targets: np.ndarray, ranks: np.ndarray, first: np.ndarray, is_copied: np.ndarray, fraction: float
+) -> np.ndarray:
+    """Return the number of the fold that holds out each image, int64 (N,). ranks: order in which images are taken.
+    first, is_copied: position of the first copy of each image, and whether it has others."""
+    folds = np.full(len(targets), -1, dtype=np.int64)
     others = max(round(1 / fraction) - 1, 1)
-    for target in np.unique(images.targets):
-        members = np.flatnonzero((images.targets == target) & is_first)
-        members = members[np.argsort(hashes[members], kind="stable")]
-        count = max(min(max(round(fraction * len(members)), 1), len(members) - 1), 0)
+    for target in np.unique(targets):
+        members = np.flatnonzero(targets == target)
+        count = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        members = members[np.argsort(ranks[members], kind="stable")]
+        if is_copied[members].any():
+            # of the copies in one class, the first in the order counts; those of an earlier class are placed already
+            folds[members] = folds[first[members]]
+            count -= int((folds[members] == 0).sum())
+            members = members[folds[members] < 0]
+            _, positions, sizes = np.unique(first[members], return_index=True, return_counts=True)
+            order = np.argsort(positions)
+            members, sizes = members[positions[order]], sizes[order]
+            is_held_out = _fill(sizes, count)
+            members, count = np.concatenate([members[is_held_out], members[~is_held_out]]), int(is_held_out.sum())
+        folds[members[:count]] = 0
         # each class starts at a different image, so that the remainders do not all go to the same fold
         folds[members[count:]] = 1 + (np.arange(len(members) - count) - target) % others
-    is_val = folds[first] == fold
-    train, val = images.subset(np.flatnonzero(~is_val)), images.subset(np.flatnonzero(is_val))
-    train.left_out = images.left_out
-    return train, val, digits
+        if is_copied[members].any():
+            folds[first[members]] = folds[members]
+            found = np.flatnonzero(targets == target)
+            folds[found] = folds[first[found]]
+    return folds
+
+
+def _fill(sizes: np.ndarray, count: int) -> np.ndarray:
+    """Choose groups of these sizes, in order, whose sum is at most count, but at least one of two or more groups if
+    count is positive. Returns bool (groups,)."""
+    chosen = np.zeros(len(sizes), dtype=bool)
+    for position, size in enumerate(sizes.tolist()):
+        if size <= count and (~chosen).sum() > 1:
+            chosen[position], count = True, count - size
+    if count > 0 and len(sizes) > 1 and not chosen.any():
+        chosen[sizes.argmin()] = True
+    return chosen
 
 
 def _hashes(names: Names, seed: int) -> np.ndarray:
@@ -86,10 +123,13 @@ def map_files(read: Callable[[str], R], folder: str, names: Names, indices: Sequ
     """Return read(path) of each file, with several threads, because a network disk answers slowly. Prints a line of
     progress every SAY_EVERY_S seconds, which begins with `doing`."""
     chunks = [indices[begin : begin + _CHUNK] for begin in range(0, len(indices), _CHUNK)]
-    found, last_s = list[R](), time.monotonic()
-    results = map_concurrently(
-        lambda chunk: [read(os.path.join(folder, names[index])) for index in chunk],  # noqa: PTH118 (hot loop)
-        chunks,
+    results, found, last_s = (
+        map_concurrently(
+            lambda chunk: [read(os.path.join(folder, names[index])) for index in chunk],  # noqa: PTH118 (hot loop)
+            chunks,
+        ),
+        [],
+        time.monotonic(),
     )
     for result in results:
         found += result
