@@ -241,6 +241,7 @@ def test_a_node_without_gpus_has_one_process():
         (ONE_TASK, "num_nodes=2", "would run on only one node instead of 2. Hint: type `srun "),
         # cluster=tcp, file, env, and what they need
         ({}, "cluster=file num_nodes=2", "cluster=file needs cluster.address=file:///PATH, got no address. Hint: set"),
+        ({}, "cluster=tcp", "cluster=tcp needs cluster.address=tcp://HOST:29500, got no address. Hint: set"),
         ({}, "cluster=tcp num_nodes=2 cluster.address=file:///x", "cluster=tcp needs cluster.address=tcp://HOST:29500"),
         ({"MASTER_ADDR": "a"}, "cluster=env num_nodes=2 cluster.address=b cluster.node_rank=0",
          "cluster=env reads the address from MASTER_ADDR, but cluster.address is b. Hint: leave cluster=env out."),
@@ -249,6 +250,9 @@ def test_a_node_without_gpus_has_one_process():
         ({"NODE_RANK": "1"}, "", "NODE_RANK=1 means that there are several nodes, but trainer.num_nodes is not set. "
          "Hint: set trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500...or run `unset"),
         ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 means that there are several nodes"),
+        ({"NODE_RANK": "0"}, "cluster=env", "NODE_RANK=0 means that there are several nodes"),
+        ({}, "cluster.node_rank=1 num_nodes=1", "must be from 0 to 0 (trainer.num_nodes=1), got 1. Hint: set"),
+        ({"WORLD_SIZE": "2", "NODE_RANK": "1"}, "num_nodes=1", "WORLD_SIZE=2 mean one command per process, but "),
         ({"MASTER_ADDR": "a", "NODE_RANK": ""}, "num_nodes=2", "from 0 to 1...got an empty value. Hint:"),
     ],
 )  # fmt: skip

@@ -123,7 +123,7 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
         )
     if by_node and request.num_nodes is not None and not (in_torchrun or "LOCAL_RANK" in environ):
         counts_machines = environ.get("WORLD_SIZE") == str(request.num_nodes)
-        if counts_machines or "RANK" not in environ:
+        if counts_machines or ("RANK" not in environ and request.num_nodes > 1):
             return None
     return ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
 
@@ -199,12 +199,25 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     }
     source, value = next(((key, value) for key, value in given.items() if value is not None), ("", None))
     node_rank = None if value is None else str(value)
-    if num_nodes is None and node_rank is not None and (source == "cluster.node_rank" or node_rank != "0"):
+    # an option is deliberate, but a variable may be left over from another program
+    deliberate = source == "cluster.node_rank" or cluster.name == "env"
+    if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
         unset = "" if source == "cluster.node_rank" else f", or run `unset {source}` if the variable is left over"
         raise ConfigError(
             f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
             f"trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node{unset}."
         )
+    if (
+        node_rank is not None
+        and num_nodes is not None
+        and (num_nodes > 1 or deliberate)
+        and not (node_rank.isdecimal() and int(node_rank) < num_nodes)
+    ):
+        raise ConfigError(
+            f"{source} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
+            f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
+        )
+    address = requested_address(cluster, environ)  # which also refuses cluster=tcp and cluster=file without an address
     if num_nodes is None or num_nodes == 1:
         if cluster.address is not None:
             raise ConfigError(
@@ -212,12 +225,6 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
                 f"{num_nodes or 'not set'}. Hint: set trainer.num_nodes=2, or leave cluster.address out."
             )
         return None
-    if node_rank is not None and not (node_rank.isdecimal() and int(node_rank) < num_nodes):
-        raise ConfigError(
-            f"{source} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
-            f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
-        )
-    address = requested_address(cluster, environ)
     if address is None:
         raise ConfigError(
             f"trainer.num_nodes={num_nodes} needs a rendezvous address, but cluster.address and MASTER_ADDR are not "
