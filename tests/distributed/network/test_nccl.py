@@ -133,6 +133,20 @@ def test_what_is_named_stays(machine: None):
     assert interface_variables(None, True, config(), both) == ({}, [])
 
 
+def test_the_interface_of_nccls_own_file_stays(machine: None, tmp_path: Path):
+    (tmp_path / ".nccl.conf").write_text("# ours\nNCCL_DEBUG=WARN\nNCCL_SOCKET_IFNAME==ens3f1\n")
+    for environ in ({"HOME": str(tmp_path)}, {"NCCL_CONF_FILE": str(tmp_path / ".nccl.conf")}):
+        assert interface_variables(MASTER, False, config(), environ)[0] == {"GLOO_SOCKET_IFNAME": "ens3"}
+
+
+def test_the_default_of_torchruns_agent_is_no_choice_of_the_user():
+    name, options = "TORCH_NCCL_ASYNC_ERROR_HANDLING", config(TORCH_NCCL_ASYNC_ERROR_HANDLING=3)
+    of_worker = {name: "1", "TORCHELASTIC_RUN_ID": "none"}
+    assert validate(options, of_worker, None) == []
+    assert configured_variables(options, of_worker) == {name: "3"}
+    assert validate(options, {name: "1"}, None)
+
+
 # Against the libraries themselves.
 
 

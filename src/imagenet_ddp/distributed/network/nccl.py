@@ -7,10 +7,12 @@ group is created. docs/nccl.md describes the important variables.
 """
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.config.schema.distributed import NcclConfig
@@ -52,7 +54,7 @@ def interface_variables(
     as a host name or an IP address without a port. one_machine: whether all processes run on this machine, so that Gloo
     needs only the loopback interface.
     """
-    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None]
+    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None and not _in_file(name, environ)]
     if one_machine:
         interface = next((one for one in interfaces() if one.is_loopback and one.is_up and one.addresses), None)
         reason = "all processes are on this machine"
@@ -192,9 +194,19 @@ def _source(name: str, nccl: NcclConfig, environ: Mapping[str, str]) -> tuple[st
     return (environ[name], name) if environ.get(name) else None
 
 
+def _in_file(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether one of NCCL's own files, over which the environment would win, sets this variable."""
+    own = environ.get("NCCL_CONF_FILE") or f"{environ.get('HOME', '')}/.nccl.conf"
+    paths = [path for path in (Path(own), Path("/etc/nccl.conf")) if os.access(path, os.R_OK) and path.is_file()]
+    lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
+    return any(line.startswith(f"{name}=") for line in lines)
+
+
 def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
     """Return whether the environment sets the variable to a different value."""
     other = environ.get(name, "")
+    if name == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and other == "1" and "TORCHELASTIC_RUN_ID" in environ:
+        return False  # torchrun's agent, which also starts our own workers, sets 1 in every worker
     return bool(other) and other != _as_text(value)
 
 
