@@ -11,9 +11,11 @@ from conftest import Run, clean_environ, small_run
 
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed import nvidia_gpus
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
 from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_machine, run_checks
+from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance.step_timer import AllReduce, Step
 from imagenet_ddp.system import cpu_cores
@@ -44,6 +46,15 @@ def only(machine: Machine, name: str) -> Check:
     (check,) = look(machine, name)
     assert check.name == name
     return check
+
+
+def test_a_batch_that_does_not_fit_is_a_failed_check(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
+    def too_large(*_: object) -> None:
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr(check_ranks, "make_training", too_large)
+    (check,) = check_ranks.check_world(machine("trainer.accelerator=cpu").config, World(WorldInfo()), [], 0)
+    assert not check.ok and check.what == "can't allocate memory" and "data.batch_size" in check.hint
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------------

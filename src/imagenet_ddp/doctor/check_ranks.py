@@ -21,7 +21,7 @@ from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.performance import step_timer
 from imagenet_ddp.performance.step_timer import AllReduce, Step, StepTimes, Training, make_training
-from imagenet_ddp.system.text import count_noun, percent
+from imagenet_ddp.system.text import count_noun, first_line, percent
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S = 8.0, 6.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
@@ -55,6 +55,8 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
         return _check_one_rank(plan, num_classes or DEFAULT_NUM_CLASSES)
     except ConfigError as error:
         return failed(error.mistakes, "step")
+    except RuntimeError as error:  # torch's, usually because memory is short
+        return failed([f"{first_line(error)} Hint: if memory is short, lower data.batch_size."], "step")
 
 
 def _check_one_rank(plan: Plan, num_classes: int) -> list[Check]:
