@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -131,13 +132,21 @@ def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, t
     assert again.returncode == 0 and "Restarted: continuing from" in again.stdout, again.stdout + again.stderr
     assert {path.name for path in done.iterdir()} == {"last.ckpt", "previous.ckpt", "best.ckpt"}
 
+    shutil.copy(done / "last.ckpt", tmp_path / "x.ckpt")
+    ended = run("train", "resume=x.ckpt", "hydra.run.dir=x", "++callbacks.checkpoint.dirpath=x.d", code=0)
+    assert "No epoch was left to train" in ended.stdout
+
     run("evaluate", f"checkpoint={folder}/checkpoints/best.ckpt", "hydra.run.dir=e", code=0)
+    none = run("evaluate", "checkpoint=x.ckpt", "trainer.limit_val_batches=0", "hydra.run.dir=e0", code=2)
+    assert "limit_val_batches must be more than 0" in none.stderr
 
     moved = run("train", f"resume={folder}", "++callbacks.checkpoint.dirpath=disk/other", "trainer.max_epochs=999")
     assert moved.returncode == 2 and "dirpath must be a folder for the" in moved.stderr
     other = run("train", *options, "hydra.run.dir=runs/n/other")
     assert other.returncode == 2 and "dirpath must be a folder for the" in other.stderr
     assert not (tmp_path / "runs/n/other").exists()
+    nowhere = run("train", *options, "hydra.run.dir=n", "++callbacks.checkpoint.dirpath=/proc/x", code=2)
+    assert "dirpath cannot be used" in nowhere.stderr and "Traceback" not in nowhere.stderr
 
 
 # A net without batch norm and without randomness: its weights do not depend on how an update's images are split.

@@ -196,6 +196,8 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if (counted := parts.module.num_counted)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
+    if parts.trainer.global_step and not parts.train_log.begun:
+        lines.append("No epoch was left to train. Hint: set a larger trainer.max_epochs to continue.")
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:

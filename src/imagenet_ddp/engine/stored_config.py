@@ -129,6 +129,8 @@ def checkpoint_path(config: TrainedConfig | DictConfig) -> Path | None:
 def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
     if mistakes := check_config.validate(merged, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
+    if merged.trainer.limit_val_batches == 0:
+        raise ConfigError("trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: leave it out.")
     return typed_config(merged, cls)
 
 

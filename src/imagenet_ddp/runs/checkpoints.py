@@ -76,8 +76,11 @@ class CheckpointStore:
                 f"{DIRPATH} must be a folder for the checkpoints of this run alone, and stay the same, got {wanted}. "
                 f"Hint: leave {DIRPATH} out, or set ++{DIRPATH} to a new folder for a new run."
             )
-        wanted.mkdir(parents=True, exist_ok=True)
-        self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+            self.folder.symlink_to(wanted.resolve(), target_is_directory=True)
+        except OSError as error:
+            raise ConfigError(f"{DIRPATH} cannot be used: {error}. Hint: set ++{DIRPATH} to another folder.") from error
 
     def require_room(self, checkpoint_bytes: int, *, resumed: bool) -> None:
         """Raise ConfigError if the disk has no room for the files of a run. resumed: some are there already."""
