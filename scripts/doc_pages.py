@@ -119,8 +119,9 @@ PROGRAMS = {
     "timm, train.py": (
         "Batch size and workers are per process in both programs. The folder is the last argument of timm's command. "
         "Here, type `data=imagenet data.root=FOLDER`.",
-        "--data-dir --data_dir --dataset --dataset-download --train-split --val-split --model --pretrained "
-        "--pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --img-size --crop-pct --mean --std "
+        "--data-dir --data_dir --dataset --dataset-download --num-classes --train-split --val-split --model "
+        "--pretrained --pretrained-path --initial-checkpoint --model-kwargs --drop --drop-path --img-size --crop-pct "
+        "--mean --std "
         "--interpolation --train-interpolation -b --batch-size -vb --validation-batch-size -j --workers --pin-mem "
         "--channels-last --grad-accum-steps --grad-checkpointing --torchcompile --device --amp --amp-dtype --sync-bn "
         "--no-ddp-bb --opt --optimizer --opt-eps --opt-betas --opt-kwargs --momentum --weight-decay --clip-grad "

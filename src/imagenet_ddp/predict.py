@@ -65,7 +65,6 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)
     num_unreadable, rest = 0, iter(paths)
-    # errors of standard output are explained at the end of each command (system/console.py)
     disk_errors = disk_errors_as_run_error(Path(config.out)) if config.out else nullcontext()
     with disk_errors, ExitStack() as stack:
         batches = stack.enter_context(closing(read_in_order(predictor.read, paths, batch_size, num_threads)))

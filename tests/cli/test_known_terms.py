@@ -1,6 +1,7 @@
 """The table of other programs' terms: complete, and what it says to type exists."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 import yaml
@@ -55,6 +56,13 @@ def mistakes(*argv: str) -> list[str]:
 def test_an_option_is_answered(line: str, hint: str):
     (message,) = mistakes(*line.split())
     assert message.startswith(f"{line} is an option of another program. Hint: {hint}")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("before", ["-a resnet18", "--std 0.5 0.5 0.5", "--pretrained --evaluate", "--rank 0"])
+def test_the_data_folder_is_no_value_of_the_option_before_it(before: str):
+    Path("images").mkdir()
+    assert "data.root=images" in mistakes(*before.split(), "images")[-1]
 
 
 def test_a_name_has_one_meaning_and_a_place_in_the_page():

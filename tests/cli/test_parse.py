@@ -90,6 +90,12 @@ main()
     assert done.returncode == 0 and "train_dir: train" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("line", ["-m --cfg=job seed=1,2", "hydra.run.dir=${foo}"])
+def test_what_hydra_would_end_with_a_traceback_is_refused(line: str):
+    with pytest.raises(ConfigError):
+        asked(*line.split())
+
+
 def test_local_rank_never_reaches_hydra():
     for words in (["--local-rank=1", "seed=1"], ["seed=1", "--local_rank=0"]):
         assert asked(*words).argv == ["seed=1"]

@@ -54,11 +54,13 @@ def test_a_folder_that_does_not_exist_can_be_made(tmp_path: Path, monkeypatch: p
         ("/dev/stdout", ""),
         ("new.ckpt", "got new.ckpt, the name of a model. Hint: set out=predictions.jsonl."),
         ("cat.JPG", "got cat.JPG, the name of an image"),
+        ("weights", "weights is an input of this command"),
     ],
 )
 def test_what_predict_may_write(out: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    found = validate({"checkpoint": "b.ckpt", "format": "jsonl", "out": out}, "predict")
+    Path("weights").touch()
+    found = validate({"checkpoint": "weights", "format": "jsonl", "out": out}, "predict")
     assert said in found[0] if said else not found
 
 

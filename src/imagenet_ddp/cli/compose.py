@@ -135,7 +135,7 @@ class Composer:
         try:
             config = self._load(kept, mode)
         except Exception as error:
-            reason = in_file(error, self.config_name, is_typed_group=False)
+            reason = in_file(error, self.config_name, is_typed_group=True)
             raise ConfigError(f"the configuration cannot be composed: {reason}") from error
         choices = [o for o in overrides if "@" in line_of(o) or (self._options(o) and not isinstance(o.value(), dict))]
         values = [o for o in overrides if not any(o is other for other in choices)]

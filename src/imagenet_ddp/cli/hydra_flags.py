@@ -53,8 +53,10 @@ def read(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return (Hydra's options, argv for Hydra). key=value may come before or after an option. Raises ConfigError."""
     parser = _Parser(add_help=False)
     parser.add_argument("overrides", nargs="*")
+    only_one = parser.add_mutually_exclusive_group()
     for names, how in _OPTIONS.items():
-        parser.add_argument(*names, **how or {"action": "store_true"})
+        group = only_one if names[0] in ("--run", "--multirun", "--cfg", "--info") else parser
+        group.add_argument(*names, **how or {"action": "store_true"})
     args, rest = parser.parse_known_args(argv)
     if late := [token for token in rest if not token.startswith("-")]:
         # if words come both before and after an option, argparse leaves over those after it; Hydra would refuse them

@@ -91,14 +91,21 @@ def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         if not token.startswith("-") or len(token) == 1 or name in hydra_flags.NAMES:
             kept.append(token)
             continue
-        values = [value] if equals else list(itertools.takewhile(_is_value, rest))
+        term = BY_NAME.get(plain(name))
+        values = [value] if equals else _values(term, rest)
         del rest[: 0 if equals else len(values)]
-        found.append(_message(token if equals else " ".join([token, *values]), BY_NAME.get(plain(name)), values))
+        found.append(_message(token if equals else " ".join([token, *values]), term, values))
     return kept, found
 
 
-def _is_value(word: str) -> bool:
-    return "=" not in word and not re.match(r"-(?!\d)", word)
+def _values(term: Term | None, rest: Sequence[str]) -> list[str]:
+    """Return the leading words that are an option's values: one, and numbers that follow it. A path is a value only if
+    the option takes one; else it is the data folder, which other programs accept without an option."""
+    if not rest or "=" in rest[0] or re.match(r"-(?!\d)", rest[0]):
+        return []
+    if Path(rest[0]).exists() and (term is None or "{}" not in term.here):
+        return []
+    return [rest[0], *itertools.takewhile(re.compile(r"-?[\d.]+(e-?\d+)?").fullmatch, rest[1:])]
 
 
 def _message(typed: str, term: Term | None, values: Sequence[str]) -> str:
@@ -151,6 +158,8 @@ def unknown(key: str, keys: Iterable[str]) -> str:
         return f"{key} was removed. Hint: {instead}."
     close = [known for known in closest(key, keys) if known != key]
     hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
+    if key.isupper():
+        hint = "type an environment variable before the command."
     if key.startswith("strategy."):
         hint += " docs/strategies.md lists DistributedDataParallel's arguments."
     return f"{key} is not a known key. Hint: {hint}"

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.cli.explain import SWEPT, line_of
+from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
 from imagenet_ddp.cli.overrides import quoted, typed_config
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema import commands
@@ -210,8 +210,10 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     key = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     try:
         folder = Path(str(OmegaConf.select(config, key))).absolute()
-    except OmegaConfBaseException:  # of a key in it, which validate() reports
-        return []
+    except OmegaConfBaseException as error:
+        lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        is_typed = any(line.startswith(key) for line in lines)  # else validate() reports the key in it
+        return [f"{key} does not resolve: {first_sentence(error)} Hint: set {key}=FOLDER."] if is_typed else []
     if not (reason := not_writable_reason(folder)):
         return []
     return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]

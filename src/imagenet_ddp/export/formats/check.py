@@ -47,6 +47,9 @@ def _predictions(config: Mapping[str, Any]) -> list[str]:
     out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
     if found := _out(config["out"], example):
         return found
+    inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))
+    if out.exists() and any(path.exists() and out.samefile(path) for path in inputs):
+        return [f"out must be a new file, but {out} is an input of this command. Hint: set out={example}."]
     suffix = out.suffix.lower()
     if suffix in (*MODELS, *IMAGE_EXTENSIONS):
         kind = "a model" if suffix in MODELS else "an image"
