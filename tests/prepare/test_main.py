@@ -26,3 +26,12 @@ def test_every_mistake_at_once(run: Run, tmp_path: Path):
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert not imported & HEAVY
     assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
+
+
+def test_a_pack_is_made_outside_of_its_images(run: Run, tmp_path: Path):
+    """It would be one of the classes."""
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        (tmp_path / "pets" / name / "1.jpg").touch()
+    done = run("prepare", "prepare=pack", "data=imagefolder", "data.root=pets", "out=pets/packed")
+    assert (done.returncode, "out must be outside data.root (pets), got pets/packed" in said(done.stderr)) == (2, True)

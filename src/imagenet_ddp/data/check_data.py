@@ -42,8 +42,9 @@ def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, el
         return found  # the job on the other machine checks it
     try:
         return found + kind.check(data, verb)
-    except PermissionError as error:
-        return [*found, f"{error.filename} must be readable, but is not. Hint: run chmod -R u+rX on that folder."]
+    except OSError as error:
+        text = f"{error.filename} must be readable, but reading it failed: {error.strerror}."
+        return [*found, f"{text} Hint: check its permissions (chmod -R u+rX) and its disk."]
 
 
 def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[str]:

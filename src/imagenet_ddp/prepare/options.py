@@ -12,6 +12,7 @@ from pathlib import Path
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.data import check_data
+from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
@@ -33,6 +34,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         mistakes += _validate_archive_dir(config.archive_dir)
     else:
         mistakes += check_data.validate(config.data)
+        inside, root = config.data.name in OF_FOLDERS and not config.data.target, config.data.root
+        if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):
+            # the new folder would be one of the classes
+            mistakes.append(
+                f"out must be outside data.root ({root}), got {out}. Hint: set out=FOLDER to another folder."
+            )
     if out is not None or options.name != "check":
         mistakes += _validate_out(out)
     if mistakes:

@@ -1,3 +1,4 @@
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -77,6 +78,15 @@ def test_links_to_files_are_images_and_links_to_folders_below_a_class_are_left_o
     (folder / "a" / "up").symlink_to("..")
     (folder / "a" / "like an image.jpg").symlink_to(folder / "b")
     assert list_folder(folder / "a") == (["linked.jpg"], {".txt": 1, "linked": 3})
+
+
+def test_a_link_to_a_parent_is_no_class_and_a_pipe_is_no_image(folder: Path):
+    """The link would have the images of all classes, and reading the pipe would never end."""
+    before = class_folders(folder), list_folder(folder / "b")[0]
+    (folder / "loop").symlink_to(".")
+    (folder / "up").symlink_to("..")
+    os.mkfifo(folder / "b" / "pipe.jpg")
+    assert (class_folders(folder), list_folder(folder / "b")[0]) == before
 
 
 def test_images_to_predict_are_a_folder_a_file_or_a_pattern(tmp_path: Path):

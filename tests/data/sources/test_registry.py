@@ -13,6 +13,7 @@ from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import Images, Source
+from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.files import FileImages, list_images
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.data.sources.registry import check_classes, open_source, options_for
@@ -102,6 +103,20 @@ def test_a_target_gives_a_source_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     assert open_source(replace(data, root="/here"), 0).classes == ["/here", "4"]
     with pytest.raises(ConfigError, match=r"own_data\.keys must return a Source, but returned a DataConfig"):
         open_source(replace(data, _target_="own_data.keys", args={"root": None}), 0)
+
+
+class WeightedSource(Source):
+    def __init__(self):
+        images = FileImages(Path("/"), Names.of(["1.jpg", "2.jpg", "3.jpg"]), np.zeros(3, np.int64))
+        images.weights = np.ones((3, 1), np.float32)
+        super().__init__(["a"], images, None)
+
+
+def test_weights_of_another_shape_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """Multiplied by the losses of a batch, they would make a matrix, whose mean is no one's loss."""
+    monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
+    with pytest.raises(ConfigError, match=r"must have shape \(3,\), one weight per image, got \(3, 1\)"):
+        open_source(keys(None, "own", _target_="own_data.WeightedSource"), 0)
 
 
 def test_classes_a_checkpoint_does_not_know_are_named():

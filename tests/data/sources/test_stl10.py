@@ -172,6 +172,13 @@ def test_silence_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             stl10.prepare(tmp_path, True, archive)
 
 
+def test_a_damaged_archive_is_not_downloaded_again_unasked(archive: Archive, tmp_path: Path) -> None:
+    (tmp_path / archive.name).write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match=r"does not have MD5 .* and data\.download is false"):
+        stl10.prepare(tmp_path, False, archive)
+    assert (tmp_path / archive.name).read_bytes() == b"damaged"
+
+
 @pytest.mark.slow
 def test_one_downloads_and_the_others_wait(archive: Archive, tmp_path: Path) -> None:
     root = tmp_path / "root"

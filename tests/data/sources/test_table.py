@@ -70,6 +70,7 @@ def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: lis
     [
         ("path,label\na.jpg,cat,x\nb.jpg\n", "must be that of the header (2), but is not in 2 rows: row 2 (3 cells)"),
         (GOOD + 'd.jpg,"cat,val,1\ne.jpg,cat,val,1\n', "must be a CSV file, but cannot be read as one: unexpected end"),
+        (GOOD + 'd.jpg,"cat,val,1\ne.jpg,cat",val,1\n', "must be a single line without control characters"),
         (GOOD + "d.jpg,cat,\x1b[31mtest,1\n", "must be train or val, but is not in 1 row: row 5 (\\x1b[31mtest)."),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2 (empty)."),
         (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),

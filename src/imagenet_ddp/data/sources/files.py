@@ -58,9 +58,15 @@ def is_image(name: str) -> bool:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the sorted names of the sub-folders, without hidden folders and folders that systems make."""
+    """Return the sorted names of the sub-folders, without hidden folders, folders that systems make, and links to a
+    folder that contains the link, whose images would be those of all classes."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not _is_skipped(entry.name) and entry.is_dir())
+        found = [entry for entry in entries if not _is_skipped(entry.name) and entry.is_dir()]
+    return sorted(
+        entry.name
+        for entry in found
+        if not (entry.is_symlink() and folder.resolve().is_relative_to(Path(entry.path).resolve()))
+    )
 
 
 def list_folder(folder: Path) -> tuple[list[str], Counter[str]]:
@@ -98,7 +104,8 @@ def _entries(folder: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
-            if is_image(name) and not entry.is_dir():  # true of nearly all entries
+            # true of nearly all entries; reading a pipe would never end, and reading a broken link reports it
+            if is_image(name) and (entry.is_file() or not os.path.exists(entry.path)):  # noqa: PTH110
                 yield "image", name
             elif entry.is_dir():
                 if name.lower() in _OF_SYSTEMS:

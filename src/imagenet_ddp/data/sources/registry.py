@@ -98,6 +98,12 @@ def _own_source(target: str, data: "DataConfig") -> "Source":
             f"data._target_={target} must return a Source, but returned a {type(source).__name__}. "
             "Hint: return an imagenet_ddp.data.Source."
         )
+    for images in (source.train, source.val):
+        if images is not None and images.weights is not None and images.weights.shape != (len(images),):
+            raise ConfigError(
+                f"weights of data._target_={target} must have shape ({len(images)},), one weight per image, got "
+                f"{images.weights.shape}. Hint: use numpy.ones(len(self)) for equal weights."
+            )
     return source
 
 

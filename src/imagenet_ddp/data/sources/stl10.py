@@ -149,7 +149,7 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
     Several processes of one machine may call this function at once: one does the work, and the others wait. Raises
     ConfigError.
     """
-    from torchvision.datasets.utils import download_and_extract_archive
+    from torchvision.datasets.utils import check_integrity, download_and_extract_archive
 
     folder = root / FOLDER
     if found := validate(root, download, archive):
@@ -165,6 +165,8 @@ def prepare(root: Path, download: bool, archive: Archive = OFFICIAL) -> Path:
                 return folder
             print_message(f"Preparing STL-10 in {folder.absolute()}: it needs 3.2 GB, and the archive 2.7 GB.")
             shutil.rmtree(draft, ignore_errors=True)
+            if not download and not check_integrity(root / archive.name, archive.md5):
+                raise RuntimeError(f"the file there does not have MD5 {archive.md5}, and data.download is false")
             socket.setdefaulttimeout(READ_S)
             download_and_extract_archive(archive.url, root, draft, archive.name, archive.md5)
             (draft / FOLDER / "unlabeled_X.bin").unlink(missing_ok=True)

@@ -171,6 +171,9 @@ def _wrong_rows(table: Table) -> list[str]:
         ("path", lambda cell: not cell, "must not be empty, but is", "remove them"),
         ("label", is_missing, "must name a class, but the cell is empty or says that there is no value",
          "remove them. A class that is really called so needs a longer name, such as no_defect"),
+        ("label", lambda cell: any(char < " " for char in cell),
+         "must be a single line without control characters, but is not",
+         "the rows before them, where a quote may not be closed"),
         ("split", lambda cell: cell not in SPLITS, "must be train or val, but is not",
          "remove the rows of any other split"),
         # must be neither 0 nor infinite as float32
