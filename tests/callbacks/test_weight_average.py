@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.callbacks.frozen_layers import FrozenLayers
 from imagenet_ddp.callbacks.weight_average import WeightAverage
+from imagenet_ddp.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 10  # of an epoch
@@ -99,6 +100,16 @@ def test_the_average_is_validated_and_stored_once_there_is_one(tmp_path: Path):
     trainer.save_checkpoint(tmp_path / "x.ckpt")
     stored = torch.load(tmp_path / "x.ckpt", weights_only=True)
     assert all(torch.equal(stored["state_dict"][name], end[name]) for name in end)
+
+
+@pytest.mark.parametrize(("decay", "least"), [(0.9, STEPS + 1), (None, 2 * STEPS)])
+def test_steps_that_end_before_the_average_begins_are_refused(tmp_path: Path, decay: float | None, least: int):
+    with pytest.raises(
+        ConfigError, match=rf"max_steps must be at least {least} .* Hint: set trainer\.max_steps={least}"
+    ):
+        fit(tmp_path, [WeightAverage(decay, start_epoch=1)], 9, max_steps=least - 1)
+    fit(tmp_path, [average := WeightAverage(decay, start_epoch=1)], 9, max_steps=least)
+    assert average.has_average
 
 
 def test_a_short_run_forgets_its_first_weights(tmp_path: Path):

@@ -335,8 +335,28 @@ def test_the_head_is_found_and_every_parameter_is_in_one_group(name: str):
     rates = {id(parameter): group["lr"] for group in made for parameter in group["params"]}
     for key, parameter in net.named_parameters():
         assert rates[id(parameter)] == pytest.approx(0.3 * (4 if is_in_head(key, head) else 1))
-    with pytest.raises(ConfigError, match=r"layer_decay needs a net of timm.* Hint: set model\.library=timm"):
-        groups(net, 0.3, head, layer_decay=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_layers", "expected"),
+    [
+        (
+            "resnet18",
+            9,  # the stem and two blocks in each of four layers
+            {"conv1": 0, "bn1": 0, "layer1.0.conv1": 1, "layer2.0.downsample.0": 3, "layer4.1.bn2": 8, "fc": 9},
+        ),
+        ("vit_b_16", 13, {"conv_proj": 0, "encoder.layers.encoder_layer_11.mlp.0": 12, "encoder.ln": 12}),
+        ("convnext_tiny", 28, {"features.0.0": 1, "features.7.2.block.0": 26, "classifier.2": 28}),
+        ("squeezenet1_1", 10, {"features.0": 1, "features.12.squeeze": 9, "classifier.1": 10}),
+    ],
+)
+def test_the_layers_of_a_net_of_torchvision(name: str, num_layers: int, expected: dict[str, int]):
+    net = meta(name)
+    made = groups(net, 0.1, (HEADS[name],), lr=0.1, layer_decay=0.5)
+    rates = {id(parameter): group["lr"] for group in made for parameter in group["params"]}
+    for layer, number in expected.items():
+        rate = rates[id(net.get_parameter(f"{layer}.weight"))]
+        assert rate == pytest.approx(0.1 * 0.5 ** (num_layers - number)), layer
 
 
 def of_timm(name: str) -> torch.nn.Module:

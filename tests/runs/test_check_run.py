@@ -56,6 +56,10 @@ def test_well(typed: dict[str, Any]):
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
         ({"resume": "/dev/zero"}, "/dev/zero is not a regular file. Hint: set resume=runs/"),
         ({"resume": "~/x.ckpt"}, "Hint: set resume=/home/ann/x.ckpt."),
+        (
+            {"callbacks": saving() | {"d": saving()["c"]}},
+            "callbacks must have one ResumeCheckpoint, got c and d. Hint: set ++callbacks.d._target_=lightning",
+        ),
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
@@ -64,12 +68,14 @@ def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
     assert "Hint: " in text
 
 
-def test_the_best_checkpoint_of_a_folder_is_offered_first():
+def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume():
     Path("run").rename("my run")
     for name in ("last", "best"):
         Path(f"my run/checkpoints/{name}.ckpt").touch()
         (text,) = validate(PREDICT | {"checkpoint": "my run"}, {}, verb="predict")
         assert text.endswith(f"is a folder. Hint: set 'checkpoint=my run/checkpoints/{name}.ckpt'.")
+    (text,) = validate(NODES | {"resume": "my run/checkpoints"}, {})
+    assert text.endswith("Hint: set 'resume=my run/checkpoints/last.ckpt'.")
 
 
 @pytest.mark.parametrize(("name", "extra"), [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow")])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over
+from imagenet_ddp.errors import ConfigError
 
 
 class WeightAverage(WeightAveraging):
@@ -52,6 +53,14 @@ class WeightAverage(WeightAveraging):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._epoch = trainer.current_epoch  # on_train_epoch_start is skipped after a resume within an epoch
+        # an equal average begins with the last step of its first epoch
+        steps = -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
+        needed = (self.start_epoch + 1) * steps if self.decay is None else self.start_epoch * steps + 1
+        if 0 <= trainer.max_steps < needed:
+            raise ConfigError(
+                f"trainer.max_steps must be at least {needed} for averaging to begin in epoch {self.start_epoch + 1}, "
+                f"got {trainer.max_steps}. Hint: set trainer.max_steps={needed}, or averaging=none."
+            )
         if self._average_model is not None and self._epoch < self.start_epoch:  # a resume with a later start
             self._average_model.n_averaged.zero_()
 

@@ -126,10 +126,10 @@ def decide(
 
 def _finished(run_dir: Path, config: RunConfig) -> Job:
     epochs, most = folder.summary(run_dir)["epochs"], config.trainer.max_epochs
-    sentence = (
-        f"{run_dir} is finished: {epochs} epochs of {most}. Hint: set trainer.max_epochs={2 * epochs} to continue, "
-        "and change what else ended it: trainer.max_steps, trainer.max_time, budget_min or a callback."
-    )
+    hint = "change the option that ended it: trainer.max_steps, trainer.max_time, budget_min or a callback"
+    if most is not None and 0 <= most <= epochs:
+        hint = f"set trainer.max_epochs={2 * epochs} to continue"
+    sentence = f"{run_dir} is finished: {epochs} epochs of {most}. Hint: {hint}."
     return Job(config, run_dir, messages=(sentence,), finished=True)
 
 

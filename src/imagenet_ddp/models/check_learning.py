@@ -69,13 +69,19 @@ def _names(config: CommonConfig) -> list[str]:
 
 def _combinations(config: CommonConfig) -> list[str]:
     found: list[str] = []
-    model, optim, schedule, averaging, trainer = (
-        config.model, config.optim, config.schedule, config.averaging, config.trainer
-    )  # fmt: skip
-    if "lr" in optim.args:  # has no effect, because each group has its own rate
-        value = shown(optim.args["lr"])
-        found.append(f"optim.args.lr must be set as optim.lr, got {value}. Hint: set optim.lr={value}.")
+    model, optim, loss, averaging, trainer = config.model, config.optim, config.loss, config.averaging, config.trainer
+    schedule = config.schedule
+    # args.lr has no effect, because each group has its own rate; the log shows optim.weight_decay, not that of args
+    for key in ("lr",) if optim.target else ("lr", "weight_decay"):
+        if key in optim.args:
+            value = shown(optim.args[key])
+            found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
     found += _schedule(schedule)
+    if loss.bce_threshold == 0 and number(above=0).accepts(loss.label_smoothing):
+        found.append(
+            "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing raises all labels above 0, "
+            "so every image would belong to all classes. Hint: set loss.label_smoothing=0."
+        )
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     endless = endless and not integer(1).accepts(trainer.max_steps)
@@ -116,10 +122,16 @@ def _combinations(config: CommonConfig) -> list[str]:
 def _schedule(schedule: ScheduleConfig) -> list[str]:
     """Return a message for each mistake in the warm-up."""
     epochs = schedule.warmup_epochs
+    is_given = number(above=0).accepts(epochs)
+    if schedule.name == "one_cycle" and is_given:
+        return [
+            f"schedule.name=one_cycle includes a warm-up, but schedule.warmup_epochs is {epochs}, so the rate would "
+            "rise twice. Hint: set schedule.warmup_epochs=0; schedule.peak_fraction sets the length of the rise."
+        ]
     is_constant = schedule.warmup == "constant"
     if not (is_constant or schedule.interval == "epoch") or schedule.warmup_start != 0:
         return []
-    if not (number(above=0).accepts(epochs) or epochs == "auto"):
+    if not (is_given or epochs == "auto"):
         return []
     option, until = "interval=epoch", "the second epoch"
     if is_constant:

@@ -16,6 +16,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.head import is_in_head
 
+# A member of a list (layer1.0, features.3, stages.2.blocks.1), or a module of several layers with a number in its name.
+_BLOCK = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(?:(?<=\.)\d+|\w*[A-Za-z_]\d+(?=\.[^.]+\.))(?:\.\d+|\.blocks\.\d+)?(?=\.)")
 # Tokens, positions, and the tables and small nets that compute a bias from positions.
 _EMBEDDING = re.compile(r"pos_embed|position_bias|(cls|class|dist|reg|mask)_token|cpb_mlp|attention_biases$")
 _SCALES = ("layer_scale", "logit_scale")  # of torchvision, with three dimensions
@@ -103,7 +105,7 @@ def parameter_groups(net: nn.Module, optim: OptimConfig, lr: float, heads: tuple
     names of the layers that compute the logits.
     """
     own = _own_settings(net, optim, heads)
-    layers, last = _layer_numbers(net) if optim.layer_decay else ({}, 0)
+    layers, last = _layer_numbers(net, heads) if optim.layer_decay else ({}, 0)
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in net.named_parameters():
         if not parameter.requires_grad:
@@ -146,18 +148,25 @@ def _has_trust_ratio(optim: OptimConfig) -> bool:
     return not optim.target and OPTIMIZERS[optim.name].trust_ratio
 
 
-def _layer_numbers(net: nn.Module) -> tuple[dict[str, int], int]:
-    """Return (name of a parameter -> number of its layer, counted from the input; the number of the last layer), as
-    timm counts them."""
-    if not hasattr(net, "group_matcher"):
-        raise ConfigError(
-            "optim.layer_decay needs a net of timm, which says what its layers are. Hint: set model.library=timm, or "
-            "optim.layer_decay=null."
-        )
-    from timm.models import group_parameters  # pyright: ignore[reportUnknownVariableType]
+def _layer_numbers(net: nn.Module, heads: tuple[str, ...]) -> tuple[dict[str, int], int]:
+    """Return (name of a parameter -> number of its layer, counted from the input; the number of the last layer, that of
+    the parameters left out). For a net of timm, these are timm's own layers. Else layer 0 is the stem, each block is a
+    layer, and what follows a block, such as the last normalisation, belongs to it."""
+    if hasattr(net, "group_matcher"):
+        from timm.models import group_parameters  # pyright: ignore[reportUnknownVariableType]
 
-    numbers: Any = group_parameters(net, net.group_matcher(coarse=False), reverse=True)  # type: ignore[operator]
-    return numbers, max(numbers.values())
+        numbers: Any = group_parameters(net, net.group_matcher(coarse=False), reverse=True)  # type: ignore[operator]
+        return numbers, max(numbers.values())
+    blocks: list[str] = []
+    found: dict[str, int] = {}
+    for name, _ in net.named_parameters():
+        if is_in_head(name, heads):
+            continue
+        match = _BLOCK.match(name)
+        if match and match.group() not in blocks:
+            blocks.append(match.group())
+        found[name] = blocks.index(match.group()) + 1 if match else len(blocks)
+    return found, len(blocks) + 1
 
 
 def _without_decay(net: nn.Module, kinds: list[str]) -> set[str]:

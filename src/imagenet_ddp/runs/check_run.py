@@ -89,6 +89,12 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
                 f"callbacks.{key} must not be {name}, which does not work with schedule.*. Hint: leave callbacks.{key} "
                 f"out, and set {REPLACED[name]}."
             )
+    writers = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
+    if len(writers) > 1:  # each would replace the other's best.ckpt
+        found.append(
+            f"callbacks must have one ResumeCheckpoint, got {' and '.join(writers)}. "
+            f"Hint: set ++callbacks.{writers[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint."
+        )
     return found
 
 
@@ -136,8 +142,9 @@ def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
     what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt" if resumes else "is a folder"
-        inside = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
-        hint = next((shlex.quote(f"{key}={file}") for file in inside), hint)
+        files = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
+        files = sorted(files, key=lambda file: resumes and file.name != "last.ckpt")
+        hint = next((shlex.quote(f"{key}={file}") for file in files), hint)
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
     allowed = f"a checkpoint file{' or a run folder' if resumes else ''}"
