@@ -43,7 +43,7 @@ def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:
     ("made", "root", "train", "val"),
     [
         (["p/train", "p/val", "p/valid", "p/test"], "p", "p/train", "p/val"),
-        (["p/train", "p/valid", "p/test"], "p", "p/train", "p/valid"),
+        (["p/train", "p/valid", "p/dev", "p/test"], "p", "p/train", "p/valid"),
         (["p/train", "p/validate"], "p", "p/train", "p/validate"),
         (["p/TRAINING", "p/VAL"], "p", "p/TRAINING", "p/VAL"),
         (["p/training_set", "p/test_set"], "p", "p/training_set", "p/test_set"),

@@ -68,7 +68,8 @@ def find_layout(data: DataConfig, *, need_train: bool = True) -> Layout:
         train = root / next(filter(TRAIN.fullmatch, inside), data.train_dir)
     if is_whole and not has_val and may_name_val:
         others = [] if is_share else filter(TEST.fullmatch, inside)
-        val = root / next((name for name in (*filter(VAL.fullmatch, inside), *others)), data.val_dir)
+        found = sorted(filter(VAL.fullmatch, inside), key=lambda name: not name.lower().startswith("val"))  # then dev
+        val = root / next((name for name in (*found, *others)), data.val_dir)
     is_missing = not ((class_folders_or_none(train) and train != root) or val.is_dir())
     if is_missing and may_name_train and is_split(place.name) and class_folders_or_none(root):
         beside = find_layout(replace(data, root=str(place.parent)), need_train=need_train)
