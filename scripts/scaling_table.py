@@ -135,7 +135,7 @@ def node(rank: int, turns: int) -> None:
     from torch.distributed import TCPStore
 
     from imagenet_ddp.distributed.strategies.process_group import init_process_group
-    from imagenet_ddp.performance import step_timer
+    from imagenet_ddp.engine import step_timer
 
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
@@ -175,7 +175,7 @@ def _training() -> Any:
     import torch
     from torchvision.models import resnet18
 
-    from imagenet_ddp.performance.step_timer import Training
+    from imagenet_ddp.engine.step_timer import Training
 
     torch.manual_seed(0)
     net = resnet18().to(memory_format=torch.channels_last)

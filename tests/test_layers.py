@@ -16,7 +16,7 @@ LAYERS = (
     ("config",),
     ("data", "distributed", "models", "runs"),
     ("export.formats",),
-    ("callbacks", "cli", "performance"),
+    ("callbacks", "cli"),
     ("engine",),
 )
 COMMANDS = (

@@ -12,13 +12,12 @@ from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine import batch_finder, worker
+from imagenet_ddp.engine import batch_finder, step_timer, worker
 from imagenet_ddp.engine.batch_finder import MOST, cuda_step, find_batch, largest_batch, smallest
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import step_timer
 
 
 @pytest.fixture

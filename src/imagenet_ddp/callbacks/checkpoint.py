@@ -91,7 +91,7 @@ class ResumeCheckpoint(Checkpoint):
 
     def _save(self, trainer: L.Trainer, *, last: bool) -> None:
         """Write best.ckpt if the current weights have the best score, and last.ckpt if it is due."""
-        is_best = self.best.step == trainer.global_step != self._written_best
+        is_best = self.best.step == trainer.global_step and self.best.step != self._written_best
         if is_best:
             self._written_best = self.best.step
         if last:
@@ -116,8 +116,12 @@ class ResumeCheckpoint(Checkpoint):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         is_whole, self._has_ended = is_epoch_over(trainer), trainer.should_stop
         num_epochs = trainer.current_epoch + is_whole
-        is_end = trainer.should_stop or num_epochs == trainer.max_epochs
-        is_end |= not is_whole or 0 <= trainer.max_steps <= trainer.global_step
+        is_end = (
+            trainer.should_stop
+            or not is_whole
+            or num_epochs == trainer.max_epochs
+            or 0 <= trainer.max_steps <= trainer.global_step
+        )
         self._save(trainer, last=is_end or num_epochs % self.every_n_epochs == 0)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

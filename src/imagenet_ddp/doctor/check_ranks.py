@@ -16,11 +16,11 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, Machine, failed
+from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.plan import Plan, make_plan
+from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep, Step, Training, make_training
 from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance import step_timer
-from imagenet_ddp.performance.step_timer import AllReduce, Step, StepTimes, Training, make_training
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S = 8.0, 6.0
@@ -70,7 +70,7 @@ def _check_one_rank(plan: Plan, num_classes: int) -> list[Check]:
     return [Check("step", True, _describe_step(config, times)), scales]
 
 
-def _whole_step(config: CommonConfig, training: Training, times: StepTimes) -> Step:
+def _whole_step(config: CommonConfig, training: Training, times: MeasuredStep) -> Step:
     """Return the measured optimizer step, including all accumulated batches."""
     compute_s = config.trainer.accumulate_grad_batches * (times.forward_s + times.backward_s) + times.optimizer_s
     return Step(compute_s, times.backward_s, _sent_bytes(config, training))
@@ -133,7 +133,7 @@ def _other_nodes(info: WorldInfo, node_checks: Sequence[Check]) -> list[Check]:
 
 def _time_steps(
     training: Training, strategy: StrategyConfig, all_reduce: AllReduce
-) -> tuple[StepTimes, StepTimes | None]:
+) -> tuple[MeasuredStep, MeasuredStep | None]:
     """Return the times of a step alone, and those with communication or None if it is too slow."""
     if all_reduce.seconds > SLOW_ALL_REDUCE_S:
         return step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S)[0], None
@@ -153,7 +153,7 @@ def _gather(value: Any) -> list[Any]:
 # ---- lines of the report -------------------------------------------------------------------------------------------
 
 
-def _describe_step(config: CommonConfig, times: StepTimes) -> str:
+def _describe_step(config: CommonConfig, times: MeasuredStep) -> str:
     batch = config.data.batch_size
     parts = {"forward": times.forward_s, "backward": times.backward_s, "optimizer": times.optimizer_s}
     return (

@@ -13,9 +13,9 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.step_timer import make_training
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.performance.step_timer import make_training
 
 MULTIPLE = 8  # batch sizes are multiples of this, as tensor cores require; also the smallest batch tried
 MOST = 4096  # largest batch tried

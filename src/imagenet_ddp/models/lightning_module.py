@@ -133,8 +133,9 @@ class ImageClassifier(L.LightningModule):
         logits, target = self(batch["image"]), batch["target"]
         counted, size = batch["num_counted"], len(target)
         # the number by which DDP and Lightning divide the sum of the gradients
-        batches = self.trainer.world_size * self.trainer.accumulate_grad_batches
-        is_full, weight = counted == size and batch["update_images"] == size * batches, batch.get("weight")
+        divisor = self.trainer.world_size * self.trainer.accumulate_grad_batches
+        is_full = counted == size and batch["update_images"] == size * divisor
+        weight = batch.get("weight")
         # one operation computes losses and mean if nothing has to be applied to the losses first
         reduction = "mean" if is_full and weight is None and self.teacher is None else "none"
         losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"), reduction)
@@ -148,7 +149,7 @@ class ImageClassifier(L.LightningModule):
             return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
         # a remainder has fewer images or batches than usual, or different numbers of images on the ranks
         loss_sum = losses[:counted].sum()
-        return {"loss": loss_sum * (batches / batch["update_images"]), "loss_sum": loss_sum.detach(), "logits": logits}
+        return {"loss": loss_sum * (divisor / batch["update_images"]), "loss_sum": loss_sum.detach(), "logits": logits}
 
     # Lightning inspects the signature in every step, which is faster if it is stored
     training_step.__signature__ = inspect.signature(training_step)  # type: ignore[attr-defined]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from imagenet_ddp.performance import step_timer
-from imagenet_ddp.performance.step_timer import Step
+from imagenet_ddp.engine import step_timer
+from imagenet_ddp.engine.step_timer import Step
 
 GOODPUT = 0.86  # of an Ethernet link's rate, without headers, acknowledgements and the ring's waiting
 

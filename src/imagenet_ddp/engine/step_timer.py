@@ -56,7 +56,7 @@ def process_group(
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class MeasuredStep:
     """Median times of a step in seconds: those of the slowest rank if gradients are sent, else the mean over the
     ranks."""
 
@@ -133,7 +133,7 @@ def make_training(config: CommonConfig, precision: str, device: torch.device, cl
 
 def time_steps(
     training: Training, variants: Sequence[tuple[nn.Module, bool]], *, budget_s: float, warm_up: int = 1
-) -> list[StepTimes]:
+) -> list[MeasuredStep]:
     """Time steps of several variants in turns, so that other work on the machine affects all variants equally.
 
     variants: (the net of `training` or its wrapper, whether gradients are sent) for each variant. budget_s: seconds for
@@ -170,7 +170,7 @@ def time_steps(
     for (_, sends), own in zip(variants, laps, strict=True):
         medians = [statistics.median(parts) for parts in zip(*own, strict=True)]
         operation = dist.ReduceOp.MAX if sends else dist.ReduceOp.AVG  # when sending, all ranks wait for the slowest
-        times.append(StepTimes(*_across_ranks(medians, device, operation), num_steps=len(own)))
+        times.append(MeasuredStep(*_across_ranks(medians, device, operation), num_steps=len(own)))
     return times
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.performance import step_timer
-from imagenet_ddp.performance.step_timer import Training
+from imagenet_ddp.engine import step_timer
+from imagenet_ddp.engine.step_timer import Training
 
 CPU = torch.device("cpu")
 STRATEGY = StrategyConfig(forward_sync_buffers=True)
