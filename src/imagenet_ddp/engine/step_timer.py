@@ -1,3 +1,5 @@
+# pyright: standard
+# The calls of torch.distributed and of autograd that are timed here have no types.
 """Time training steps and all-reduces, and predict from one of each the speed of training on several nodes.
 
 All ranks of a job must call each function at the same time, so that they share cores, memory and network as they do in
