@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportPrivateImportUsage=false
 # The calls of torch.distributed and of autograd that are timed here have no types.
 """Time training steps and all-reduces, and predict from one of each the speed of training on several nodes.
 
