@@ -21,7 +21,7 @@ def run(job: Job) -> Results:
     functions |= {each.title: epochs_of(train_loader(job.config, each.images, 0)) for each in variants}
     with one_core():
         rates = time_interleaved(functions, job.repeats, lambda: None)
-    group = f"On one core, {len(variants[0].images)} images of {data.image_size} px, batch {data.batch_size}"
+    group = f"One core, {len(variants[0].images)} images, {data.image_size} px, batch {data.batch_size}"
     ratios: dict[str, float | None] = {title: round(ratio(each, rates[THEIRS]), 3) for title, each in rates.items()}
     rows = [row(group, title, "images/s", each, ratios[title]) for title, each in rates.items()]
     return Results(ratios, rows, f"One core loads {ratios['files']:.2f} times as many images from files.")

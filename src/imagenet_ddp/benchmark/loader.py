@@ -58,7 +58,7 @@ def measure(config: BenchmarkConfig, work: Path) -> Results:
         rate = statistics.median(rates["files"])
         by_workers = _time_workers(config, variants[0].images, counts, rate, options.repeats, progress)
     ratios = {title: round(ratio(each, rates["files"]), 3) for title, each in rates.items()}
-    group = f"On one core, {len(variants[0].images)} images of {data.image_size} px, batch {data.batch_size}"
+    group = f"One core, {len(variants[0].images)} images, {data.image_size} px, batch {data.batch_size}"
     rows = [
         row(group, each.title, "images/s", rates[each.title], ratios[each.title], MiB=each.mib) for each in variants
     ]
