@@ -78,8 +78,9 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume
     assert text.endswith("Hint: set 'resume=my run/checkpoints/last.ckpt'.")
 
 
-@pytest.mark.parametrize(("name", "extra"), [("TensorBoard", "tensorboard"), ("MLFlow", "mlflow")])
-def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str, extra: str):
+@pytest.mark.parametrize("name", ["tensorboard", "trackio"])
+def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch, name: str):
     monkeypatch.setattr(check_run, "find_spec", lambda name: None)
-    (text,) = validate(NODES | {"logger": {"m": {"_target_": f"imagenet_ddp.callbacks.loggers.{name}Logger"}}}, {})
-    assert f" 'imagenet_ddp[{extra}]'`, or set logger.m=null." in text
+    entry = {"_target_": "lightning.pytorch.loggers.Logger"}
+    (text,) = validate(NODES | {"logger": {name: entry, "mine": entry, "wandb": None}}, {})
+    assert f" 'imagenet_ddp[{name}]'`, or set logger.{name}=null." in text

@@ -2,7 +2,7 @@
 # The clients of the services, and their objects in Lightning's loggers, have no types.
 """Adapt Lightning's loggers for services so that a resumed run stays one run there, and no server can delay a training.
 
-To add a logger, add a file to conf/logger and, for a service, a class to this file, both with the name of its package.
+To add a logger, add a file with the name of its package to conf/logger and, for a service, a class to this file.
 """
 
 import json

@@ -67,13 +67,12 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
 
 
 def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
-    """Check the packages of the loggers in conf/logger, whose files and classes have the names of their packages."""
-    packages = {key: name.removesuffix("Logger").lower() for key, name in _known_classes(loggers)}
+    """Check the packages of the loggers in conf/logger, whose files have the names of their packages."""
     return [
-        f"logger.{key} needs the package {package}, which is not installed. Hint: run "
-        f"`{install(f'imagenet_ddp[{package}]')}`, or set logger.{key}=null."
-        for key, package in packages.items()
-        if (conf_dir() / "logger" / f"{package}.yaml").is_file() and not find_spec(package)
+        f"logger.{name} needs the package {name}, which is not installed. Hint: run "
+        f"`{install(f'imagenet_ddp[{name}]')}`, or set logger.{name}=null."
+        for name, entry in loggers.items()
+        if entry is not None and (conf_dir() / "logger" / f"{name}.yaml").is_file() and not find_spec(name)
     ]
 
 

@@ -181,3 +181,9 @@ def test_one_command_on_one_machine_is_not_held_up(tmp_path: Path):
     assert find({"LSB_DJOB_HOSTFILE": str(hosts), "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0"}).standalone
     for machine in MACHINE_1.values():
         assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone
+
+
+def test_processes_of_one_machine_need_no_address():
+    found = find({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "1"}, "trainer.num_nodes=1")
+    assert found.world_info is not None
+    assert (found.world_info.rank, found.world_info.world_size, found.world_info.address) == (1, 2, "127.0.0.1")

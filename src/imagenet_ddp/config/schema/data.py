@@ -24,7 +24,8 @@ _EPOCHS = kind(
 @dataclass
 class DataConfig(Replaceable):
     name: Annotated[
-        str, "Source: shapes, imagefolder, imagenet, table, stl10, packed or streamed; any name if _target_ is set."
+        str,
+        "Source: shapes, imagefolder, imagenet, table, arrays, stl10, packed or streamed; any name if _target_ is set.",
     ] = MISSING
     _target_: Annotated[str | None, "Class of your own source, called with root= and the keys of args."] = None
     args: Annotated[

@@ -131,7 +131,8 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
 def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
     """Read the variables of mpirun and its like."""
     number = table.process_numbers(row, environ)
-    here = {"MASTER_ADDR": "127.0.0.1"} if number.get("LOCAL_WORLD_SIZE") == number["WORLD_SIZE"] else {}
+    is_here = request.num_nodes == 1 or number.get("LOCAL_WORLD_SIZE") == number["WORLD_SIZE"]
+    here = {"MASTER_ADDR": "127.0.0.1"} if is_here else {}
     names = {"WORLD_SIZE": row.size, "RANK": row.rank}
     return _launched(row.name, names, {**here, **environ, **number}, request, request.devices)
 
