@@ -122,3 +122,12 @@ def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
     second.log_metrics({"a": 2.0}, 7)
     second.finalize("failed")
     assert not second.ended
+
+
+@pytest.mark.parametrize("name", ["TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"])
+def test_a_server_that_the_environment_names_is_waited_for_with_a_bound(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loggers.TrackioLogger(run_dir=tmp_path).server is None
+    monkeypatch.setenv(name, "http://server")
+    assert loggers.TrackioLogger(run_dir=tmp_path).server == "http://server"

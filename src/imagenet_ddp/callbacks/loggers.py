@@ -289,13 +289,18 @@ class WandbLogger(Background):
 
 class TrackioLogger(Background):
     """Log to files in TRACKIO_DIR (default: ~/.cache/huggingface/trackio), or to the Space or server of space_id or
-    server_url."""
+    server_url (TRACKIO_SPACE_ID, TRACKIO_SERVER_URL)."""
 
     hint = "correct space_id or server_url, or "
 
     def __init__(self, *, run_dir: str | Path, entry: str = "trackio", group: str | None = None, **arguments: Any):
         super().__init__(run_dir, entry, group, arguments)
-        self.server = arguments.get("space_id") or arguments.get("server_url")
+        self.server = (
+            arguments.get("space_id")
+            or arguments.get("server_url")
+            or os.environ.get("TRACKIO_SPACE_ID")
+            or os.environ.get("TRACKIO_SERVER_URL")
+        )
 
     def _open(self) -> Logger:
         import trackio
