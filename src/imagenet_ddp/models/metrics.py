@@ -105,9 +105,8 @@ def further_metrics(
         if arguments.get("average") not in ("macro", "none"):
             value = kind(num_classes=num_classes + 1, **arguments)(with_none, target)
         else:
-            value = kind(num_classes=num_classes + 1, **{**arguments, "average": "none"})(with_none, target)[
-                :num_classes
-            ]
+            of_each = kind(num_classes=num_classes + 1, **{**arguments, "average": "none"})
+            value = of_each(with_none, target)[:num_classes]
             value = value[occurs].mean() if arguments["average"] == "macro" else value
         if arguments.get("average") == "none":
             shares: list[float] = value.tolist()  # pyright: ignore[reportUnknownMemberType]

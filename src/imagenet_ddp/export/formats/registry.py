@@ -129,8 +129,9 @@ class OnnxFp16(Onnx):
     def build(self, graph: "Classifier", batch_size: int | None) -> "onnx.ModelProto":
         from onnxruntime.transformers.float16 import convert_float_to_float16
 
+        model = super().build(graph, batch_size)
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # one for each weight close to 0
-            return convert_float_to_float16(super().build(graph, batch_size), keep_io_types=True)
+            return convert_float_to_float16(model, keep_io_types=True)
 
 
 class TorchExport(Format):
