@@ -8,7 +8,7 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import count_noun, install, shorten_list
+from imagenet_ddp.system.text import count_noun, missing_package, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ def main() -> None:
         os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # send nothing from this machine
         # the default, /tmp/gradio, belongs to the first user who started Gradio, and keeps the pictures
         os.environ.setdefault("GRADIO_TEMP_DIR", folder)
-        try:
-            import gradio
-        except ImportError as error:
-            raise ConfigError(
-                f"demo needs Gradio, which is not installed. Hint: run `{install('imagenet_ddp[demo]')}`."
-            ) from error
+        if missing := missing_package("demo", "gradio", requirement="imagenet_ddp[demo]"):
+            raise ConfigError(missing)
+        import gradio
+
         config = resolved_config(request, os.environ, DemoConfig)
         predictor = open_predictor(config)
         page = make_page(gradio, predictor, predictor.title)

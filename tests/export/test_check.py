@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.export.formats import check
 from imagenet_ddp.export.formats.check import export_path, validate
 
 OPTIONS: dict[str, Any] = {
@@ -66,8 +65,8 @@ def test_what_predict_may_write(out: str | None, said: str, tmp_path: Path, monk
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
     found = {"onnxruntime", "safetensors"}
-    monkeypatch.setattr(check, "find_spec", lambda name: None if name in found else name)
-    assert "format=onnx needs packages that are not installed: onnxruntime. Hint:" in validate(OPTIONS, "export")[0]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in found else name)
+    assert "format=onnx needs the package onnxruntime, which is not installed. Hint:" in validate(OPTIONS, "export")[0]
     assert "imagenet_ddp[onnx]" in validate(OPTIONS, "export")[0]
     assert validate(OPTIONS | {"format": "torch_export"}, "export") == []
     assert "imagenet_ddp[onnx]" in validate({"checkpoint": "m.onnx", "out": None}, "predict")[0]

@@ -60,9 +60,3 @@ def test_one_mistake(typed: dict[str, Any], said: str):
 def test_keys_that_hang_together_wait_for_the_checkpoint():
     typed = config(schedule__warmup_epochs=91.0, optim__lr=-1.0)
     assert [text.split()[0] for text in validate(typed, {}, partial=True)] == ["optim.lr"]
-
-
-def test_a_missing_timm_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    (text,) = validate(config(model__library="timm"), {})
-    assert text.startswith("model.library=timm needs timm, which is not installed. Hint: run `") and "pip" in text

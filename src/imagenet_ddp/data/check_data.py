@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib.util import find_spec
 
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, source_type
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import missing_package
 
 _THREE = list_of(number(), "", 3)
 
@@ -30,11 +29,8 @@ def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, el
     if partial:
         return found
     found += _sizes(data) + _order(data)
-    if str(data.policy).startswith("rand-") and find_spec("timm") is None:
-        found.append(
-            f"data.policy={data.policy} needs the package timm, which is not installed. Hint: run "
-            f"`{install('timm')}`, or set data.policy=randaugment."
-        )
+    if str(data.policy).startswith("rand-"):
+        found += missing_package(f"data.policy={data.policy}", "timm", instead="set data.policy=randaugment")
     if data.target or verb in USE_MODEL:
         return found
     kind = source_type(data.name)

@@ -1,7 +1,6 @@
 """Find mistakes in the options of the net, optimizer, schedule, loss, teacher and weight average, without importing
 torch."""
 
-import importlib.util
 from collections.abc import Mapping
 from difflib import get_close_matches
 
@@ -10,7 +9,7 @@ from imagenet_ddp.config.schema.algorithms import OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import missing_package
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
 CLASSIFIERS: tuple[str, ...] = (
@@ -62,9 +61,7 @@ def _names(config: CommonConfig) -> list[str]:
             )
         elif not OPTIMIZERS[optim.name].torch_class:
             needs_timm.append(f"optim.name={optim.name}")
-    if needs_timm and importlib.util.find_spec("timm") is None:
-        found.append(f"{needs_timm[0]} needs timm, which is not installed. Hint: run `{install('timm')}`.")
-    return found
+    return found + (missing_package(needs_timm[0], "timm") if needs_timm else [])
 
 
 def _combinations(config: CommonConfig) -> list[str]:

@@ -16,7 +16,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_path
-from imagenet_ddp.system.text import first_line, install, shorten_list
+from imagenet_ddp.system.text import first_line, missing_package, shorten_list
 
 FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
 HUB = "hf://"  # begins the name of a repository of the Hugging Face hub
@@ -65,13 +65,9 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
     option: key=value of the option that asks for it. names: of the file, best first.
     """
     key = option.partition("=")[0]
-    try:
-        hub: Any = importlib.import_module("huggingface_hub")
-    except ModuleNotFoundError:
-        raise ConfigError(
-            f"{option} needs the package huggingface_hub, which is not installed. "
-            f"Hint: run `{install('huggingface_hub')}`."
-        ) from None
+    if missing := missing_package(option, "huggingface_hub"):
+        raise ConfigError(missing)
+    hub: Any = importlib.import_module("huggingface_hub")
     cached = next((name for name in names if isinstance(hub.try_to_load_from_cache(repository, name), str)), "")
     url = f"{hub.constants.ENDPOINT}/{repository}"
     try:

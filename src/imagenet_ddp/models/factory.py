@@ -14,7 +14,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.download import is_file
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
-from imagenet_ddp.system.text import first_line, install
+from imagenet_ddp.system.text import first_line, missing_package
 
 
 def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
@@ -189,10 +189,10 @@ def timm_name(name: str, weights: str | None) -> str:
 
 def import_timm(what: str) -> Any:
     """Import and return the package timm. what: the option that needs it. Raises ConfigError if it is not installed."""
-    try:
-        import timm
-    except ModuleNotFoundError:
-        raise ConfigError(f"{what} needs timm, which is not installed. Hint: run `{install('timm')}`.") from None
+    if missing := missing_package(what, "timm"):
+        raise ConfigError(missing)
+    import timm
+
     return timm
 
 

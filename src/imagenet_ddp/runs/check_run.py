@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from difflib import SequenceMatcher
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import missing_package
 
 # Metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.
 TRAIN_METRICS = (
@@ -69,10 +68,12 @@ def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
 def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     """Check the packages of the loggers in conf/logger, whose files have the names of their packages."""
     return [
-        f"logger.{name} needs the package {name}, which is not installed. Hint: run "
-        f"`{install(f'imagenet_ddp[{name}]')}`, or set logger.{name}=null."
+        message
         for name, entry in loggers.items()
-        if entry is not None and (conf_dir() / "logger" / f"{name}.yaml").is_file() and not find_spec(name)
+        if entry is not None and (conf_dir() / "logger" / f"{name}.yaml").is_file()
+        for message in missing_package(
+            f"logger.{name}", name, requirement=f"imagenet_ddp[{name}]", instead=f"set logger.{name}=null"
+        )
     ]
 
 

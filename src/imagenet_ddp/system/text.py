@@ -78,3 +78,15 @@ def install(requirement: str) -> str:
     prefix = Path(sys.prefix)
     shown = prefix.relative_to(Path.cwd()) if prefix.is_relative_to(Path.cwd()) else prefix
     return f"uv pip install -p {shlex.quote(str(shown))} '{requirement}'"
+
+
+def missing_package(what: str, *packages: str, requirement: str = "", instead: str = "") -> list[str]:
+    """Return the message that a package is not installed; [] if all are.
+
+    what: the option that needs them. requirement: what to install, by default the package. instead: another way out.
+    """
+    missing = next((package for package in packages if importlib.util.find_spec(package) is None), None)
+    if missing is None:
+        return []
+    hint = f"run `{install(requirement or missing)}`{f', or {instead}' if instead else ''}"
+    return [f"{what} needs the package {missing}, which is not installed. Hint: {hint}."]

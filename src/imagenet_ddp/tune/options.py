@@ -1,6 +1,5 @@
 """Turn the command line of tune into a plan, or report all of its mistakes at once. Does not import torch."""
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.files import atomic_write, read_mapping
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import missing_package
 from imagenet_ddp.tune import space
 from imagenet_ddp.tune.space import Parameter
 from imagenet_ddp.tune.trials import Slot, make_slots
@@ -65,8 +64,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
             "the study again with its folder as hydra.run.dir to resume it."
         )
     parameters: list[Parameter] = []
-    if importlib.util.find_spec("optuna") is None:
-        found.append(f"tune needs Optuna, which is not installed. Hint: run `{install('imagenet_ddp[tune]')}`")
+    if missing := missing_package("tune", "optuna", requirement="imagenet_ddp[tune]"):
+        found += missing
     else:
         parameters, mistakes = space.read(search or {}, typed)
         found += mistakes

@@ -8,7 +8,7 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import install, shorten_list
+from imagenet_ddp.system.text import missing_package, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,14 +64,11 @@ def _open(file: Path) -> Any:
     try:
         if file.suffix not in HDF5_SUFFIXES:
             return np.load(file)
+        if missing := missing_package(f"data.root={file}", "h5py", requirement="imagenet_ddp[hdf5]"):
+            raise ConfigError(missing)
         import h5py
 
         return h5py.File(file, "r")
-    except ImportError as error:
-        raise ConfigError(
-            f"data.root={file} needs the package h5py, which is not installed. Hint: run "
-            f"`{install('imagenet_ddp[hdf5]')}`."
-        ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"data.root must be a .npz, .h5 or .hdf5 file, but reading {file} failed: {error}. "

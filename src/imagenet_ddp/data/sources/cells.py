@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagenet_ddp.data.sources.base import one_form
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import first_line, install
+from imagenet_ddp.system.text import first_line, missing_package
 
 PARQUET = (".parquet", ".pq")
 _DELIMITERS = ",;\t"
@@ -71,13 +71,12 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
 
 
 def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
-    try:
-        import pyarrow.parquet as parquet  # an optional dependency
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{path} is a Parquet file, which needs pyarrow, but pyarrow is not installed. Hint: run "
-            f"`{install('imagenet_ddp[parquet]')}`, or save the table as CSV."
-        ) from error
+    if missing := missing_package(
+        str(path), "pyarrow", requirement="imagenet_ddp[parquet]", instead="save the table as CSV"
+    ):
+        raise ConfigError(missing)
+    import pyarrow.parquet as parquet
+
     with parquet.ParquetFile(path) as file:
         header = list(file.schema_arrow.names)
         positions = _find(header, names)

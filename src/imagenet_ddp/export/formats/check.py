@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.export.formats.registry import FORMATS, graph_format
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path, not_writable_reason
-from imagenet_ddp.system.text import install
+from imagenet_ddp.system.text import missing_package
 
 CARD = "README.md"
 # Suffixes of model files, which predict reads and so must not write.
@@ -39,7 +38,7 @@ def _predict(config: Mapping[str, Any]) -> list[str]:
     found = []
     kind = graph_format(config["checkpoint"])
     if kind is not None:
-        found += _packages(f"checkpoint=*{kind.suffix}", kind.requirement, kind.reader_packages)
+        found += missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
     return found + (_predictions(config) if config.get("out") is not None else [])
 
 
@@ -61,7 +60,7 @@ def _export(config: Mapping[str, Any]) -> list[str]:
     if found := expect("format", config["format"], choice(*FORMATS), "format=onnx"):
         return found
     kind = FORMATS[config["format"]]
-    found = _packages(f"format={kind.name}", kind.requirement, kind.packages)
+    found = missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement)
     found += [
         f"{key} needs a format with a graph, but format={kind.name} stores weights only. Hint: leave {key} out."
         for key in ("preprocessing", "batch_size")
@@ -79,13 +78,6 @@ def _export(config: Mapping[str, Any]) -> list[str]:
             f"out must be a new file, but {describe_path(path)} exists. Hint: set overwrite=true, or out=FILE."
         )
     return found
-
-
-def _packages(what: str, requirement: str, names: tuple[str, ...]) -> list[str]:
-    missing = [name for name in names if find_spec(name) is None]
-    if not missing:
-        return []
-    return [f"{what} needs packages that are not installed: {', '.join(missing)}. Hint: run `{install(requirement)}`."]
 
 
 def _out(out: str, example: str) -> list[str]:
