@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import command as cli_command
 from imagenet_ddp.cli import hydra_flags, parse
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.world_info import num_devices

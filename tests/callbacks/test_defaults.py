@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import MLFlowLogger
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.section import to_config

@@ -7,7 +7,7 @@ import pytest
 from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli import help, parse
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
 
 

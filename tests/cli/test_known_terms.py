@@ -9,7 +9,7 @@ import yaml
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.known_terms import BY_NAME, TERMS
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.errors import ConfigError
 from scripts.doc_pages import PROGRAMS

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli.check_config import _long_tmpdir
 from imagenet_ddp.cli.parse import Request, command_line
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 
@@ -78,7 +78,7 @@ def test_hydra_answers_by_itself(tmp_path: Path):
     (tmp_path / "program.py").write_text("""
 import hydra, sys
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 @hydra.main(config_path=str(conf_dir()), config_name="train", version_base="1.3")
 def main(config): ...
 command_line("train", sys.argv[1:], {})

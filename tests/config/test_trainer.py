@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config import validators
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir, validators
 from imagenet_ddp.config.keys import declared, validate_group
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.section import to_plain

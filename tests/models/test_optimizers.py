@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from imagenet_ddp.config.conf_dir import conf_dir
-from imagenet_ddp.config.schema.algorithms import OPTIMIZERS, SCHEDULES
-from imagenet_ddp.config.schema.learning import OptimConfig, ScheduleConfig
+from imagenet_ddp.config import conf_dir
+from imagenet_ddp.config.schema.learning import OPTIMIZERS, SCHEDULES, OptimConfig, ScheduleConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names, is_in_head

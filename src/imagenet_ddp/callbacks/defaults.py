@@ -1,10 +1,12 @@
 """Make the callbacks of a run, in the order required by their dependencies, and its loggers."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as L
+from hydra.utils import get_object
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
@@ -15,8 +17,8 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import RunFiles
 from imagenet_ddp.callbacks.progress import Progress
 from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.config.instantiate import make, open_arguments
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.section import make
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
@@ -96,5 +98,15 @@ def make_entry(group: str, name: str, node: Mapping[str, Any], /, **defaults: An
     """
     arguments = dict(node)
     target = arguments.pop("_target_")
-    arguments = {**open_arguments(target, {**defaults, "entry": name}), **arguments}
+    arguments = {**_open_arguments(target, {**defaults, "entry": name}), **arguments}
     return make(f"{group}.{name}._target_", target, arguments)
+
+
+def _open_arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values whose name is a parameter of the target without a default, or with the default None."""
+    try:
+        parameters = inspect.signature(get_object(target)).parameters
+    except Exception:  # make() reports the reason
+        return {}
+    is_open = (inspect.Parameter.empty, None)
+    return {name: value for name, value in values.items() if name in parameters and parameters[name].default in is_open}

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, open_dict, read_write
 from imagenet_ddp.cli import help, hydra_flags
 from imagenet_ddp.cli.compose import group_values
 from imagenet_ddp.cli.parse import NotMetError, Request, command_line
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.distributed import refusal
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli.explain import Explainer, first_sentence, in_file, line_of
 from imagenet_ddp.cli.overrides import quote_text
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS
 from imagenet_ddp.errors import ConfigError

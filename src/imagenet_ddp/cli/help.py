@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.system import console
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import Key, key_of, leaves
-from imagenet_ddp.config.schema.algorithms import LOSSES, OPTIMIZERS, SCHEDULES
+from imagenet_ddp.config.schema.learning import LOSSES, OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
 
 

@@ -1,4 +1,4 @@
-"""Turn plain containers into the typed objects of config/schema, and back."""
+"""Turn plain containers into the typed objects of config/schema and back, and make what they name by _target_."""
 
 import functools
 import typing
@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, cast
 
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+
 from imagenet_ddp.config.validators import is_mapping
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T", bound="Section")
 
@@ -65,3 +70,21 @@ def to_plain(value: Any) -> Any:
     if is_mapping(value):
         return {key: to_plain(inner) for key, inner in value.items()}
     return [to_plain(inner) for inner in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+
+
+def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
+    """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
+    cli/check_config.py has checked its package. Raises ConfigError if the name does not exist, or if the call does not
+    accept these arguments or fails."""
+    try:
+        # `more` bypasses Hydra, which would convert lists of parameters into its own list type
+        return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
+    except (ImportError, InstantiationException, TypeError, ValueError) as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = first_line(cause)
+        raise ConfigError(
+            f"{key}={target} must be callable, but the call failed: {reason.rstrip('.')}. "
+            "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where the call failed."
+        ) from error

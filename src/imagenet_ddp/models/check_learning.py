@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from imagenet_ddp.config.keys import validate_group
-from imagenet_ddp.config.schema.algorithms import OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.learning import ScheduleConfig
+from imagenet_ddp.config.schema.learning import OPTIMIZERS, SCHEDULES, ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.system.text import missing_package
 

@@ -8,8 +8,8 @@ import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from imagenet_ddp.config.instantiate import make
 from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.download import is_file
 from imagenet_ddp.models.head import evaluating

@@ -8,10 +8,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from imagenet_ddp.config.instantiate import make
-from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.learning import OptimConfig
+from imagenet_ddp.config.schema.learning import OPTIMIZERS, OptimConfig
+from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import import_timm
 from imagenet_ddp.models.head import is_in_head

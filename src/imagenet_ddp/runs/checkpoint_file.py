@@ -15,8 +15,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from imagenet_ddp.config.schema.algorithms import OPTIMIZERS
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.learning import OPTIMIZERS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, sync_folder

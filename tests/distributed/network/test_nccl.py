@@ -12,7 +12,7 @@ from helpers.forked_commands import start_code
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.conf_dir import conf_dir
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import register
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed.network import nccl

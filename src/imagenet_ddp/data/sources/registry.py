@@ -5,7 +5,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from imagenet_ddp.config.instantiate import make
+from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import count_noun, shorten_list
