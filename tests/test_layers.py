@@ -15,6 +15,7 @@ LAYERS = (
     ("system",),
     ("config",),
     ("data", "distributed", "models", "runs"),
+    ("export.graph",),
     ("export.formats",),
     ("callbacks", "cli"),
     ("engine",),
@@ -26,7 +27,7 @@ COMMANDS = (
 BETWEEN_COMMANDS = {("benchmark", "prepare")}  # it packs images to measure how fast packed ones are read
 
 # Parts of a command that rooms below it import; elsewhere, the first word of a module is its room.
-SHARED_PARTS = ("export.formats",)
+SHARED_PARTS = ("export.graph", "export.formats")
 
 
 @dataclass(frozen=True)

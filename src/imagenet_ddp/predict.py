@@ -88,6 +88,7 @@ def _writer(config: PredictConfig, top_k: int, predictor: "Predictor", stack: Ex
     if config.out:
         out = Path(config.out)
         if not out.is_symlink() and (out.is_file() or not out.exists()):  # no device, pipe or /dev/stdout
+            out.parent.mkdir(parents=True, exist_ok=True)
             out = stack.enter_context(atomic_path(out))
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
     return _csv(stream, predictor, top_k) if config.format == "csv" else _json_lines(stream, predictor)

@@ -26,7 +26,7 @@ from imagenet_ddp.data import check_data
 from imagenet_ddp.distributed import check_launch
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.export.formats import check as file_check
+from imagenet_ddp.export import formats
 from imagenet_ddp.models import check_learning
 from imagenet_ddp.runs import check_run
 
@@ -90,7 +90,7 @@ def validate(
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and check_launch.is_elsewhere(launch_info))
     found += check_run.validate(values, environ, verb=verb, elsewhere=elsewhere)
-    found += file_check.validate(values, verb) if verb in commands.USE_MODEL else []
+    found += formats.validate(values, verb) if verb in commands.USE_MODEL else []
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         found.append(
             "checkpoint is required, but not set. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt, or "

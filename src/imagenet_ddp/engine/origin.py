@@ -17,7 +17,7 @@ from imagenet_ddp.engine.plan import image_statistics
 from imagenet_ddp.engine.predictor import load_net, make_predictor
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.export.formats.registry import graph_format
+from imagenet_ddp.export.formats import graph_format
 from imagenet_ddp.models.download import HUB, is_file
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.runs.checkpoint_file import is_own

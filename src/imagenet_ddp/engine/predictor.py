@@ -18,7 +18,7 @@ from imagenet_ddp.engine.plan import Config, image_statistics
 from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.export.formats.registry import KEY, Function, graph_format
+from imagenet_ddp.export.formats import KEY, Function, graph_format
 from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.layers import average_views

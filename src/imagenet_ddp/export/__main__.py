@@ -17,7 +17,7 @@ def main() -> None:
         request = command.request("export")
         config = from_checkpoint(request, checkpoint_path(request.configs[0]), os.environ, ExportConfig)
         with import_torch():
-            from imagenet_ddp.export.export import export
+            from imagenet_ddp.export.write_and_compare import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)
         for line in export(config, is_data_typed):
             print(line, flush=True)

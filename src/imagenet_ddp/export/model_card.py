@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
-from imagenet_ddp.export.formats.registry import FORMATS, KEY, Format
+from imagenet_ddp.export.formats import FORMATS, KEY, Format
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list

@@ -1,27 +1,32 @@
-"""Define the export formats. A further format is a class here; if it needs packages, also an extra in pyproject.toml.
+"""Define the export formats, and check the options of the files that predict, demo and export read and write. A further
+format is a class here; if it needs packages, also an extra in pyproject.toml.
 
-A command line is checked with these classes before torch is imported. Their methods therefore import torch, and the
-packages that the format needs, themselves.
+A command line is checked before torch is imported. The methods of the formats therefore import torch, and the packages
+that the format needs, themselves.
 """
 
 import io
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path, not_writable_reason
+from imagenet_ddp.system.text import first_line, missing_package
 
 if TYPE_CHECKING:
     import onnx
     from torch import Tensor
     from torch.export import ExportedProgram
 
-    from imagenet_ddp.export.formats.graph import Classifier
+    from imagenet_ddp.export.graph import Classifier
 
 KEY = "imagenet_ddp"  # of the metadata of this project in a file
+CARD = "README.md"
 Function = Callable[["Tensor"], "Tensor"]  # (B, 3, H, W) -> (B, num_classes)
 
 
@@ -207,3 +212,62 @@ def graph_format(path: Path | str | None) -> Format | None:
     """Return the format of an exported file that predict can read; None for a checkpoint or another file."""
     suffix = Path(path).suffix if path is not None else ""
     return next((each for each in FORMATS.values() if each.has_graph and each.suffix == suffix), None)
+
+
+# ---- the command line ----------------------------------------------------------------------------------------------
+
+# Suffixes of model files, which predict reads and so must not write.
+MODELS = (*(each.suffix for each in FORMATS.values()), ".ckpt", ".pt", ".pth")
+
+
+def export_path(config: Mapping[str, Any]) -> Path:
+    """Return the path of the file that export writes."""
+    if config["out"] is not None:
+        return Path(config["out"])
+    checkpoint = Path(config["checkpoint"] or "model")
+    folder = CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent
+    return folder / "export" / f"model{FORMATS[config['format']].suffix}"
+
+
+def validate(config: Mapping[str, Any], verb: str) -> list[str]:
+    """Return the mistakes. verb: predict, demo or export."""
+    if verb == "export":
+        return expect("format", config["format"], choice(*FORMATS), "format=onnx") or _check_export(config)
+    found = list[str]()
+    if kind := graph_format(config["checkpoint"]):
+        found += missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
+    return found + (_check_predictions(config) if config.get("out") is not None else [])
+
+
+def _check_export(config: Mapping[str, Any]) -> list[str]:
+    kind, path = FORMATS[config["format"]], export_path(config)
+    found = missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement)
+    found += [
+        f"{key} needs a format with a graph, but format={kind.name} stores weights only. Hint: leave {key} out."
+        for key in ("preprocessing", "batch_size")
+        if config[key] is not None and not kind.has_graph
+    ]
+    found += _check_out(path, f"model{kind.suffix}")
+    if path.suffix != kind.suffix:
+        found.append(f"out must end in {kind.suffix}, got {path.name}. Hint: set out={path.with_suffix(kind.suffix)}.")
+    elif path.is_file() and not config["overwrite"]:
+        found.append(
+            f"out must be a new file, but {describe_path(path)} exists. Hint: set overwrite=true, or out=FILE."
+        )
+    return found
+
+
+def _check_predictions(config: Mapping[str, Any]) -> list[str]:
+    out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
+    inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))
+    is_input = out.exists() and any(path.exists() and out.samefile(path) for path in inputs)
+    if is_input or out.suffix.lower() in (*MODELS, *IMAGE_EXTENSIONS):
+        return [f"out must be a table such as {example}, got {out}, a model or an image. Hint: set out={example}."]
+    return _check_out(out, example)
+
+
+def _check_out(path: Path, example: str) -> list[str]:
+    reason = f"{describe_path(path)} is a folder" if path.is_dir() else ""
+    if not path.exists():
+        reason = not_writable_reason(path.parent)
+    return [f"out must be a file that can be written, but {reason}. Hint: set out={example}."] if reason else []
