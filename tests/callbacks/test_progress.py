@@ -44,11 +44,12 @@ def shown_by(text: str) -> list[str]:
     return [line.rstrip() for line in screen]
 
 
-def made(log: Log, metrics: TrainLog, every: int = 10, val_every: int = 100, num_classes: int = 10) -> Progress:
+def made(log: Log, metrics: TrainLog, every: int = 10, val_every: int = 100) -> Progress:
     """Set up as in a trainer."""
     progress = Progress(log, val_log_every_n_steps=val_every)
     trainer: Any = SimpleNamespace(callbacks=[metrics, progress], log_every_n_steps=every)
-    progress.setup(trainer, cast(Any, SimpleNamespace(top1=TopKAccuracy(num_classes, 1))), "fit")
+    for callback in (metrics, progress):
+        callback.setup(trainer, cast(Any, SimpleNamespace(top1=TopKAccuracy(10, 1))), "fit")
     return progress
 
 
@@ -67,7 +68,7 @@ def test_a_bar_has_what_matters_in_80_columns(
     tmp_path: Path, images: int, epochs: int, steps: int, means: Means
 ) -> None:
     metrics = TrainLog()
-    metrics.train_times.epoch = Span(images, 1, 1.0, 1.0)
+    metrics.train_times.run = Span(images, 1, 1.0, 1.0)
     log = Log(tmp_path, 0, Terminal())
     progress = made(log, metrics)
     log.close()
@@ -120,7 +121,7 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     """At its steps only; the last step's, and the means of all since the validation began."""
     stream = io.StringIO()
     sums = iter(torch.tensor([[8.0, 1, 2, 4], [12.0, 4, 6, 8], [12.0, 4, 6, 9]]))
-    module: Any = SimpleNamespace(top_k=2, validation_sums=lambda: next(sums))
+    module: Any = SimpleNamespace(top_k=2, device="cpu", validation_sums=lambda: next(sums))
     trainer = at(0, 2, num_val_batches=[5])
     trainer.world_size, trainer.global_rank = world_size, 1
     metrics = TrainLog()

@@ -40,7 +40,6 @@ class Progress(L.Callback):
             self.run_log = log
         self._draws = False  # whether to draw the live view
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
-        self._accuracies = [("top1", 1), ("top5", 5)]  # (name, its k) of each accuracy that is shown
         self._drawn_s = self._start_s = 0.0
         self._start_step = 0
         self._shown: Means | None = None  # means of this epoch shown in the bar
@@ -51,9 +50,6 @@ class Progress(L.Callback):
             self.run_log = Log(None, trainer.global_rank)
         self._train_log = find_log(trainer)
         self._log_every = int(trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
-        if num_classes is not None and num_classes <= 5:
-            self._accuracies = [("top1", 1)]  # top-5 is always 100 %
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if validates_start(trainer):
@@ -74,25 +70,19 @@ class Progress(L.Callback):
         step, steps = batch_idx + 1, int(trainer.num_training_batches)
         if self._train_log.counts_images:
             if step == 1 and self._draws:
-                self._shown = self._train_log.current()[1]
+                self._shown = self._train_log.epoch_so_far()
             if self._log_every and (step % self._log_every == 0 or step == steps):
-                last, self._shown = self._train_log.current()
-                self._write(self._line(trainer, step, steps, last, self._shown))
+                self._write(self._train_log.step_line(trainer, step, steps, self._eta(trainer)))
+                self._shown = self._train_log.epoch_so_far()
         self._draw(self._bar, trainer, step, steps)
 
     def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         limits = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
         step, steps = batch_idx + 1, int(sum(limits))
         if self._train_log.counts_images and step % self._val_log_every == 0:
-            self._write(self._val_line(trainer, step, steps, *self._train_log.validated(pl_module, outputs, batch)))
+            self._write(self._train_log.val_line(trainer, pl_module, outputs, batch, step, steps))
         self._draw(self._val_bar, trainer, step, steps)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -114,7 +104,11 @@ class Progress(L.Callback):
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
         """Return the epoch's row of the table on a terminal, preceded by the column titles at the start and every 20
         rows."""
-        scores, times, has_top5 = self._train_log.scores, self._train_log.train_times.epoch, len(self._accuracies) > 1
+        scores, times, has_top5 = (
+            self._train_log.scores,
+            self._train_log.train_times.epoch,
+            len(self._train_log.accuracies) > 1,
+        )
         values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **scores}
         values |= {"images_per_s": times.images_per_s, "data_wait_frac": times.data_wait_frac}
         values["train_s"] = self._train_log.elapsed_s
@@ -128,7 +122,9 @@ class Progress(L.Callback):
         """Format the scores, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
         named = {name.rpartition("/")[2]: value for name, value in scores.items()}
         words = [f"loss {format_loss(named['loss'])}"] if "loss" in named else []
-        return " ".join(words + [f"top-{k} {percent(named[name])}" for name, k in self._accuracies if name in named])
+        return " ".join(
+            words + [f"top-{k} {percent(named[name])}" for name, k in self._train_log.accuracies if name in named]
+        )
 
     def _write(self, line: str) -> None:
         (self.run_log.note if self.run_log.is_terminal or self.run_log.has_other_bar else self.run_log.say)(line)
@@ -138,32 +134,6 @@ class Progress(L.Callback):
         if self._draws and now - self._drawn_s > REDRAW_S:
             self._drawn_s = now
             self.run_log.draw(bar(trainer, step, steps)[:COLUMNS])
-
-    def _line(self, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means) -> str:
-        now, epoch = self._train_log.train_times.last, self._train_log.train_times.epoch
-        count = max(epoch.steps, 1)
-        return (
-            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
-            f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
-            f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
-            f" | {self._means(last, mean)}"
-            f" | {epoch.images_per_s:.1f} images/s | ETA {self._eta(trainer)}"
-        )
-
-    def _val_line(self, trainer: L.Trainer, step: int, steps: int, last: Means, mean: Means) -> str:
-        now, validation = self._train_log.val_times.last, self._train_log.val_times.epoch
-        owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
-        return (
-            f"validation step {step}/{steps}"
-            f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
-            f" | {self._means(last, mean)} | (mean so far{owner})"
-        )
-
-    def _means(self, last: Means, mean: Means) -> str:
-        words = [f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"]
-        for name, k in self._accuracies:
-            words.append(f"top-{k} {percent(getattr(last, name))} ({100 * getattr(mean, name):.2f})")
-        return " | ".join(words)
 
     # what does not fit into a line of the terminal is cut off, so the words are in the order of their importance
 

@@ -1,7 +1,8 @@
-"""Own the numbers of a training run: sums over images, times and best scores. Progress, History, ResumeCheckpoint and
-the loggers read them here."""
+"""Own the numbers of a training run (losses, accuracies, times and best scores), and write them as lines of the log.
+Progress, History, ResumeCheckpoint and the loggers read them here."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
-from imagenet_ddp.callbacks.measures import Best, Means, Span, StepTimes, is_hit, on_cpu
+from imagenet_ddp.callbacks.measures import Best, ImageSums, Means, StepTimes, hits, on_cpu
 from imagenet_ddp.data.workers import loader_workers
+from imagenet_ddp.system.text import format_loss, percent
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it
 
@@ -43,20 +45,16 @@ class TrainLog(L.Callback):
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs
+        self.sums = ImageSums()
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
         self.epoch_means: Means | None = None  # means of the last finished epoch, over all ranks
         self.begun = False  # whether this process has trained a step
         self.counts_images = False
-        self._sums = self._last = torch.zeros(3)  # on the device: loss, top-1 hits, top-k hits of this epoch and step
-        self._num_images = self._num_last = 0
-        self._host, self._host_last = [0.0] * 4, [0.0] * 4  # the same on the host, with the number of images
-        self._taken = [0.0] * 4  # part of the epoch's sums that take() has returned
-        self._is_read = True  # whether the host has the sums of the last step
+        self.accuracies = [("top1", 1), ("top5", 5)]  # (name, its k) of each accuracy that lines show
         self._restored: list[float] | None = None
-        self._cpu_mark = self._fit_mark = 0.0
-        self._end: float | None = None
-        self._end_cpu_s: float | None = None
+        self._begin_s = self._begin_cpu_s = 0.0
+        self._end: tuple[float, float] | None = None  # time and CPU seconds at the end of the training
         self._trainer: L.Trainer | None = None
         self._num_updates = 0  # number of weight updates after the last batch
         self._has_saved = False  # a checkpoint was saved since the last step; its time must not count as a data wait
@@ -68,14 +66,15 @@ class TrainLog(L.Callback):
 
     # -- hooks
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", math.inf)
+        self.accuracies = self.accuracies[: 1 if num_classes <= 5 else 2]  # top-5 of 5 classes is always 100 %
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._trainer, self._end, self._end_cpu_s, self.begun = trainer, None, None, False
-        self._fit_mark, self._cpu_mark = time.perf_counter(), _cpu_s(trainer)
+        self._trainer, self._end, self.begun = trainer, None, False
+        self._begin_s, self._begin_cpu_s = time.perf_counter(), _cpu_s(trainer)
         self.counts_images = hasattr(pl_module, "top_k")
-        sums = self._restored if self._restored is not None and trainer.global_rank == 0 else [0.0] * 4
-        dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
-        self._sums = torch.tensor(sums[:3], dtype=dtype, device=pl_module.device)
-        self._num_images, self._host, self._taken, self._is_read = int(sums[3]), list(sums), list(sums), True
+        self.sums = ImageSums(pl_module.device, self._restored if trainer.global_rank == 0 else None)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.train_times.begin()
@@ -83,7 +82,7 @@ class TrainLog(L.Callback):
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.scores, self._has_saved = {}, False
-        self._begin_sums()
+        self.sums.begin_epoch()
         self.train_times.begin_epoch()
 
     def on_train_batch_start(
@@ -104,17 +103,14 @@ class TrainLog(L.Callback):
         if not self.counts_images:
             return
         counted = batch["num_counted"]
-        hits = is_hit(outputs["logits"][:counted], batch["target"][:counted], int(pl_module.top_k))  # type: ignore[arg-type]
-        self._last = torch.stack([outputs["loss_sum"].to(self._sums.dtype), hits[:, 0].sum(), hits.sum()])
-        self._sums += self._last
-        self._num_last, self._is_read = counted, False
-        self._num_images += counted
+        self.sums.add(outputs["loss_sum"], hits(pl_module, outputs["logits"][:counted], batch), counted)
         self.train_times.end_step(batch["step_images"])
         step = trainer.global_step  # read once, because Lightning computes it on each access
         is_update, self._num_updates = step != self._num_updates, step
         # Lightning passes metrics to its loggers in exactly these steps
         if is_update and (trainer.should_stop or step % log_interval(trainer) == 0):
-            means, span = self.take()
+            self._read()
+            means, span = Means.from_sums(self.sums.take()), self.train_times.take()
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])
             rest = {"lr": lr, "images_per_s": span.images_per_s, "data_wait_frac": span.data_wait_frac}
             if pl_module.device.type == "cuda":
@@ -140,18 +136,10 @@ class TrainLog(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.counts_images and not trainer.sanity_checking:
-            trainer.callback_metrics.update(self.total(trainer).named())
+            trainer.callback_metrics.update(self._total(trainer).named())
         self.val_times.begin_epoch()
 
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
         self.val_times.end_step()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -165,93 +153,93 @@ class TrainLog(L.Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.num_epochs = trainer.current_epoch + is_epoch_over(trainer)
         if self.counts_images:
-            self.epoch_means = self.total(trainer)
+            self.epoch_means = self._total(trainer)
             pl_module.log_dict(self.epoch_means.named(), prog_bar=True, logger=False)
             # logged here, because Lightning would log these metrics only after the checkpoint is written
             self._log(trainer, {}, self.epoch_means.named("_epoch"))
         if is_epoch_over(trainer):  # else a checkpoint written now continues the epoch
-            self._begin_sums()
+            self.sums.begin_epoch()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._end_cpu_s = _cpu_s(trainer)  # must be read before Lightning ends the loader workers
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._end = time.perf_counter()
+        self._end = time.perf_counter(), _cpu_s(trainer)  # read before Lightning ends the loader workers
 
     # -- values that other callbacks and the summary read
 
-    def current(self) -> tuple[Means, Means]:
-        """Return the means over this rank's images as (last step, this epoch so far). Waits for the device, unless the
-        sums have been read since the last step."""
-        self._read()
-        return Means.from_sums(self._host_last), Means.from_sums(self._host)
-
-    def take(self) -> tuple[Means, Span]:
-        """Return the means over this rank's images, and the steps, since the last call. Waits for the device."""
-        self._read()
-        means = Means.from_sums(now - taken for now, taken in zip(self._host, self._taken, strict=True))
-        self._taken = list(self._host)
-        return means, self.train_times.take()
-
-    def total(self, trainer: L.Trainer) -> Means:
-        """Return the means of this epoch so far over all ranks. Call on all ranks."""
-        return Means.from_sums(self._total(trainer))
-
-    def validated(
-        self, pl_module: L.LightningModule, outputs: Mapping[str, Tensor] | None, batch: Any
-    ) -> tuple[Means, Means]:
-        """Return the means over this rank's validation images as (last step, this validation so far). Waits for the
-        device."""
-        sums: list[Tensor] = [pl_module.validation_sums()]  # type: ignore[operator]
-        count = 0
-        if outputs is not None:
-            logits = outputs["logits"]
-            count = len(logits)
-            hits = is_hit(logits, batch["target"][:count], int(pl_module.top_k))  # type: ignore[arg-type]
-            sums.append(torch.stack([outputs["losses"].sum(), hits[:, 0].sum(), hits.sum()]))
+    def _read(self) -> None:
+        """Read the sums. Count the wait for the device as part of this step, not as waiting for data."""
         start_s = time.perf_counter()
-        numbers: list[float] = torch.cat(sums).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        self.val_times.add_wait(time.perf_counter() - start_s)
-        return Means.from_sums([*(numbers[4:] or [0.0] * 3), count]), Means.from_sums(numbers[:4])
+        self.sums.read()
+        self.train_times.add_wait(time.perf_counter() - start_s)
+
+    def _total(self, trainer: L.Trainer) -> Means:
+        """Return the means of this epoch so far over all ranks. Call on all ranks."""
+        self._read()
+        return Means.from_sums(self.sums.total(trainer))
+
+    def epoch_so_far(self) -> Means:
+        """Return the means over this rank's images of this epoch. Waits for the device."""
+        self._read()
+        return Means.from_sums(self.sums.read()[1])
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
         before a resume. Call on all ranks."""
-        end_cpu_s = _cpu_s(trainer) if self._end_cpu_s is None else self._end_cpu_s
-        cpu = torch.tensor(end_cpu_s - self._cpu_mark, device=trainer.strategy.root_device)
+        cpu_s = self._end[1] if self._end else _cpu_s(trainer)
+        cpu = torch.tensor(cpu_s - self._begin_cpu_s, device=trainer.strategy.root_device)
         total: Any = trainer.strategy.reduce(cpu, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
         return self.elapsed_s, self.train_cpu_s + float(total)
 
     @property
     def elapsed_s(self) -> float:
         """Return the seconds of training measured on this rank, including the parts before a resume."""
-        return self.train_s + (self._end or time.perf_counter()) - self._fit_mark
+        return self.train_s + (self._end[0] if self._end else time.perf_counter()) - self._begin_s
 
-    # -- sums
+    # -- lines of the log: each figure of the last step is followed by its mean in brackets
 
-    def _begin_sums(self) -> None:
-        """Begin the sums of an epoch. What take() has not returned yet remains for its next call."""
+    def step_line(self, trainer: L.Trainer, step: int, steps: int, eta: str) -> str:
+        """Return the line of a training step. Waits for the device. eta: the time left."""
         self._read()
-        self._taken = [taken - now for now, taken in zip(self._host, self._taken, strict=True)]
-        self._sums.zero_()
-        self._num_images, self._host = 0, [0.0] * 4
+        now, epoch = self.train_times.last, self.train_times.epoch
+        means = self._means(*map(Means.from_sums, self.sums.read()))
+        count = max(epoch.steps, 1)
+        return (
+            f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
+            f" | batch {now.batch_s:.3f} s ({epoch.batch_s / count:.3f})"
+            f" data {now.data_s:.3f} s ({epoch.data_s / count:.3f})"
+            f" | {means} | {epoch.images_per_s:.1f} images/s | ETA {eta}"
+        )
 
-    def _read(self) -> None:
-        """Copy the sums to the host. Count the wait for the device as part of this step, not as waiting for data."""
-        if self._is_read:
-            return
+    def val_line(
+        self,
+        trainer: L.Trainer,
+        pl_module: Any,
+        outputs: Mapping[str, Tensor] | None,
+        batch: Any,
+        step: int,
+        steps: int,
+    ) -> str:
+        """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
+        None if no image of the batch counts on this rank."""
+        sums = ImageSums(pl_module.device)
+        if outputs is not None:
+            right = hits(pl_module, outputs["logits"], batch)
+            sums.add(outputs["losses"].sum(), right, len(right))
         start_s = time.perf_counter()
-        # a single copy
-        numbers: list[float] = torch.cat([self._sums, self._last]).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        self.train_times.add_wait(time.perf_counter() - start_s)
-        self._host, self._host_last = [*numbers[:3], self._num_images], [*numbers[3:], self._num_last]
-        self._is_read = True
+        last, mean = Means.from_sums(sums.read()[0]), Means.from_sums(pl_module.validation_sums().tolist())
+        self.val_times.add_wait(time.perf_counter() - start_s)
+        now, validation = self.val_times.last, self.val_times.epoch
+        owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
+        return (
+            f"validation step {step}/{steps}"
+            f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
+            f" | {self._means(last, mean)} | (mean so far{owner})"
+        )
 
-    def _total(self, trainer: L.Trainer) -> list[float]:
-        self._read()
-        sums = torch.tensor(self._host, dtype=self._sums.dtype, device=self._sums.device)
-        total: Any = trainer.strategy.reduce(sums, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
-        return total.tolist()
+    def _means(self, last: Means, mean: Means) -> str:
+        words = [f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"]
+        for name, k in self.accuracies:
+            words.append(f"top-{k} {percent(getattr(last, name))} ({100 * getattr(mean, name):.2f})")
+        return " | ".join(words)
 
     # -- checkpoints
 
@@ -264,10 +252,11 @@ class TrainLog(L.Callback):
         ranks."""
         assert self._trainer is not None
         train_s, train_cpu_s = self.times(self._trainer)
+        self._read()
         return {
             "scores": dict(self.scores),
             "bests": {key: asdict(best) for key, best in self.bests.items()},
-            "sums": self._total(self._trainer),
+            "sums": self.sums.total(self._trainer),
             "train_s": train_s,
             "train_cpu_s": train_cpu_s,
             "num_epochs": self.num_epochs,
