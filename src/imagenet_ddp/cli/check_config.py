@@ -2,17 +2,15 @@
 
 import dataclasses
 import os
-import re
 import shlex
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli.explain import first_sentence
+from imagenet_ddp.cli.compose import first_sentence
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key
@@ -20,7 +18,7 @@ from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.commands import CommonConfig, EvaluateConfig, ExportConfig, PredictConfig
 from imagenet_ddp.config.schema.trainer import REFUSED, refusal
-from imagenet_ddp.config.section import Section
+from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.distributed import check_launch
@@ -30,7 +28,6 @@ from imagenet_ddp.export import formats
 from imagenet_ddp.models import check_learning
 from imagenet_ddp.runs import check_run
 
-T = TypeVar("T", bound=Section)
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
@@ -70,7 +67,8 @@ def validate(
         f"{path} is required, but not set. Hint: set {_MISSING_HINTS[path]}."
         for path in OmegaConf.missing_keys(config) & _MISSING_HINTS.keys()
     ]
-    values = _fitted(plain, commands.COMMANDS[verb], "", found, declared)
+    found += _undeclared(plain, declared)
+    values = to_config(plain, commands.COMMANDS[verb])
     found += keys.validate_group("trainer", values.trainer)
     if elsewhere and values.trainer.accelerator == "auto":
         values.trainer.accelerator = "gpu"
@@ -139,35 +137,31 @@ def _plain(value: Any) -> Any:
     return None if value == MISSING else value
 
 
-def _fitted(node: Mapping[str, Any], cls: type[T], prefix: str, found: list[str], declared: Mapping[str, Key]) -> T:
-    """Return the object that holds the node's values, of whatever type. Report unknown keys."""
-    fitted: dict[str, Any] = {}
-    for key in node:  # +KEY=VALUE adds an undeclared key
+def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: str = "") -> list[str]:
+    """Return a mistake for each key that is not declared, which +KEY=VALUE adds."""
+    found: list[str] = []
+    for key, value in node.items():
+        path = f"{prefix}{key}"
         if prefix == "trainer." and key in REFUSED:
-            found.append(refusal(key, node[key]))
-        elif prefix + str(key) not in declared:
-            found.append(unknown(prefix + str(key), declared))
-    for field in dataclasses.fields(typing.cast(Any, cls)):
-        kind = declared[prefix + field.name].type
-        if field.name in node and dataclasses.is_dataclass(kind):
-            group, inner = typing.cast("type[Section]", kind), node[field.name]
-            inner = inner if isinstance(inner, Mapping) else group()
-            fitted[field.name] = _fitted(inner, group, f"{prefix}{field.name}.", found, declared)
-        elif field.name in node:
-            fitted[field.name] = node[field.name]
-    return cls(**fitted)
+            found.append(refusal(key, value))
+        elif path not in declared:
+            found.append(unknown(path, declared))
+        elif declared[path].is_group:
+            found += _undeclared(value, declared, f"{path}.")
+    return found
 
 
 def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:
-    """Report each _target_ outside the allowed packages, comparing dotted components."""
+    """Report each _target_ outside the allowed packages."""
     found = []
     if isinstance(node, Mapping):
         target = node.get("_target_")
-        if target is not None and not _is_allowed(str(target), extra):
+        allowed = [*ALLOWED_TARGETS, *extra]
+        if target is not None and not any(f"{target}.".startswith(f"{each}.") for each in allowed):
             package = str(target).partition(".")[0]
             allow = shlex.quote(f"allow_targets={shown([*extra, package])}")
             found.append(
-                f"{path}_target_ must begin with one of {', '.join([*ALLOWED_TARGETS, *extra])}, "
+                f"{path}_target_ must begin with one of {', '.join(allowed)}, "
                 f"got {target}. Hint: if you trust that package, add `{allow}`."
             )
         for key, value in node.items():
@@ -176,9 +170,3 @@ def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str
         for number, value in enumerate(node):
             found += refused_targets(value, extra, f"{path}{number}.")
     return found
-
-
-def _is_allowed(target: str, extra: Iterable[str]) -> bool:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", target):
-        return False
-    return any(target.startswith(f"{package}.") or target == package for package in [*ALLOWED_TARGETS, *extra])

@@ -6,7 +6,11 @@ torch.
 
 import contextlib
 import json
+import os
+import shlex
+import typing
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +19,27 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from imagenet_ddp.cli.explain import Explainer, first_sentence, in_file, line_of
-from imagenet_ddp.cli.overrides import quote_text
+from imagenet_ddp.cli.known_terms import removed, unknown
+from imagenet_ddp.cli.overrides import declared_with_hydra, exists, quote_text, quoted
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.data.sources.registry import TABLE_COLUMNS
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.config.keys import declared, leaves
+from imagenet_ddp.config.schema import trainer
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
+from imagenet_ddp.errors import ConfigError, causes
+from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.runs.signals import hold_signals
+from imagenet_ddp.system.text import first_line
 
+SWEPT = ("train", "submit")  # commands that accept -m
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
+FREE = ("callbacks.", "logger.", "data.args.", "model.args.", "optim.args.")  # any key below these can be added
 
 
 def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
@@ -63,17 +73,14 @@ class Composer:
             path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
             search_path.prepend(provider="command-line", path=path, anchor=before_schema)
             self.loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
-        self.verb, self.config_name = verb, config_name
+        self.verb, self.config_name, self.keys = verb, config_name, declared(verb)
         self.parser = OverridesParser.create(config_loader=self.loader)
-        self.explain = Explainer(verb, self.loader, self._parsed)
 
     # -- reading
 
     def quoted(self, words: Sequence[str], *, sweeps: bool) -> list[str]:
         """Return the words of a command line, with quotes around text that Hydra would read as something else."""
-        # the names of columns are text
-        columns = [f"data.args.{name}" for name in TABLE_COLUMNS] if "data=table" in words else []
-        return [quote_text(word, self.verb, self._parsed, columns, sweeps=sweeps) for word in words]
+        return [quote_text(word, self.verb, self._parsed, sweeps=sweeps) for word in words]
 
     def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
         """Return (options, mistakes)."""
@@ -83,7 +90,7 @@ class Composer:
             if override is None or not override.key_or_group:
                 unreadable.append(line)
             elif override.is_sweep_override() and not sweeps:
-                found.append(self.explain.sweep_without_m(line, override))
+                found.append(self._sweep_without_m(line, override))
             elif override.is_sweep_override() and override.is_hydra_override():
                 found.append(
                     f"{line}: Hydra's own keys cannot be swept. Hint: type one value for {override.key_or_group}."
@@ -91,7 +98,7 @@ class Composer:
             else:
                 overrides.append(override)
         # only the first: the others are often parts of the same quoted value
-        return overrides, [*map(self.explain.unreadable, unreadable[:1]), *found]
+        return overrides, [*map(self._unreadable, unreadable[:1]), *found]
 
     def _parsed(self, line: str) -> Override | None:
         try:
@@ -128,39 +135,32 @@ class Composer:
     @hold_signals()
     def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
         """Return (the config of all options that Hydra accepts, mistakes for the others)."""
-        found = self._dropped(overrides)
+        # Hydra would silently ignore an unknown recipe, because a data source of your own has none
+        recipes = [each for each in overrides if each.key_or_group == "recipe" and isinstance(each.value(), str)]
+        found = [self._refused(each, HydraException()) for each in recipes if each.value() not in self._options(each)]
         with contextlib.suppress(Exception):  # the mistakes are found below, option by option
             return self._load(overrides, mode), found
-        kept: list[Override] = []
         try:
-            config = self._load(kept, mode)
+            config = self._load([], mode)
         except Exception as error:
-            reason = in_file(error, self.config_name, is_typed_group=True)
+            reason = _in_file(error, self.config_name, is_group=True)
             raise ConfigError(f"the configuration cannot be composed: {reason}") from error
-        choices = [o for o in overrides if "@" in line_of(o) or (self._options(o) and not isinstance(o.value(), dict))]
-        values = [o for o in overrides if not any(o is other for other in choices)]
-        try:
-            config, kept = self._load(choices, mode), choices
-        except Exception:
-            for override in choices:
-                try:
+        kept: list[Override] = []
+        for override in sorted(overrides, key=self._is_choice, reverse=True):
+            try:
+                if self._is_choice(override):
                     config = self._load([*kept, override], mode)
                     kept.append(override)
-                except Exception as error:
-                    found.append(self.explain.refused_choice(override, self._options(override), error))
-        for override in values:
-            try:
-                apply(override, config)
+                else:
+                    apply(override, config)
             except Exception as error:
-                found.append(self.explain.refused_value(override, error))
+                found.append(self._refused(override, error))
         return config, found
-
-    def _folders(self) -> list[str]:
-        return [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]
 
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [line_of(override) for override in overrides]
-        values = group_values(lines, self._folders())
+        folders = [str(each.path).removeprefix("file://") for each in self.loader.get_search_path().get_path()]
+        values = group_values(lines, folders)
         config = self.loader.load_configuration(self.config_name, [*values, *lines], mode)
         if values:  # Hydra's records show only what was typed
             del config.hydra.overrides.task[: len(values)]
@@ -170,15 +170,134 @@ class Composer:
         """Return the options of a group in conf/ or in a folder of the search path, [] if the key is not a group."""
         return self.loader.get_group_options(override.key_or_group, config_name=self.config_name)
 
-    def _dropped(self, overrides: list[Override]) -> list[str]:
-        """Return a mistake for each unknown recipe. Hydra would silently ignore it, because the group is optional: a
-        data source of your own has no recipe."""
-        return [
-            self.explain.refused_choice(override, options, HydraException())
-            for override in overrides
-            if override.key_or_group == "recipe" and not override.is_delete()
-            if isinstance(override.value(), str) and override.value() not in (options := self._options(override))
-        ]
+    def _is_choice(self, override: Override) -> bool:
+        """Return whether an option chooses a file. The values are applied to what the files contain."""
+        return "@" in line_of(override) or bool(self._options(override) and not isinstance(override.value(), dict))
+
+    # -- explaining
+
+    def _unreadable(self, line: str) -> str:
+        """Explain a line that does not follow Hydra's grammar."""
+        key, equals, value = line.partition("=")
+        bare = key.lstrip("+~")
+        if not equals or not bare:
+            return f"{shlex.quote(line)} must be key=value. Hint: {self._for_word(line)}."
+        if bare in self.keys and self.keys[bare].type not in (str, Any):
+            words = self.keys[bare].words
+            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
+        typed = _as_text(key, value)
+        hint = f"put quotes around the value: `{typed}`" if self._parsed(shlex.split(typed)[0]) else "see `--help`"
+        return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}."
+
+    def _for_word(self, word: str) -> str:
+        """Return a hint for a word without =, which may be a checkpoint, a file or a folder."""
+        if not exists(word):
+            return "`--help` shows examples"
+        if Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar"):
+            options = [f"{'resume' if self.verb == 'train' else 'checkpoint'}={word}"]
+        else:
+            options = [f"images={word}"] if "images" in self.keys else options_for(word)
+        return f"type {shlex.join(map(quoted, options))}"
+
+    def _sweep_without_m(self, line: str, override: Override) -> str:
+        """Explain that an option has several values although -m is not set."""
+        name, _, value = line.partition("=")
+        key = name.lstrip("+")
+        known, hints = declared_with_hydra(self.verb).get(key), []
+        kind = known.type if known else None
+        if known and kind is str and known.allowed is None:
+            hints.append(f"type `{_as_text(name, value)}` if this is one text")
+        is_list = typing.get_origin(kind) is list or key == "trainer.devices"
+        if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
+            hints.append(f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together")
+        if self.verb in SWEPT and not override.is_hydra_override():
+            hints.append("add -m to run one job per value")
+        hint = ", or ".join(hints or [f"type one value for {override.key_or_group}"])
+        return f"{line} has several values, but -m is not set. Hint: {hint}."
+
+    def _refused(self, override: Override, error: Exception) -> str:
+        """Explain an option that does not compose."""
+        key, line, value = override.key_or_group, line_of(override), override.value()
+        if self._is_choice(override):
+            options = self._options(override)
+            if value in options and not override.is_add():
+                return f"{line} cannot be composed: {_in_file(error, f'{key}/{value}', key in self.keys)}"
+            hint = _hint_for_choice(key, str(value), options)
+            return f"{key} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
+        if override.is_delete():
+            required = f"{key} is required and cannot be deleted. Hint: leave {line} out."
+            return required if key in self.keys else unknown(key, self.keys)
+        return self._refused_value(override, value, error)
+
+    def _refused_value(self, override: Override, value: Any, error: Exception) -> str:
+        """Explain a key=value that does not merge into the composed config."""
+        key, line, declaration = override.key_or_group, line_of(override), self.keys.get(override.key_or_group)
+        parent, _, last = key.rpartition(".")
+        if parent == "trainer" and last in trainer.REFUSED:
+            return trainer.refusal(last, value)
+        if declaration and override.is_add():
+            return f"{line}: {key} exists already. Hint: type {line.lstrip('+')} without +."
+        if declaration and declaration.type is str and isinstance(value, dict | list):
+            typed = _as_text(key, line.partition("=")[2])
+            return f"{key} must be {declaration.words}, got {shown(value)}. Hint: put quotes around it: `{typed}`"
+        if declaration and not isinstance(value, dict):
+            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
+            return f"{key} must be {declaration.words}, got {shown(value)}. Hint: set {hint}."
+        if declaration or key.startswith("hydra."):
+            reason = first_sentence(error.__cause__ or error)
+            return f"{line} cannot be merged: {reason} Hint: leave it out, and type each key by itself."
+        if key.startswith(FREE) and not removed(key):
+            return f"{key} does not exist, so it cannot be changed. Hint: type +{line} to add it."
+        return unknown(key, self.keys)
+
+    def _hint(self, key: str) -> str:
+        """Return what to type for a key or a group: key=value."""
+        if not self.keys[key].is_group:
+            return self.keys[key].hint
+        if options := self.loader.get_group_options(key):
+            return f"{key}={_simplest(options)}"
+        return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
+
+
+def _hint_for_choice(group: str, value: str, options: list[str]) -> str:
+    """Return what to type instead of an unknown group=value."""
+    if instead := removed(f"{group}={value}"):
+        return instead
+    if group == "model" and value.lower() in CLASSIFIERS:
+        return f"set model.name={value.lower()}"
+    if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in TABLE_SUFFIXES):
+        return f"set {shlex.join(options_for(value))}"
+    if near := get_close_matches(value.lower(), options, 1):
+        return f"set {group}={near[0]}"
+    return "leave this option out" if group in ("experiment", "recipe") else f"set {group}={_simplest(options)}"
+
+
+def _simplest(options: list[str]) -> str:
+    """Return the group's option that needs the fewest other settings."""
+    return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
+
+
+def _in_file(error: Exception, name: str, is_group: bool) -> str:
+    """Explain a mistake in a file in the user's --config-dir. The files of conf/ have none, because tests compose
+    them."""
+    text = next(filter(None, map(str, causes(error))), type(error).__name__)
+    first = "" if is_group else ", whose first line must be `# @package _global_`"
+    return f"{' '.join(text.split()).rstrip('.')}. Hint: correct {name}.yaml{first}."
+
+
+def _as_text(key: str, value: str) -> str:
+    """Return what to type in a shell for a value whose characters Hydra must not interpret."""
+    return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return the first line of an error's text, ending in a full stop."""
+    return first_line(error).rstrip(".") + "."
+
+
+def line_of(override: Override) -> str:
+    """Return an option as typed."""
+    return override.input_line or ""
 
 
 def apply(override: Override, config: DictConfig) -> None:

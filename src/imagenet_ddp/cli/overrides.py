@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,29 +33,31 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Section)
 
 
-def quote_text(
-    option: str, verb: str, parse: Callable[[str], Override | None], texts: Collection[str] = (), *, sweeps: bool = True
-) -> str:
+# text in quotes, or neither a list, nor a call, nor an interpolation
+_WORD = re.compile(r"""'[^']*'|"[^"]*"|[^][(){}'"~][^][(){}'"]*""")
+
+
+def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], *, sweeps: bool) -> str:
     """Return the option with quotes around its value if that is text which Hydra would read as something else.
 
     A value that is the path of an existing file or folder is that path, whatever its characters mean to Hydra. Without
     such a path, commas, brackets and quotes mean what they mean to Hydra. null stays null where the key accepts it.
-    parse: reads an option by Hydra's grammar, returns None if it is invalid. texts: further text keys, which the
-    command does not declare. sweeps: whether an option may have several values; otherwise, such an option is returned
-    as typed, for the message that refuses it.
+    parse: reads an option by Hydra's grammar, returns None if it is invalid. sweeps: whether an option may have several
+    values; otherwise, such an option is returned as typed, for the message that refuses it.
     """
     name, equals, value = option.partition("=")
     path = name.lstrip("+")
     key = declared_with_hydra(verb).get(path)
-    if value.startswith("~") and key is not None and key.type is str and key.allowed is None:
-        value = str(expand_home(value))  # the shell does not expand ~ here
-        option = f"{name}={value}"
+    is_text = key is not None and key.type is str
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
-    is_text = path in texts or (key is not None and key.type is str)
     if not equals or "${" in value or not (is_group or is_text):
         return option
-    is_path = is_text and (key is None or key.allowed is None) and value != "null" and exists(value)
+    is_path = False
+    if key is not None and is_text and key.allowed is None:
+        value = str(expand_home(value)) if value.startswith("~") else value  # the shell does not expand ~ here
+        is_path = value != "null" and exists(value)
     words = [value] if is_path or "," not in value else [word.strip() for word in value.split(",")]  # of a sweep
+    option = f"{name}={value}"
     if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or (sweeps and parse(option)))):
         return option
     is_nullable = is_group or (key is not None and key.nullable)
@@ -68,10 +70,6 @@ def quote_text(
         return word if as_it_is or (is_group and parsed is None) else _quoted(word)
 
     return f"{name}={','.join(map(as_text, words))}"
-
-
-# text in quotes, or neither a list, nor a call, nor an interpolation
-_WORD = re.compile(r"""'[^']*'|"[^"]*"|[^][(){}'"~][^][(){}'"]*""")
 
 
 @functools.cache

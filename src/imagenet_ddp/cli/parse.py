@@ -8,7 +8,7 @@ import contextlib
 import pickle
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.check_config import validate
-from imagenet_ddp.cli.compose import Composer
-from imagenet_ddp.cli.explain import SWEPT, first_sentence, line_of
+from imagenet_ddp.cli.compose import SWEPT, Composer, first_sentence, line_of
 from imagenet_ddp.cli.overrides import quoted, typed_config
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema import commands
@@ -51,7 +50,8 @@ class Request:
     multirun: bool
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
     again: bool = False  # a job of a resumed sweep: it continues in its own folder if there is one
-    launch_infos: tuple[LaunchInfo | None, ...] = (None,)  # one per config; None where no launcher is recognised
+    # one per config; None where no launcher is recognised
+    launch_infos: list[LaunchInfo | None] = field(default_factory=list[LaunchInfo | None])
 
     @property
     def hydra(self) -> DictConfig:
@@ -94,24 +94,21 @@ def command_line(
     jobs, names, more = composer.jobs(overrides) if multirun else ([overrides], [""], [])
     found += more
 
-    composed = [_compose(composer, verb, job) for job in jobs]
-    only_shown = bool(args.cfg or args.info)
+    request = Request(verb, argv, args.overrides, [], [], names, [], multirun, passthrough=bool(args.cfg or args.info))
     jobs_of: dict[str, list[int]] = {}  # mistake -> numbers of the jobs that have it
-    launch_infos: list[LaunchInfo | None] = [None] * len(jobs)
-    bare = [_without_hydra(config) for config, _ in composed]
-    for number, (config, mistakes) in enumerate(composed):
-        if not (only_shown or compose_only):
-            more, launch_infos[number] = _validate_job(
-                config, bare[number], environ, verb, args.overrides, multirun, elsewhere
-            )
+    for number, job in enumerate(jobs):
+        config, mistakes = _compose(composer, verb, job)
+        bare, launch_info = _without_hydra(config), None
+        if not (request.passthrough or compose_only):
+            more, launch_info = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere)
             mistakes += more
         for text in dict.fromkeys(mistakes):
             jobs_of.setdefault(text, []).append(number)
+        request.configs.append(bare)
+        request.jobs.append([line_of(override) for override in job])
+        request.hydra_nodes.append(config.hydra)
+        request.launch_infos.append(launch_info)
     found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
-    lines = [[line_of(override) for override in job] for job in jobs]
-    nodes = [config.hydra for config, _ in composed]
-    request = Request(verb, argv, args.overrides, bare, lines, names, nodes, multirun, only_shown,
-                      launch_infos=tuple(launch_infos))  # fmt: skip
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request

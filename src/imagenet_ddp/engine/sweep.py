@@ -109,7 +109,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     node = request.hydra_nodes[number]
     node.run.dir = str(sweep_dir / str(number))
     job = _job(request, options, request.configs[number], node)
-    return replace(job, argv=[*job.typed, *_flags(request)], launch_infos=(request.launch_infos[number],))
+    return replace(job, argv=[*job.typed, *_flags(request)], launch_infos=[request.launch_infos[number]])
 
 
 def _job(request: parse.Request, options: list[str], config: DictConfig, hydra_node: DictConfig) -> parse.Request:
@@ -119,7 +119,7 @@ def _job(request: parse.Request, options: list[str], config: DictConfig, hydra_n
         configs=[config],
         hydra_nodes=[hydra_node],
         multirun=False,
-        launch_infos=(None,),
+        launch_infos=[None],
         again=bool(config.sweep.resume),
     )
 
@@ -165,7 +165,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         )
     codes: dict[int, int] = {}
     # a launcher pickles the task once for each job
-    names, for_job = request.names, replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=(None,))
+    names, for_job = request.names, replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=[None])
 
     def task(config: DictConfig) -> float | None:
         parse.set_implied(config)  # Hydra has composed it again

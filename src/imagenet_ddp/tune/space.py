@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_config
-from imagenet_ddp.cli.explain import first_sentence
+from imagenet_ddp.cli.compose import first_sentence
 from imagenet_ddp.config.keys import declared, key_of
 from imagenet_ddp.config.validators import shown
 
