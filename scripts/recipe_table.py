@@ -18,9 +18,17 @@ from statistics import mean, median, variance
 import numpy as np
 
 from imagenet_ddp.config.keys import key_of
-from imagenet_ddp.report.differences import Differences, canonical, find_differences, format_option, is_option, option
-from imagenet_ddp.report.leaderboard import number_cell, percent_cell
-from imagenet_ddp.report.run import Run, find_runs
+from imagenet_ddp.report.leaderboard import (
+    Differences,
+    canonical,
+    find_differences,
+    format_option,
+    is_option,
+    number_cell,
+    option,
+    percent_cell,
+)
+from imagenet_ddp.report.run_folders import Run, find_runs
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_csv, as_text, text_cell
 
 NOT_OF_RECIPE = ("data.name", "data.root", "seed", "name")  # they have a column, or identify one run

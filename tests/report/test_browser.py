@@ -10,9 +10,10 @@ import pytest
 from helpers.chromium import dom_of, needs_chromium
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
-from imagenet_ddp.report import page
-from imagenet_ddp.report.evaluation import read
-from imagenet_ddp.report.page import Pictures, build
+from imagenet_ddp.report import pictures
+from imagenet_ddp.report.page import build
+from imagenet_ddp.report.pictures import Pictures
+from imagenet_ddp.report.predictions import read
 
 pytestmark = needs_chromium
 
@@ -36,7 +37,7 @@ document.getElementById("result").textContent = JSON.stringify(found);
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     classes = [f"class {number} <b>of a long name, which has no end</b>" for number in range(12)]
     target = np.arange(300) % 12
-    monkeypatch.setattr(page, "read_pictures", lambda *_: Pictures())
+    monkeypatch.setattr(pictures, "read_pictures", lambda *_: Pictures())
     found = read(write_evaluation(tmp_path / "e", random_probabilities(target, 12), target, classes))
     html = build("long/" * 100, None, found).files["report.html"].decode()
     (tmp_path / "page.html").write_text(html.replace("</body>", f"{LOOK}</body>"))

@@ -70,13 +70,16 @@ def test_the_page_of_a_run_without_a_checkpoint(run: Run, tmp_path: Path):
 def test_mistakes_come_all_at_once(run: Run, tmp_path: Path):
     sweep(tmp_path / "s")
     (tmp_path / "file").touch()
-    done = run("report", "s", "nowhere", "mpas=false", "sort=top1", "maps=no", "out=file")
+    done = run("report", "s", "nowhere", "by=fold", "maps=no", "out=file")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
-        "imagenet_ddp.report: 5 mistakes, nothing was started\n\n 1. nowhere must be a folder"
+        "imagenet_ddp.report: 4 mistakes, nothing was started\n\n 1. nowhere is neither a folder nor an option."
     )
-    for message in ("did you mean maps=false?", "sort was removed. Hint: sort report.csv", "maps must be true or false",
-                    "out must be a writable folder, but"):  # fmt: skip
+    for message in (
+        "by=fold was removed. Hint: run",
+        "maps must be true or false",
+        "out must be a writable folder, but",
+    ):
         assert message in " ".join(done.stderr.split())
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/config.yaml").write_text("of: another")

@@ -9,10 +9,11 @@ import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report import page as page_module
-from imagenet_ddp.report.evaluation import read
-from imagenet_ddp.report.page import Pictures, build
-from imagenet_ddp.report.run import read_run
+from imagenet_ddp.report import pictures as pictures_module
+from imagenet_ddp.report.page import build
+from imagenet_ddp.report.pictures import Pictures
+from imagenet_ddp.report.predictions import read
+from imagenet_ddp.report.run_folders import read_run
 
 EVIL = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 CLASSES = [EVIL, "größe 数 🦉", "a & b", "{{ 7 * 7 }}"]
@@ -39,7 +40,7 @@ class Reader(HTMLParser):
 
 
 def page_of(folder: Path, monkeypatch: pytest.MonkeyPatch, pictures: Pictures, num_images: int, classes: list[str]):
-    monkeypatch.setattr(page_module, "read_pictures", lambda *_: pictures)
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: pictures)
     target = np.arange(num_images) % len(classes)
     paths = [f"{EVIL}/{row}\udcff.jpg" for row in range(num_images)]
     probabilities = random_probabilities(target, len(classes))
@@ -75,7 +76,7 @@ def test_every_section_is_there_and_linked(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(page_module, "read_pictures", lambda *_: Pictures())
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
     target = np.arange(6) % 2
     folder = write_evaluation(tmp_path / "e", np.full((6, 2), np.nan), target, ["a", "b"], calibration={"ece": np.nan})
     page = build("e", None, read(folder))
@@ -88,7 +89,7 @@ def test_predictions_of_a_diverged_net(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(page_module, "read_pictures", lambda *_: Pictures())
+    monkeypatch.setattr(pictures_module, "read_pictures", lambda *_: Pictures())
     target = np.arange(10) % 2
     probabilities = np.where(np.eye(2)[target] == 1, 0.9, 0.1)
     probabilities[:4] = probabilities[:4, ::-1]  # 6 of 10 predictions are right

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from helpers.fake_runs import make_run
 
-from imagenet_ddp.report.run import find_runs
+from imagenet_ddp.report.run_folders import find_runs
 from scripts.recipe_table import Recipe, group_recipes, recipe_table, two_sided_p, welch_p
 
 REACHED = {0.1: [0.70, 0.72, 0.77], 0.2: [0.80]}

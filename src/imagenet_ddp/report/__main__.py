@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagenet_ddp.cli import command
-from imagenet_ddp.cli.known_terms import closest, removed
+from imagenet_ddp.cli.known_terms import removed
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import leaderboard
-from imagenet_ddp.report.differences import find_differences
 from imagenet_ddp.report.page import make_page
-from imagenet_ddp.report.run import MARKER, find_runs
+from imagenet_ddp.report.run_folders import MARKER, find_runs
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.files import atomic_write, not_writable_reason
 from imagenet_ddp.system.text import count_noun, printable
@@ -27,8 +26,6 @@ from imagenet_ddp.system.text_table import Table, as_csv, as_text
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
 CSV_HEADERS = (b"place,run,best/val/top1,", b"path,label,suggested,score")  # by which own CSV files are recognised
 OPTIONS = ("out", "maps")
-# Options of earlier versions; those in known_terms.REMOVED are not keys of other commands.
-REMOVED = {"format": "read report.md and report.csv, which it writes", "sort": "sort report.csv, which it writes"}
 
 
 @dataclass(frozen=True)
@@ -63,17 +60,14 @@ def read(argv: Sequence[str]) -> Options:
         key, equals, value = word.partition("=")
         if Path(word).is_dir():
             folders.append(Path(word))
-        elif equals and (instead := REMOVED.get(key) or removed(word) or removed(key)):
+        elif equals and (instead := removed(word) or removed(key)):
             mistakes.append(f"{word if removed(word) else key} was removed. Hint: {instead}.")
         elif equals and key in OPTIONS and value:
             typed[key] = value
-        elif equals or word.startswith("-"):
-            close = closest(key.lstrip("-"), OPTIONS)
-            hint = f"did you mean {close[0]}={value or 'VALUE'}?" if close else "use out=FOLDER or maps=false."
-            mistakes.append(f"{word} is neither an option nor a folder. Hint: {hint}")
         else:
             mistakes.append(
-                f"{word} must be a folder, but is not. Hint: pass runs/<name>/<time>, or a folder above it."
+                f"{word} is neither a folder nor an option. Hint: pass runs/<name>/<time> or a folder above it, "
+                "out=FOLDER, or maps=false."
             )
     if typed.get("maps", "false") not in ("true", "false"):
         mistakes.append(f"maps must be true or false, got {typed['maps']}. Hint: set maps=false.")
@@ -98,7 +92,7 @@ def _compare(folders: Sequence[Path]) -> dict[str, bytes]:
     ]:
         raise ConfigError(mistakes)
     runs = leaderboard.sort_runs([*{run.folder: run for own in found.values() for run in own}.values()])
-    differences = find_differences(runs)
+    differences = leaderboard.find_differences(runs)
     table = leaderboard.leaderboard(runs, differences)
     print(*_text(table), sep="\n", flush=True)  # before the figure is drawn, which takes a second or two
     title = printable(f"{count_noun(len(runs), 'run')} in {', '.join(folder.resolve().name for folder in folders)}")

@@ -1,23 +1,118 @@
-"""Compare runs: make the leaderboard, a table with the options in which they differ, and a figure of their curves.
-matplotlib is imported only to draw."""
+"""Compare runs: find the options in which they differ, and make the leaderboard with these options and a figure of the
+curves. matplotlib is imported only to draw."""
 
+import json
+import os
+import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from imagenet_ddp.report.differences import Differences, format_option, labels, option, short_names
-from imagenet_ddp.report.run import MARKER, STATES, Run, as_number
+from imagenet_ddp.cli.known_terms import removed
+from imagenet_ddp.cli.overrides import key_of
+from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.report.run_folders import MARKER, STATES, Run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.runs.plots import column
 from imagenet_ddp.system.text import count_noun, duration, percent, printable, shorten_list
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, text_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# ---- the options in which runs differ -------------------------------------------------------------------------------
+
+# Keys that only describe how a run was started, such as its rendezvous and what it resumed, or how it is logged.
+NOT_OPTIONS = {"resume", "allow_targets", "sweep.job", "sweep.resume", "cluster.requeue"} | {
+    f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")
+}
+NOT_OPTIONS_BELOW = ("logger.", "callbacks.progress.")
+_FIRST = ("model", "optim", "schedule", "data", "loss", "trainer", "strategy")
+_LAST = ("name", "data.root", "seed")
+
+
+@dataclass(frozen=True)
+class Differences:
+    keys: list[str] = field(default_factory=list)  # most important first, seed last
+    derived: list[str] = field(default_factory=list)  # keys whose values follow from data.name, nccl.name, ...
+
+    def title(self, key: str) -> str:
+        """Return the last part of the key if it is unambiguous, else the key."""
+        last = key.rpartition(".")[2]
+        is_unique = sum(other.rpartition(".")[2] == last for other in {*self.keys, key}) == 1
+        return last if is_unique and last not in ("name", "root", "args", "_target_") else key
+
+    def describe(self, run: Run, keys: Sequence[str]) -> str:
+        """Return the options of a run as text, such as "lr=0.1 seed=1"."""
+        return " ".join(f"{printable(self.title(key))}={format_option(option(run, key))}" for key in keys)
+
+
+def find_differences(runs: Sequence[Run]) -> Differences:
+    """Return the options of the training itself in which the runs differ."""
+    keys = [
+        key
+        for key in dict.fromkeys(key for run in runs for key in run.options)
+        if is_option(key) and len({canonical(option(run, key)) for run in runs}) > 1
+    ]
+    typed = {key_of(word) for run in runs for word in str(run.summary.get("command") or "").split()}
+    derived = [key for key in keys if key not in typed and _is_derived(runs, key, keys)]
+    return Differences(sorted([key for key in keys if key not in derived], key=_importance), derived)
+
+
+def is_option(key: str) -> bool:
+    """Return whether a key is an option of the training itself."""
+    return not (key in NOT_OPTIONS or f"{key}.".startswith(NOT_OPTIONS_BELOW) or removed(key))
+
+
+def option(run: Run, key: str) -> Any:
+    """Return the value of an option of a run. If the run lacks the key, because an older version did not have it,
+    return the default; in groups that users may extend (callbacks, args), return None."""
+    return run.options[key] if key in run.options else _defaults().get(key)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return {path: key.default for path, key in declared("train").items() if not key.is_group}
+
+
+def canonical(value: Any) -> str:
+    """Return text that is equal for equal values, such as 1 and 1.0, but not for 1 and true."""
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical, value)) + "]"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, default=str)
+
+
+def format_option(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else printable(shown(value))
+
+
+def _importance(key: str) -> int:
+    if key in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(key)
+    group = key.partition(".")[0]
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
+
+
+def _is_derived(runs: Sequence[Run], key: str, keys: Sequence[str]) -> bool:
+    """Return whether the choice in the key's group, or that of the data, determines the value of the key. The net, too,
+    determines the default name."""
+    for group in ("data.name", "model.name" if key == "name" else f"{key.partition('.')[0]}.name"):
+        if group in keys and key not in (group, "seed"):
+            pairs = {(canonical(option(run, group)), canonical(option(run, key))) for run in runs}
+            if len(pairs) == len({choice for choice, _ in pairs}):
+                return True
+    return False
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
 MOST_OPTIONS = 6  # columns of options; further ones are in the CSV only
 CSV_COLUMNS = ("num_devices", "num_nodes", "global_batch_size", "precision", "num_parameters", "num_train_images",
                "num_val_images", "data_wait_frac", "git_commit", "finished_at")  # fmt: skip
-GREY = "#C4C8CE"  # of curves for which the palette has no colour
 
 
 def sort_runs(runs: Sequence[Run]) -> list[Run]:
@@ -29,8 +124,8 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     """Return the table of runs. runs: the runs in the order of the rows."""
     options = []
     for index, key in enumerate(differences.keys):
-        is_number = all(as_number(option(run, key)) is not None for run in runs)
         drop = index + (2 if index < 3 else 30)
+        is_number = all(_is_number(option(run, key)) for run in runs)
         title = printable(differences.title(key))
         options.append(Column(key, title, drop, right=is_number, shown=index < MOST_OPTIONS))
     columns = [
@@ -57,13 +152,19 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
     return Table(columns, rows, f"{count_noun(len(runs), 'run')}: {', '.join(counts)}", notes)
 
 
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """Return the paths relative to the deepest folder that they all share."""
+    common = os.path.commonpath([str(folder.parent) for folder in folders]) if folders else ""
+    return [printable(os.path.relpath(folder, common)) for folder in folders]
+
+
 def _cells(run: Run, differences: Differences) -> list[Cell]:
     values = [option(run, key) for key in differences.keys]
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
     csv_only = [run.max_epochs, *(run.summary.get(key) for key in CSV_COLUMNS), run.folder]
     return [
         percent_cell(run.best_top1),
-        *(Cell(format_option(value) if as_number(value) is None else value, format_option(value)) for value in values),
+        *(Cell(value if _is_number(value) else format_option(value), format_option(value)) for value in values),
         text_cell(run.state),
         Cell(run.epochs, f"{run.epochs}{limit}"),
         Cell(run.best_epoch, "-" if run.best_epoch is None else str(run.best_epoch)),
@@ -73,6 +174,10 @@ def _cells(run: Run, differences: Differences) -> list[Cell]:
         Cell(run.train_s, "-" if run.train_s is None else duration(run.train_s)),
         *(Cell(None if value is None else printable(str(value)), "") for value in csv_only),
     ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def percent_cell(fraction: float | None) -> Cell:
@@ -87,13 +192,28 @@ def number_cell(value: float | None) -> Cell:
     return Cell(value, f"{value:.0f}" if 1000 <= value < 1e7 else f"{value:.4g}")
 
 
+def markdown_document(title: str, table: Table, picture: str) -> str:
+    """Return the text of report.md. picture: file name of the figure with the curves."""
+    notes = [line for note in table.notes for line in (escape_markdown(note), "")]
+    return "\n".join([
+        f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", "", f"## {escape_markdown(table.title)}", "",
+        *as_markdown(table), "", *notes, f"![Validation top-1 and training loss over the epochs]({picture})", "",
+    ])  # fmt: skip
+
+
+# ---- the curves -----------------------------------------------------------------------------------------------------
+
+MAX_LABEL = 90  # characters
+GREY = "#C4C8CE"  # of curves for which the palette has no colour
+
+
 def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "Figure":
     """Draw validation top-1 and training loss. runs: best first; those for which the palette has no colour are grey."""
     colored = plots.PALETTE[: len(runs)]
     figure = plots.new_figure(11, 5.4 + 0.2 * len(colored), title, "Best first" if len(runs) > 1 else "")
     panels = {"val/top1": "Validation top-1", "train/loss": "Training loss"}
     for axes, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        lines = [column(run.metrics, name) for run in runs]
+        lines = [plots.column(run.metrics, name) for run in runs]
         for number, (epochs, values) in reversed(list(enumerate(lines))):  # the best run is drawn last, on top
             color = colored[number] if number < len(colored) else GREY
             axes.plot(epochs, values, color=color, marker="o", markersize=3)
@@ -109,10 +229,11 @@ def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "F
     return figure
 
 
-def markdown_document(title: str, table: Table, picture: str) -> str:
-    """Return the text of report.md. picture: file name of the figure with the curves."""
-    lines = [f"<!-- {MARKER} -->", f"# {escape_markdown(title)}", ""]
-    lines += [f"## {escape_markdown(table.title)}", "", *as_markdown(table), ""]
-    for note in table.notes:
-        lines += [escape_markdown(note), ""]
-    return "\n".join([*lines, f"![Validation top-1 and training loss over the epochs]({picture})", ""])
+def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
+    """Return a label for each run, such as "sweep/0: lr=0.1 seed=1"."""
+    texts = [differences.describe(run, differences.keys) for run in runs]
+    names = short_names([run.folder for run in runs])
+    return [
+        textwrap.shorten(f"{name}: {text}" if text else name, MAX_LABEL, placeholder=" …", break_on_hyphens=False)
+        for name, text in zip(names, texts, strict=True)
+    ]

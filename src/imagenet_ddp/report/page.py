@@ -2,8 +2,8 @@
 predictions is evaluated first."""
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.report import analysis, evaluation
-from imagenet_ddp.report.evaluation import Predictions
-from imagenet_ddp.report.run import MARKER, Run, read_run
+from imagenet_ddp.report import error_analysis, predictions
+from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.runs.summary import read_config
 from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import count_noun, duration, first_line, format_loss, percent
+from imagenet_ddp.system.text import count_noun, duration, format_loss, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from imagenet_ddp.report.pictures import Pictures
 
 PAGE = "report.html"
 NUM_THUMBNAILS = 60  # per gallery
@@ -37,24 +38,14 @@ class Page:
     files: dict[str, bytes]
 
 
-@dataclass
-class Pictures:
-    """Thumbnails and maps of the images; empty if the data is not available."""
-
-    thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
-    maps: dict[int, str] = field(default_factory=dict)
-    reason: str = ""  # why there are no pictures
-    reason_maps: str = ""  # why there are no class activation maps
-
-
 def make_page(folder: Path, *, maps: bool) -> Page | None:
     """Return the page of a run or an evaluation; None if the folder is neither."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
-        found, missing = evaluation.of_run(folder, is_running=run.state == "running")
+        found, missing = predictions.of_run(folder, is_running=run.state == "running")
         return build(name, run, found, missing, maps=maps)
     is_evaluation = (folder / "evaluation.json").is_file()
-    return build(name, None, evaluation.read(folder), maps=maps) if is_evaluation else None
+    return build(name, None, predictions.read(folder), maps=maps) if is_evaluation else None
 
 
 def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
@@ -73,60 +64,68 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
     lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {
         "marker": MARKER, "name": name, "title": title, "reason": reason, "found": found, "figures": figures,
-        "facts": _facts(run, found), "long_facts": LONG,
+        "facts": _facts(run, found), "long_facts": LONG, "is_held_out": is_held_out, "wants_maps": maps,
         "curves": _uri(plots.curves(run.metrics, title)) if len(run.metrics["epoch"]) else None,
     }  # fmt: skip
-    if found is None or not len(found):
-        return Page([*lines, reason] if reason else lines, {PAGE: render(context)})
-    wrong_labels = analysis.likely_wrong(found)
+    files = dict[str, bytes]()
+    if found is not None and len(found):
+        more, verdict = _analyse(found, maps)
+        wrong_labels, pictures = more["wrong_labels"], more["pictures"]
+        context |= more
+        lines += [verdict, reason, pictures.reason, pictures.reason_maps]
+        files = {error_analysis.LABELS_FILE: wrong_labels.as_csv(found)}
+    else:
+        lines.append(reason)
+    return Page([line for line in lines if line], {PAGE: render(context), **files})
+
+
+def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
+    """Return (what page.html needs beside the facts, a sentence about the labels)."""
+    with import_torch():
+        from imagenet_ddp.report.pictures import read_pictures
+    wrong_labels = error_analysis.likely_wrong(found)
     top1 = float(found.is_right.mean())
     inaccurate = f"too inaccurate (top-1 {percent(top1)}) to judge labels" if top1 < MIN_TOP1 else ""
     by_loss = np.argsort(np.where(found.is_right | (found.prediction < 0), -np.inf, found.loss))[::-1]
     worst: list[int] = by_loss[: min(NUM_THUMBNAILS, len(wrong_labels.rows))].tolist()
-    num_classified = int((found.prediction >= 0).sum())
     margin = found.confidence - (found.top_probability[:, 1] if found.top.shape[1] > 1 else 0)
-    doubtful: list[int] = np.argsort(margin, kind="stable")[
-        : min(NUM_THUMBNAILS, num_classified)
-    ].tolist()  # NaN is last
+    num_classified = int((found.prediction >= 0).sum())  # margins that are NaN are sorted last
+    doubtful: list[int] = np.argsort(margin, kind="stable")[: min(NUM_THUMBNAILS, num_classified)].tolist()
     suspects: list[int] = wrong_labels.rows[:NUM_THUMBNAILS].tolist()
     pictures = read_pictures(found, [*worst, *doubtful, *suspects], worst[:NUM_MAPS] if maps else [])
     item = partial(_item, found, pictures)
-    bins = analysis.calibration_bins(found.confidence, found.is_right)
-    table = analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
-    pairs = analysis.pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
-    context |= {
+    bins = error_analysis.calibration_bins(found.confidence, found.is_right)
+    table = error_analysis.class_rows(found.target, found.prediction, found.classes, found.labels)
+    pairs = error_analysis.confused_pairs(found.target, found.prediction, len(found.classes))[:NUM_PAIRS].tolist()
+    context = {
         "pictures": pictures,
-        "is_held_out": is_held_out,
         "num_unreadable": found.evaluation["num_val_images_unreadable"],
         "checkpoint": Path(found.model).name,
         "classes": sorted(table, key=lambda row: (row.accuracy is None, row.accuracy)),
         "pairs": [(found.labels[true], found.labels[taken], count, count / table[true].num_images)
                   for true, taken, count in pairs],
-        "matrix": analysis.matrix(found.target, found.prediction, len(found.classes)),
+        "matrix": error_analysis.confusion_matrix(found.target, found.prediction, len(found.classes)),
         "worst": [item(row) for row in worst],
         "doubtful": [item(row) for row in doubtful],
         "maps": [{**item(row), "uri": pictures.maps[row]} for row in worst[:NUM_MAPS] if row in pictures.maps],
-        "wants_maps": maps,
         "wrong_labels": wrong_labels,
         "suspects": [item(row) for row in suspects],
-        "csv_name": analysis.LABELS_FILE,
-        "diagram": _uri(analysis.calibration_figure(bins)),
-        "calibration": {"ece": analysis.calibration_error(bins), **found.evaluation.get("calibration", {})},
+        "csv_name": error_analysis.LABELS_FILE,
+        "diagram": _uri(error_analysis.calibration_figure(bins)),
+        "calibration": {"ece": error_analysis.calibration_error(bins), **found.evaluation.get("calibration", {})},
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
     num_likely_wrong = int(wrong_labels.is_confident.sum())
     counted = f"{num_likely_wrong:,} of {len(found):,} labels look wrong; they include mistakes of the net"
-    lines.append(f"the net is {inaccurate}" if inaccurate else counted)
-    lines += [text for text in (reason, pictures.reason, pictures.reason_maps) if text]
-    return Page(lines, {PAGE: render(context), analysis.LABELS_FILE: wrong_labels.as_csv(found)})
+    return context, f"the net is {inaccurate}" if inaccurate else counted
 
 
 def _uri(figure: "Figure") -> str:
     return f"data:image/png;base64,{base64.b64encode(plots.png(figure)).decode()}"
 
 
-def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
+def _item(found: Predictions, pictures: "Pictures", row: int) -> dict[str, Any]:
     return {
         "uri": pictures.thumbnails.get(row),
         "path": found.paths[row],
@@ -137,27 +136,6 @@ def _item(found: Predictions, pictures: Pictures, row: int) -> dict[str, Any]:
         "loss": float(found.loss[row]),
         "is_right": bool(found.is_right[row]),
     }  # fmt: skip
-
-
-def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
-    """Read thumbnails of the images in `rows`, and class activation maps of those in `for_maps`. The
-    reasons in the result explain what is not available."""
-    with import_torch():
-        from imagenet_ddp.data.decode import UnreadableImage
-        from imagenet_ddp.report.example_images import EvaluatedImages
-    pictures = Pictures()
-    try:
-        images = EvaluatedImages(found)
-        pictures.thumbnails = images.thumbnails(rows)
-    except (ConfigError, RunError, OSError) as error:
-        pictures.reason = first_line(error)
-        return pictures
-    if for_maps:
-        try:
-            pictures.maps = images.activation_maps(for_maps)
-        except (ConfigError, RunError, RuntimeError, OSError, UnreadableImage) as error:
-            pictures.reason_maps = first_line(error)
-    return pictures
 
 
 def render(context: Mapping[str, Any]) -> bytes:

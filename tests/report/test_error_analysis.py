@@ -1,7 +1,7 @@
 """Counts of confusions, likely wrong labels, and the bins of the reliability diagram.
 
 The results of cleanlab are in a file, because it requires SciPy, which torchmetrics then imports in every process. To
-write that file again: PYTHONPATH=tests uv run --group dev --with cleanlab python tests/report/test_analysis.py
+write that file again: PYTHONPATH=tests uv run --group dev --with cleanlab python tests/report/test_error_analysis.py
 """
 
 import json
@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
-from imagenet_ddp.report.analysis import (
+from imagenet_ddp.report.error_analysis import (
     calibration_bins,
     calibration_error,
     class_rows,
+    confused_pairs,
+    confusion_matrix,
     likely_wrong,
-    matrix,
-    pairs,
     thresholds,
 )
-from imagenet_ddp.report.evaluation import Predictions, read
+from imagenet_ddp.report.predictions import Predictions, read
 
 CLASSES = ["a", "b", "c", "d", "e"]
 SWAPPED = np.arange(0, 600, 30)
@@ -69,7 +69,7 @@ PREDICTION = np.array([0, 1, 1, 1, 0, 0, 2])
 
 
 def test_pairs_and_rows():
-    assert pairs(TARGET, PREDICTION, 4).tolist() == [[0, 1, 2], [1, 0, 1], [2, 0, 1]]
+    assert confused_pairs(TARGET, PREDICTION, 4).tolist() == [[0, 1, 2], [1, 0, 1], [2, 0, 1]]
     rows = class_rows(TARGET, PREDICTION, ["n1", "n2", "n3", "n4"], LABELS)
     assert [(row.name, row.num_images, row.confused_with, row.num_confused) for row in rows] == [
         ("n1", 3, "dog", 2), ("n2", 2, "cat", 1), ("n3", 2, "cat", 1), ("n4", 0, "", 0),
@@ -78,7 +78,7 @@ def test_pairs_and_rows():
 
 
 def test_the_matrix_of_few_classes():
-    found = matrix(TARGET, PREDICTION, 4)
+    found = confusion_matrix(TARGET, PREDICTION, 4)
     assert found is not None
     assert found.tolist() == [[1, 2, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
 
@@ -87,7 +87,7 @@ def test_bins_and_error():
     confidence = np.array([0.05, 0.95, 1.0, 0.94])
     is_right = np.array([False, True, True, False])
     found = calibration_bins(confidence, is_right)
-    assert [(each.low, each.high, each.num_images) for each in found] == [(0, 1 / 15, 1), (14 / 15, 1, 3)]
+    assert [(each.low, each.num_images) for each in found] == [(0, 1), (14 / 15, 3)]
     assert found[1].accuracy == pytest.approx(2 / 3)
     assert calibration_error(found) == pytest.approx((0.05 + abs(2.89 - 2)) / 4)
 

@@ -2,7 +2,6 @@
 folder. A run that was stopped early has gaps."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,19 +46,14 @@ class Run:
 
 
 def find_runs(top: Path) -> list[Run]:
-    """Return the runs in `top`, including `top`, in natural order of their absolute paths. Hidden folders, unreadable
-    folders and links to folders are not entered."""
+    """Return the runs in `top`, including `top`, sorted by path. Hidden and unreadable folders and links to folders
+    are not entered."""
     runs = []
     for folder, subfolders, files in os.walk(top.resolve()):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         if "config.yaml" in files and (run := read_run(Path(folder))):
             runs.append(run)
-    return sorted(runs, key=lambda run: natural_order(run.folder))
-
-
-def natural_order(path: Path) -> list[str | int]:
-    """Return a sort key that puts 2 before 10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
+    return sorted(runs, key=lambda run: run.folder)
 
 
 def read_run(folder: Path) -> Run | None:
@@ -81,28 +75,18 @@ def read_run(folder: Path) -> Run | None:
     )  # fmt: skip
 
 
-def as_number(value: Any) -> float | None:
-    """Return the value as a float; None if it is not a finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    return float(value) if is_number else None
-
-
 def _best(metrics: Table, summary: Mapping[str, Any]) -> tuple[float | None, int | None, float | None, float | None]:
     """Return (best top-1, its epoch, top-5 and loss of that epoch). Top-5 and loss are None if the best validation was
     within an epoch, because it has no row in metrics.csv then."""
-    best = summary.get("best/val/top1", _last(metrics, "best/val/top1"))
-    epoch = summary.get("best_epoch")
+    best, epoch = summary.get("best/val/top1", _last(metrics, "best/val/top1")), summary.get("best_epoch")
     if best is None:
         return None, None, None, None
     epochs, top1 = column(metrics, "val/top1")
-    at_best = [each for each in epochs[np.isclose(top1, best)] if epoch in (None, each)]
-    if not at_best:
+    at_best = next((each for each in epochs[np.isclose(top1, best)].tolist() if epoch in (None, each)), None)
+    if at_best is None:
         return best, epoch, None, None
-    row = metrics["epoch"] == at_best[0]
-    top5, loss = (
-        as_number(float(metrics[name][row][0])) if name in metrics else None for name in ("val/top5", "val/loss")
-    )
-    return best, int(at_best[0]), top5, loss
+    here = {name: values[metrics["epoch"] == at_best] for name, values in metrics.items()}
+    return best, int(at_best), _last(here, "val/top5"), _last(here, "val/loss")
 
 
 def _last(metrics: Table, name: str) -> float | None:

@@ -7,8 +7,8 @@ import yaml
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
-from imagenet_ddp.report.evaluation import read
-from imagenet_ddp.report.page import read_pictures
+from imagenet_ddp.report.pictures import read_pictures
+from imagenet_ddp.report.predictions import read
 
 CLASSES = ["a", "b", "c"]
 

@@ -10,7 +10,7 @@ from helpers.fake_predictions import random_probabilities, write_evaluation
 from helpers.forked_commands import start_code
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.report.evaluation import read
+from imagenet_ddp.report.predictions import read
 
 CLASSES = ["a,b", 'c"d', "é", "x\ny", "e", "f"]
 TARGET = np.arange(12) % 6
@@ -43,7 +43,7 @@ def test_older_predictions_where_evaluate_fails(tmp_path: Path):
     os.utime(run / "evaluation/evaluation.json", (0, 0))
     code = """
 from pathlib import Path
-from imagenet_ddp.report.evaluation import of_run
+from imagenet_ddp.report.predictions import of_run
 found, reason = of_run(Path(args[0]), is_running=False)
 print(json.dumps([len(found), reason]))
 """

@@ -1,12 +1,12 @@
-"""Analyse predictions: the accuracy of each class, confusions between classes, labels that are likely wrong, and
-the calibration of the probabilities. matplotlib is imported only to draw."""
+"""Analyse predictions: the accuracy of each class, the confusion matrix, labels that are likely wrong, and the
+calibration of the probabilities. matplotlib is imported only to draw."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_ddp.report.evaluation import Predictions
+from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.files import csv_bytes
 
@@ -22,7 +22,7 @@ MIN_IMAGES = 5  # of a bin in the diagram; the accuracy of fewer images is mostl
 # ---- classes -------------------------------------------------------------------------------------------------------
 
 
-def pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
+def confused_pairs(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray:
     """Return the confused pairs, most frequent first, int64 (number of pairs, 3): true class, predicted class,
     images."""
     wrong = (target != prediction) & (prediction >= 0)  # -1 is no class
@@ -46,7 +46,7 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
     totals = np.bincount(target, minlength=len(names))
     right = np.bincount(target[target == prediction], minlength=len(names))
     most: dict[int, tuple[int, int]] = {}
-    for true, taken_for, count in pairs(target, prediction, len(names)).tolist():
+    for true, taken_for, count in confused_pairs(target, prediction, len(names)).tolist():
         most.setdefault(true, (taken_for, count))
     rows = []
     for number, (name, label) in enumerate(zip(names, labels, strict=True)):
@@ -56,7 +56,7 @@ def class_rows(target: np.ndarray, prediction: np.ndarray, names: list[str], lab
     return rows
 
 
-def matrix(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray | None:
+def confusion_matrix(target: np.ndarray, prediction: np.ndarray, num_classes: int) -> np.ndarray | None:
     """Return the confusion matrix: the number of images by true and by predicted class, int (num_classes, num_classes);
     None if there are more than MOST_CLASSES."""
     if num_classes > MOST_CLASSES:
@@ -112,8 +112,9 @@ def likely_wrong(found: Predictions) -> LikelyWrong:
 
 @dataclass(frozen=True)
 class Bin:
+    """The images whose confidence is within 1 / NUM_BINS above `low`."""
+
     low: float
-    high: float
     num_images: int
     confidence: float  # mean
     accuracy: float
@@ -123,13 +124,12 @@ def calibration_bins(confidence: np.ndarray, is_right: np.ndarray) -> list[Bin]:
     """Return those of the bins of equal width that contain images. Images with a probability of NaN are left out."""
     there = np.isfinite(confidence)
     confidence, is_right = confidence[there], is_right[there]
-    number = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
-    found = []
-    for each in np.unique(number).tolist():
-        inside = number == each
-        found.append(Bin(each / NUM_BINS, (each + 1) / NUM_BINS, int(inside.sum()), float(confidence[inside].mean()),
-                         float(is_right[inside].mean())))  # fmt: skip
-    return found
+    numbers = np.minimum((confidence * NUM_BINS).astype(int), NUM_BINS - 1)
+    inside = {number: numbers == number for number in np.unique(numbers).tolist()}
+    return [
+        Bin(number / NUM_BINS, int(rows.sum()), float(confidence[rows].mean()), float(is_right[rows].mean()))
+        for number, rows in inside.items()
+    ]
 
 
 def calibration_error(found: list[Bin]) -> float:
@@ -147,10 +147,10 @@ def calibration_figure(found: list[Bin]) -> "Figure":
     subtitle = f"Accuracy of predictions by their probability, in bins of at least {MIN_IMAGES} images"
     figure = plots.new_figure(6, 4.5, "Calibration", subtitle)
     axes = figure.subplots()
-    axes.bar([each.low for each in found], [each.accuracy for each in found], [each.high - each.low for each in found],
-             align="edge", color=plots.PALETTE[0], alpha=0.2)  # fmt: skip
+    lows, accuracies = [each.low for each in found], [each.accuracy for each in found]
+    axes.bar(lows, accuracies, 1 / NUM_BINS, align="edge", color=plots.PALETTE[0], alpha=0.2)
     axes.plot([0, 1], [0, 1], "--", color="#9AA3AF", label="perfectly calibrated")
-    axes.plot([each.confidence for each in found], [each.accuracy for each in found], marker="o", markersize=3,
+    axes.plot([each.confidence for each in found], accuracies, marker="o", markersize=3,
               color=plots.PALETTE[0], label="this run")  # fmt: skip
     axes.set(xlabel="probability of the prediction", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     for axis in (axes.xaxis, axes.yaxis):

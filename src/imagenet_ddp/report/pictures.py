@@ -1,0 +1,122 @@
+"""Read images of an evaluation, for thumbnails and class activation maps. Imports torch."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from imagenet_ddp.cli.check_config import refused_targets
+from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.config.section import to_config
+from imagenet_ddp.data.decode import UnreadableImage
+from imagenet_ddp.data.sources.base import Images
+from imagenet_ddp.data.sources.files import map_concurrently
+from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.transforms import normalise
+from imagenet_ddp.distributed.devices import device_of
+from imagenet_ddp.engine.predictor import eval_transform, load_net
+from imagenet_ddp.engine.trained_model import load
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.models.class_activation import class_activation_maps, overlay
+from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.system.text import first_line
+
+SIDE = 96  # pixels of a thumbnail's longer side
+QUALITY = 80  # JPEG quality of a thumbnail
+MAPS_AT_ONCE = 4
+
+
+@dataclass
+class Pictures:
+    """Thumbnails and maps of the images; empty if the data is not available."""
+
+    thumbnails: dict[int, str] = field(default_factory=dict)  # row of the predictions -> data URI
+    maps: dict[int, str] = field(default_factory=dict)
+    reason: str = ""  # why there are no pictures
+    reason_maps: str = ""  # why there are no class activation maps
+
+
+def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[int]) -> Pictures:
+    """Read thumbnails of the images in `rows`, and class activation maps of those in `for_maps`. The reasons in the
+    result explain what is not available."""
+    pictures = Pictures()
+    try:
+        images = _open(found)
+    except (ConfigError, RunError, OSError) as error:
+        pictures.reason = first_line(error)
+        return pictures
+    wanted = sorted(set(rows))
+    uris = map_concurrently(lambda row: _thumbnail(images, int(found.index[row])), wanted)
+    pictures.thumbnails = {row: uri for row, uri in zip(wanted, uris, strict=True) if uri is not None}
+    if for_maps:
+        try:
+            pictures.maps = _activation_maps(images, found, for_maps)
+        except (ConfigError, RunError, RuntimeError, OSError, UnreadableImage) as error:
+            pictures.reason_maps = first_line(error)
+    return pictures
+
+
+def _open(found: Predictions) -> Images:
+    """Return the split that was evaluated. Raises ConfigError if the data is not available, or has changed."""
+    config = _trusted_config(found.folder, "data")
+    images = open_source(config.data, config.seed, verb="evaluate").val
+    for index, path in zip(found.index.tolist(), found.paths, strict=True):
+        if images is None or index >= len(images) or images.path(index) != path:
+            raise ConfigError(
+                f"the data must be that of the evaluation in {found.folder}, but image {index} is no longer {path}. "
+                f"Hint: run `rm -r {found.folder}`, then run report again to evaluate the run."
+            )
+    assert images is not None
+    return images
+
+
+def _thumbnail(images: Images, index: int) -> str | None:
+    try:
+        picture = images.open(index)
+        pixels = picture.region(0, 0, picture.height, picture.width, size=SIDE)
+    except (UnreadableImage, OSError):
+        return None
+    return data_uri(pixels, picture.width / picture.height)
+
+
+def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) -> dict[int, str]:
+    """Return row -> data URI of the image as the net receives it, overlaid with the map of the predicted class."""
+    config = _trusted_config(found.folder, "model")
+    device, transform, uris = device_of(config.trainer), eval_transform(config), dict[int, str]()
+    net = load_net(config, load(config, found.checkpoint)).to(device)
+    for start in range(0, len(rows), MAPS_AT_ONCE):
+        few = rows[start : start + MAPS_AT_ONCE]
+        inputs = torch.stack([transform(images.read(int(found.index[row]))) for row in few])
+        batch = normalise(inputs.to(device), transform.mean, transform.std, config.model.channels_last)
+        classes = torch.tensor(found.prediction[few], device=device)
+        for row, image, activation in zip(few, inputs, class_activation_maps(net, batch, classes), strict=True):
+            uris[row] = data_uri(overlay(image, activation).permute(1, 2, 0).numpy(), 1)
+    return uris
+
+
+def _trusted_config(folder: Path, group: str) -> EvaluateConfig:
+    """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages,
+    because a folder may come from anyone."""
+    config = read_config(folder)
+    if group not in config:
+        raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but does not.")
+    if refused_targets(config[group], []):
+        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}; it is not run.")
+    return to_config(config, EvaluateConfig)
+
+
+def data_uri(pixels: np.ndarray, aspect: float) -> str:
+    """Return a JPEG with at most SIDE pixels on its longer side. pixels: uint8 (H, W, 3); aspect: width over height."""
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    longer = min(SIDE, max(image.size))
+    width, height = (longer, longer / aspect) if aspect >= 1 else (longer * aspect, longer)
+    image = image.resize((max(round(width), 1), max(round(height), 1)), Image.Resampling.BILINEAR)
+    stream = io.BytesIO()
+    image.save(stream, format="JPEG", quality=QUALITY, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
