@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
-from imagenet_ddp.callbacks.history import History
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.run_files import History
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.engine.evaluation_results import Predictions
+from imagenet_ddp.engine.evaluate import Predictions
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.teacher import Teacher

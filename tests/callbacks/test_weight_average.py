@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
-from imagenet_ddp.callbacks.frozen_layers import FrozenLayers
+from imagenet_ddp.callbacks.fine_tuning import FrozenLayers
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.errors import ConfigError
 

@@ -46,7 +46,7 @@ PRELOADED = (
 PROJECT = (
     "imagenet_ddp.cli.command", "imagenet_ddp.engine.launch", "imagenet_ddp.engine.worker",
     "imagenet_ddp.engine.fit", "imagenet_ddp.engine.build", "imagenet_ddp.data.module",
-    "imagenet_ddp.models.lightning_module", "imagenet_ddp.callbacks.history",
+    "imagenet_ddp.models.lightning_module", "imagenet_ddp.callbacks.run_files",
 )  # fmt: skip
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STARTS = ("from multiprocessing.spawn import", "from multiprocessing.forkserver import")

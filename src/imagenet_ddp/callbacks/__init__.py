@@ -2,11 +2,10 @@
 in your own Trainer."""
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.history import History
-from imagenet_ddp.callbacks.image_files import BatchSheet
 from imagenet_ddp.callbacks.learning_rate import GradientNorm, LearningRate
 from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
 from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.run_files import BatchSheet, History
 from imagenet_ddp.callbacks.train_log import TrainLog
 
 __all__ = [

@@ -11,11 +11,9 @@ from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
-from imagenet_ddp.callbacks.history import History
-from imagenet_ddp.callbacks.image_files import BadImagesList
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.loggers import RunFiles
 from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import make
@@ -64,7 +62,7 @@ def make_callbacks(
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
-        *([RunFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
+        *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]

@@ -14,17 +14,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import lightning.pytorch as L
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
-from torchvision.io import ImageReadMode, read_image
 
-from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.loop_state import find_callback
-from imagenet_ddp.data.contact_sheet import FILE
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import first_line
@@ -33,47 +27,6 @@ START_S = 30.0  # longest wait for the first answer of a server
 END_S = 30.0  # longest wait at the end for the remaining messages to be sent
 UPLOAD_S = 600.0  # the same wait if a checkpoint is uploaded
 MAX_WAITING = 10_000  # longest queue of calls: with one call per ten steps, those of an hour or more
-
-
-class RunFiles(L.Callback):
-    """Pass the config, train_batch.png and curves.png to the loggers and, at the end, best.ckpt, which they upload if
-    their log_model is set."""
-
-    def __init__(self, run_dir: Path, hyperparams: Mapping[str, Any]):
-        self.run_dir, self.hyperparams = run_dir, hyperparams
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        for logger in trainer.loggers:
-            logger.log_hyperparams(dict(self.hyperparams))
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if batch_idx == 0 and trainer.current_epoch == 0:
-            self._log_picture(trainer, FILE)
-
-    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._log_picture(trainer, "curves.png")  # drawn by History, which precedes this callback
-        checkpoint = find_callback(trainer, ResumeCheckpoint)
-        if checkpoint is None or not checkpoint.best_path.is_file():
-            return
-        # the attributes of Lightning's ModelCheckpoint that its loggers read
-        as_lightnings: Any = SimpleNamespace(
-            save_top_k=1,
-            monitor=checkpoint.best.monitor,
-            best_model_path=str(checkpoint.best_path),
-            best_model_score=checkpoint.best.value,
-        )
-        for logger in trainer.loggers:
-            logger.after_save_checkpoint(as_lightnings)
-
-    def _log_picture(self, trainer: L.Trainer, name: str) -> None:
-        path, step = self.run_dir / name, max(trainer.global_step - 1, 0)
-        for logger in trainer.loggers if trainer.is_global_zero and path.is_file() else ():
-            if isinstance(logger, Background):
-                logger.log_picture(path, step)
-            elif isinstance(logger, loggers.TensorBoardLogger):
-                logger.experiment.add_image(f"pictures/{path.stem}", read_image(str(path), ImageReadMode.RGB), step)
 
 
 class Background(Logger):

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import lightning.pytorch as L
 
 from imagenet_ddp import BEGIN_S
-from imagenet_ddp.callbacks.frozen_layers import FrozenLayers, has_statistics
-from imagenet_ddp.callbacks.regression_head import RegressionHead
+from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, RegressionHead, has_statistics
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.commands import RunConfig

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.engine.evaluation_results import (
+from imagenet_ddp.engine.evaluate import (
     Predicted,
     Predictions,
     further_results,
