@@ -49,7 +49,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
     """Build the demo page, a gradio.Blocks. gradio: the imported module."""
     import torch
 
-    from imagenet_ddp.data.decode import UnreadableImage
+    from imagenet_ddp.data.unreadable_images import UnreadableImage
     from imagenet_ddp.models.class_activation import overlay
 
     explain = predictor.explain

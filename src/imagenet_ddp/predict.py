@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
-from imagenet_ddp.data.sources.files import describe_left_out, find_images, list_folder
+from imagenet_ddp.data.sources.image_files import describe_left_out, find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress

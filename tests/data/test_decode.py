@@ -13,7 +13,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from imagenet_ddp.data import decode as decoding
-from imagenet_ddp.data.decode import JpegPicture, Reading, UnreadableImage, decode, open_picture
+from imagenet_ddp.data.decode import JpegPicture, Reading, decode, open_picture
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 
 BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
@@ -23,7 +24,8 @@ BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
 DECODE_ALL = """
     import json, resource, sys
     from pathlib import Path
-    from imagenet_ddp.data.decode import UnreadableImage, decode
+    from imagenet_ddp.data.decode import decode
+    from imagenet_ddp.data.unreadable_images import UnreadableImage
 
     decode((Path(sys.argv[1]) / "grey.jpg").read_bytes(), "grey.jpg")  # what decoders load at first use
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

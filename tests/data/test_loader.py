@@ -15,11 +15,11 @@ from conftest import clean_environ, write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.bad_images import Bad, LoadError
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.sampler import BatchSampler, Key
-from imagenet_ddp.data.sources.files import FileImages, list_images
+from imagenet_ddp.data.sources.image_files import FileImages, list_images
 from imagenet_ddp.data.transforms import TrainTransform
+from imagenet_ddp.data.unreadable_images import Bad, LoadError
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -162,7 +162,7 @@ STOPPED_AT_ONCE = """
     from imagenet_ddp.config.schema.data import DataConfig
     from imagenet_ddp.data.loader import make_loader
     from imagenet_ddp.data.sampler import BatchSampler
-    from imagenet_ddp.data.sources.files import list_images
+    from imagenet_ddp.data.sources.image_files import list_images
     from imagenet_ddp.data.transforms import TrainTransform
 
     def main():

@@ -23,7 +23,7 @@ from imagenet_ddp.prepare import options as prepare_options
 KILLERS = """
 import os, signal, time
 import numpy as np, torch
-from imagenet_ddp.data.decode import UnreadableImage
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.data import Images, Source
 
 class Killers(Images):

@@ -27,7 +27,7 @@ from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.loader import EpochLoader, make_loader
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
 from imagenet_ddp.callbacks.measures import Best, ImageSums, Means, StepTimes, hits, on_cpu
-from imagenet_ddp.data.workers import loader_workers
+from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.system.text import format_loss, percent
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it

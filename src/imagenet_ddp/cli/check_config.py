@@ -106,7 +106,7 @@ def validate(
 def _of_files(config: CommonConfig, elsewhere: bool) -> list[str]:
     """Return a mistake if images= or real_labels= names nothing that can be read."""
     if isinstance(config, PredictConfig | ExportConfig) and config.images is not None:
-        from imagenet_ddp.data.sources.files import validate_images
+        from imagenet_ddp.data.sources.image_files import validate_images
 
         return validate_images(config.images)
     if isinstance(config, EvaluateConfig) and config.real_labels and not elsewhere:

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.data.pillow import MAX_PIXELS, UnreadableImage, decode_pillow, is_rotated
+from imagenet_ddp.data.pixel_conversion import MAX_PIXELS, decode_pillow, is_rotated
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import first_line, install
 

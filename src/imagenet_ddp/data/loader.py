@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.data.bad_images import Bad, LoadError
-from imagenet_ddp.data.decode import Picture, Reading, UnreadableImage, decode, decode_whole
-from imagenet_ddp.data.loader_failures import StallWatchdog, explain_failures
+from imagenet_ddp.data.decode import Picture, Reading, decode, decode_whole
+from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.files import read_file
+from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import Transform, empty
-from imagenet_ddp.data.workers import choose_mp_context, end_workers, init_worker, start_fork_server
+from imagenet_ddp.data.unreadable_images import Bad, LoadError, UnreadableImage
 from imagenet_ddp.system.seeding import hash_seed
 
 _AHEAD = 2  # batches that read_in_order reads in advance
@@ -61,29 +60,33 @@ class ImageDataset(Dataset):
         images = empty(len(keys), size, size, 3)
         if get_worker_info() is not None:
             images.share_memory_()  # before it is filled: sending a batch then takes 2 ms less for 32 images
-        indices, flips, unreadable = [], [], []
+        indices: list[int] = []
+        flips: list[bool] = []
+
+        def append(key: Key, index: int) -> None:
+            """Load an image into the next free row of the batch, which stays free if the image is unreadable."""
+            flips.append(self._fill(images[len(indices)], key, index))
+            indices.append(index)
+
+        unreadable: list[Bad] = []
         failed: list[Key] = []
-        num_counted = sum(key.counts for key in keys)
         for key in keys:
             try:
-                flips.append(self._fill(images[len(indices)], key, key.index))
+                append(key, key.index)
             except UnreadableImage as error:
                 unreadable.append((error.path, error.reason))
                 failed.append(key)
-                continue
-            indices.append(key.index)
-        if failed and self.replace:
-            # readable images of the same batch replace them or, if there are none, one of the split
+        num_counted = sum(key.counts for key in keys)
+        if self.replace:
+            # readable images of the same batch are repeated or, if there are none, one of the split
             others = itertools.cycle(list(indices) or [self._any(failed[0])])
             for key, index in zip(failed, others, strict=False):
-                flips.append(self._fill(images[len(indices)], key, index))
-                indices.append(index)
+                append(key, index)
         else:
-            for key in failed:
-                images[len(indices)].zero_()
-                flips.append(False)
-                indices.append(key.index)
-                num_counted -= key.counts
+            images[len(indices) :] = 0
+            indices += [key.index for key in failed]
+            flips += [False] * len(failed)
+            num_counted -= sum(key.counts for key in failed)
         batch = Batch(
             image=images,
             flip=torch.tensor(flips, dtype=torch.bool),
@@ -131,10 +134,6 @@ def open_image(images: Images, index: int) -> Picture:
         raise UnreadableImage(images.path(index), "there is not enough memory to open it") from error
 
 
-def _identity(batch: Any) -> Any:
-    return batch
-
-
 class EpochLoader(DataLoader):
     """DataLoader that makes its iterator when the first batch is requested. Lightning calls iter() before it sets the
     sampler's epoch, so after a resume a plain loader with workers would already have loaded the first batches of
@@ -144,9 +143,8 @@ class EpochLoader(DataLoader):
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        batches = super().__iter__
         samples: Any = self.dataset
-        for batch in explain_failures(batches, self, self.watchdog(self, samples.images.location)):
+        for batch in self.watchdog(self, samples.images.location).watch(super().__iter__):
             bad = batch.pop("unreadable")
             if bad and self.on_bad_images is not None:
                 self.on_bad_images(bad)
@@ -172,24 +170,22 @@ def make_loader(
     """Make the loader of one split. replace: as for ImageDataset. on_bad_images: called in this process with the
     unreadable images of a batch if there are any; it may raise an error. watchdog: called with the loader and the
     location of its images; returns the watchdog of one epoch."""
-    arguments: dict[str, Any] = {}
-    if num_workers:
-        start_fork_server()
-        arguments = {
-            "multiprocessing_context": choose_mp_context(),
-            "persistent_workers": True,
-            "worker_init_fn": init_worker,
-        }
     loader = EpochLoader(
         ImageDataset(images, transform, seed, replace=replace),
         batch_sampler=sampler,
         num_workers=num_workers,
         collate_fn=_identity,
         pin_memory=pin_memory,
-        **arguments,
+        multiprocessing_context=worker_context() if num_workers else None,
+        persistent_workers=num_workers > 0,
+        worker_init_fn=init_worker,
     )
     loader.on_bad_images, loader.watchdog = on_bad_images, watchdog
     return loader
+
+
+def _identity(batch: Any) -> Any:
+    return batch
 
 
 @dataclass(frozen=True)

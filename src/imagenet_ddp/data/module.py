@@ -13,16 +13,15 @@ import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import make_train_transform
-from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.check_data import validate
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
-from imagenet_ddp.data.loader_failures import StallWatchdog
+from imagenet_ddp.data.loader_processes import StallWatchdog, choose_num_workers
 from imagenet_ddp.data.mixing import Mixing
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import implied, open_source
 from imagenet_ddp.data.transforms import EvalTransform, Transform, normalise
-from imagenet_ddp.data.workers import choose_num_workers
+from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
 
@@ -149,14 +148,16 @@ class ImageDataModule(L.LightningDataModule):
 
     def plain_train_dataloader(self) -> EpochLoader:
         """Return a loader of the training images as they are validated, each once, in the random order of an epoch."""
-        batch_size = self.options.val_batch_size or self.options.batch_size
-        sampler = self._sampler(self.train_images, batch_size, shuffle=True, fill_to=1)
-        return self._make_loader("plain train", self.train_images, self.eval_transform, sampler)
+        return self._validation_loader("plain train", self.train_images, shuffle=True)
 
     def val_dataloader(self) -> EpochLoader:
-        batch_size = self.options.val_batch_size or self.options.batch_size
-        sampler = self._sampler(self.val_images, batch_size, shuffle=False, fill_to=1)
-        return self._make_loader("val", self.val_images, self.eval_transform, sampler)
+        return self._validation_loader("val", self.val_images, shuffle=False)
+
+    def _validation_loader(self, name: str, images: Images, *, shuffle: bool) -> EpochLoader:
+        sampler = self._sampler(
+            images, self.options.val_batch_size or self.options.batch_size, shuffle=shuffle, fill_to=1
+        )
+        return self._make_loader(name, images, self.eval_transform, sampler)
 
     def _sampler(self, images: Images, batch_size: int, **options: Any) -> BatchSampler:
         rank, world_size = self._rank_and_world_size
@@ -178,44 +179,12 @@ class ImageDataModule(L.LightningDataModule):
     def _rank_and_world_size(self) -> tuple[int, int]:
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
-    @property
-    def _root_device(self) -> torch.device:
-        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
-
-    @property
-    def _num_workers(self) -> int:
-        on_cpu = self._root_device.type == "cpu"
-        local_world_size = self._local_world_size or (self.trainer.num_devices if self.trainer else 1)
-        return choose_num_workers(self.options.num_workers, on_cpu, local_world_size)[0]
-
-    @property
-    def _pin_memory(self) -> bool:
-        option = self.options.pin_memory
-        return torch.cuda.is_available() and self._root_device.type != "cpu" if option == "auto" else option
-
     def _make_loader(self, split: str, images: Images, transform: Transform, sampler: BatchSampler) -> EpochLoader:
         if split in self._loaders:  # trainer.reload_dataloaders_every_n_epochs replaces the loader
             self._loaders[split].close()
-        loader = make_loader(
-            images,
-            transform,
-            sampler,
-            num_workers=self._num_workers,
-            replace=split == "train",
-            seed=self.seed,
-            pin_memory=self._pin_memory,
-            on_bad_images=self.bad_images.on_bad_images,
-            watchdog=self._watchdog,
-        )
-        if not self._overfit:
-            # Lightning reads `sampler` to check that the ranks get different batches and, with overfit_batches,
-            # that the order is not random
-            loader.__dict__["sampler"] = loader.batch_sampler
-        self._loaders[split] = loader
-        return loader
-
-    @property
-    def _watchdog(self) -> Callable[[Any, str], StallWatchdog]:
+        on_cpu = self.trainer is None or self.trainer.strategy.root_device.type == "cpu"
+        local_world_size = self._local_world_size or (self.trainer.num_devices if self.trainer else 1)
+        pin_memory = self.options.pin_memory
         rank, world_size = self._rank_and_world_size
 
         def say(line: str) -> None:
@@ -224,7 +193,22 @@ class ImageDataModule(L.LightningDataModule):
                 print_message(line)
 
         who = f"Rank {rank}" if world_size > 1 else "The training"
-        return partial(StallWatchdog, who=who, say=say, timeout_s=self.options.loader_timeout_s)
+        loader = self._loaders[split] = make_loader(
+            images,
+            transform,
+            sampler,
+            num_workers=choose_num_workers(self.options.num_workers, on_cpu, local_world_size)[0],
+            replace=split == "train",
+            seed=self.seed,
+            pin_memory=torch.cuda.is_available() and not on_cpu if pin_memory == "auto" else pin_memory,
+            on_bad_images=self.bad_images.on_bad_images,
+            watchdog=partial(StallWatchdog, who=who, say=say, timeout_s=self.options.loader_timeout_s),
+        )
+        if not self._overfit:
+            # Lightning reads `sampler` to check that the ranks get different batches and, with overfit_batches,
+            # that the order is not random
+            loader.__dict__["sampler"] = loader.batch_sampler
+        return loader
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Copy the tensors of a batch to a device. On a GPU, they are copied on a separate stream while the model

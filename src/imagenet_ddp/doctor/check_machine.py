@@ -6,7 +6,7 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
-from imagenet_ddp.data import inspect
+from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
@@ -185,7 +185,7 @@ def _samples(machine: Machine) -> list[Check]:
         return passed("not read, because the check data failed")
     if not layout.splits:
         return passed("there are no images that can be read one by one")
-    reading = inspect.read_samples(layout)
+    reading = dataset_summary.read_samples(layout)
     if reading.mistakes:
         return failed(reading.mistakes)
     what = f"{reading.num_read:,} images read and decoded, from as many classes as time allowed"

@@ -20,7 +20,7 @@ from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
-    from imagenet_ddp.data.inspect import Layout
+    from imagenet_ddp.data.dataset_summary import Layout
     from imagenet_ddp.engine.plan import Plan
 
 DEFAULT_NUM_CLASSES = 1000  # if they cannot be counted
@@ -66,7 +66,7 @@ class Machine:
     @cached_property
     def layout(self) -> "Layout":
         """Return the splits of the images that a source of this project would read; no splits for data._target_."""
-        from imagenet_ddp.data.inspect import Layout, inspect_data
+        from imagenet_ddp.data.dataset_summary import Layout, inspect_data
 
         data = self.config.data
         try:

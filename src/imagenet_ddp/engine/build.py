@@ -19,10 +19,10 @@ from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain
-from imagenet_ddp.data.bad_images import BadImages
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.distributed.store import SharedList
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decode import Reading, UnreadableImage
+from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.plan import Config, image_statistics
 from imagenet_ddp.engine.stored_config import model_title

@@ -15,10 +15,11 @@ from torch import Tensor
 from imagenet_ddp import __version__
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.data import check_data
-from imagenet_ddp.data.decode import Reading, UnreadableImage, decode
-from imagenet_ddp.data.sources.files import find_images, read_file
+from imagenet_ddp.data.decode import Reading, decode
+from imagenet_ddp.data.sources.image_files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
 from imagenet_ddp.engine.stored_config import checkpoint_path
 from imagenet_ddp.engine.trained_model import TrainedModel, load

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagenet_ddp.data import inspect
-from imagenet_ddp.data.decode import UnreadableImage, decode
-from imagenet_ddp.data.pillow import is_rotated
+from imagenet_ddp.data import dataset_summary
+from imagenet_ddp.data.decode import decode
+from imagenet_ddp.data.pixel_conversion import is_rotated
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
@@ -51,7 +52,7 @@ def run(plan: Plan) -> int:
     """Check the images and return the exit code: 1 if something bad was found, else 0. Raises ConfigError if the
     options are refused, RunError if the check fails."""
     config, data = plan.config, plan.config.data
-    layout = inspect.describe(data, config.seed, open_source(data, config.seed))
+    layout = dataset_summary.describe(data, config.seed, open_source(data, config.seed))
     images = {name: split.images for name, split in layout.splits.items()}
     if config.out is None:
         out = run_folder.make_new(plan.out)

@@ -10,7 +10,7 @@ from torchvision.datasets import imagenet as torchvision_imagenet
 
 from imagenet_ddp.cli import overrides
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.data.sources.files import class_folders, list_folder
+from imagenet_ddp.data.sources.image_files import class_folders, list_folder
 from imagenet_ddp.data.sources.imagenet import NUM_IMAGES, class_table
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, require_free_space

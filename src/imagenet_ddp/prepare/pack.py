@@ -25,15 +25,15 @@ from PIL import Image, features
 from torch.nn.functional import interpolate
 
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.data.bad_images import BadImages
-from imagenet_ddp.data.decode import JpegPicture, Pixels, UnreadableImage, choose_decoder, open_picture
+from imagenet_ddp.data.decode import JpegPicture, Pixels, choose_decoder, open_picture
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source
-from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.manifest import FILE, WORK, File, Manifest, PackOptions, Split
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.sources.split import file_size, map_files
+from imagenet_ddp.data.sources.validation_split import file_size, map_files
+from imagenet_ddp.data.unreadable_images import BadImages, UnreadableImage
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.worker_pool import Result, process_images

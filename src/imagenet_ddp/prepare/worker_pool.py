@@ -3,7 +3,6 @@ are still processed."""
 
 import contextlib
 import itertools
-import multiprocessing
 import os
 import resource
 import threading
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from imagenet_ddp.data.loader_processes import init_worker, signal_name, worker_context
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.workers import choose_mp_context, init_worker, signal_name, start_fork_server
 from imagenet_ddp.errors import RunError
 
 START_S = 120.0  # limit for the start of a process, which imports torch
@@ -37,8 +36,7 @@ class Result(NamedTuple):
 class _Process:
     """A process that handles one image at a time for the thread that made it."""
 
-    def __init__(self, function: Function, images: Mapping[str, Images]):
-        context: Any = multiprocessing.get_context(choose_mp_context())
+    def __init__(self, context: Any, function: Function, images: Mapping[str, Images]):
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(function, dict(images), theirs), daemon=True)
         self._process.start()
@@ -74,12 +72,12 @@ def process_images(
     timeout_s: limit for one image. window: how many images may be started before the first of them is consumed, which
     bounds the memory. Raises RunError if a process cannot start, and whatever the function raises.
     """
-    start_fork_server()
+    context = worker_context()
     own, processes, is_closing = threading.local(), list[_Process](), list[bool]()
 
     def start() -> _Process:
         try:
-            process = _Process(function, images)
+            process = _Process(context, function, images)
             processes.append(process)
             process.receive(START_S)
         except (EOFError, OSError) as error:

@@ -13,11 +13,11 @@ from PIL import Image
 from imagenet_ddp.cli.check_config import refused_targets
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.files import map_concurrently
+from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import normalise
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.distributed.devices import device_of
 from imagenet_ddp.engine.predictor import eval_transform, load_net
 from imagenet_ddp.engine.trained_model import load

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import UnreadableImage
 from imagenet_ddp.data.sources import manifest
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import Packed, PackedImages
 from imagenet_ddp.data.sources.registry import open_source
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack

@@ -14,10 +14,10 @@ from conftest import write_images
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import Images, Source
 from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.files import FileImages, list_images
+from imagenet_ddp.data.sources.image_files import FileImages, list_images
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.data.sources.registry import check_classes, open_source, options_for
-from imagenet_ddp.data.sources.split import split_validation
+from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
 
 

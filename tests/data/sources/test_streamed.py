@@ -1,6 +1,5 @@
 """Packed images from an object store: a server of S3's protocol on this machine."""
 
-import multiprocessing
 import os
 import pickle
 import shutil
@@ -22,12 +21,12 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.data.loader_processes import worker_context
 from imagenet_ddp.data.sources import streamed as streaming
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.manifest import File
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.streamed import ShardCache, ShardError, StreamedImages
-from imagenet_ddp.data.workers import start_fork_server
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
@@ -187,8 +186,7 @@ def test_shards_are_fetched_ahead(server: str, bucket: Any, tmp_path: Path):
 def test_one_process_fetches_and_the_others_wait(server: str, bucket: Any, tmp_path: Path):
     images = opened(keys(server, tmp_path))
     assert len(pickle.dumps(images)) < 8_000
-    start_fork_server()
-    context = multiprocessing.get_context("forkserver")
+    context = worker_context()
     log = tmp_path / "log"
     with ProcessPoolExecutor(2, context, _count_fetches, (log, dict(os.environ))) as pool:
         results = [pool.submit(_read_all, images) for _ in range(2)]

@@ -15,7 +15,7 @@ from helpers.image_table import write_table
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.cells import Cells, read_cells
-from imagenet_ddp.data.sources.files import FileImages
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.table import ImageTable, find_missing, read_table
 from imagenet_ddp.errors import ConfigError

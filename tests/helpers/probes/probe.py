@@ -11,7 +11,7 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 
-from imagenet_ddp.data.sources import files as images
+from imagenet_ddp.data.sources import image_files as images
 
 COLLECTIVES = ("broadcast", "all_reduce", "all_gather", "barrier", "all_gather_object", "broadcast_object_list")
 

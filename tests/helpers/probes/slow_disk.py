@@ -5,9 +5,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from imagenet_ddp.data.sources import files as folder_walk
+from imagenet_ddp.data.sources import image_files as folder_walk
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.files import class_folders, list_images
+from imagenet_ddp.data.sources.image_files import class_folders, list_images
 
 
 def open_slowly(root: str, mark: str, seconds: float) -> Source:

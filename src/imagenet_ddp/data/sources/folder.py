@@ -11,7 +11,7 @@ from typing import Any
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Source, SourceType, one_form
-from imagenet_ddp.data.sources.files import (
+from imagenet_ddp.data.sources.image_files import (
     FileImages,
     class_folders,
     describe_left_out,
@@ -21,7 +21,7 @@ from imagenet_ddp.data.sources.files import (
     map_concurrently,
 )
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
-from imagenet_ddp.data.sources.split import split_validation
+from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import percent, shorten_list
 

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, UnreadableImage, open_picture
+from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, open_picture
 from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
 from imagenet_ddp.data.sources.manifest import FILE, PACK, WEIGHTS, Manifest, Split
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.seeding import hash_seed

@@ -14,9 +14,9 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source, SourceType
 from imagenet_ddp.data.sources.cells import class_names_of, is_missing, read_cells
-from imagenet_ddp.data.sources.files import FileImages, digest, map_concurrently
+from imagenet_ddp.data.sources.image_files import FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
-from imagenet_ddp.data.sources.split import split_validation
+from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun, printable, shorten_list

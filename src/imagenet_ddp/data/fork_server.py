@@ -4,6 +4,6 @@ training process left in the middle of a request, such as for want of open files
 import sys
 
 import imagenet_ddp.data.loader  # noqa: F401  # what the workers need
-from imagenet_ddp.data.workers import report_unless_parent_left
+from imagenet_ddp.data.loader_processes import report_unless_parent_left
 
 sys.excepthook = report_unless_parent_left

@@ -1,4 +1,4 @@
-"""Decode images with Pillow, which reads more formats than the JPEG decoders, and name files that cannot be read.
+"""Decode images with Pillow, which reads more formats than the JPEG decoder, and convert their pixels.
 
 Each pixel type is converted to 8-bit RGB by one rule for every command:
 
@@ -22,6 +22,7 @@ from contextlib import suppress
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.system.text import first_line
 
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
@@ -32,33 +33,21 @@ LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bi
 WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin with I
 
 
-class UnreadableImage(Exception):
-    """Raised for an image that cannot be decoded. path, reason: shown in messages. Loader workers pickle the exception,
-    so both are in args."""
-
-    def __init__(self, path: str, reason: str):
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path} cannot be read as an image: {self.reason}"
-
-
 def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
     """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
             image = Image.open(io.BytesIO(data))  # reads the header only
-            width, height = image.size
-            if width * height > MAX_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise Image.DecompressionBombError
-            is_deep = is_deep_colour(image)
+            # of which Pillow keeps eight; known only until the image is loaded
+            has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
             image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
             if exif_orientation:
                 with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
                     image = ImageOps.exif_transpose(image)
-            return to_rgb(image, is_deep=is_deep)
+            return _grey(np.asarray(image)) if image.mode.startswith(WIDE) else _colours(image, has_16_bits)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
 
@@ -83,29 +72,20 @@ def _reason(error: Exception) -> str:
     return re.sub(r"<[^<>]* at 0x[0-9a-fA-F]+>", "the file", first_line(error))
 
 
-class UnknownRange(ValueError):
-    """Raised for pixels whose range cannot be told from their values."""
-
-
-def to_rgb(image: Image.Image, *, is_deep: bool) -> np.ndarray:
-    """Convert a loaded image to uint8 (H, W, 3), RGB. is_deep: see is_deep_colour. Raises UnknownRange."""
-    if image.mode.startswith(WIDE):
-        values = np.asarray(image)
-        grey = np.rint(values.astype(np.float32) * (255 / _largest(values))).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
+def _colours(image: Image.Image, has_16_bits: bool) -> np.ndarray:
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")  # otherwise Pillow warns and drops the palette's alpha channel
     pixels = np.array(image.convert("RGB"))
-    if is_deep and pixels.size and pixels.max() < LEAST_OF_12_BITS:
-        raise UnknownRange(
+    if has_16_bits and pixels.size and pixels.max() < LEAST_OF_12_BITS:
+        raise ValueError(
             "its colours have 16 bits per channel but use at most 12 of them, so it would be black; store 8 bits, or "
             "the whole range of 16 bits"
         )
     return pixels
 
 
-def _largest(values: np.ndarray) -> int:
-    """Return the value that means white."""
+def _grey(values: np.ndarray) -> np.ndarray:
+    """Scale grey values of more than 8 bits to 0..255."""
     least, most = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
     is_float = values.dtype.kind == "f"
     if (
@@ -114,13 +94,10 @@ def _largest(values: np.ndarray) -> int:
         or most > RANGES[-1]
         or (is_float and (0 < most < 1 / 255 or 1 < most < 16))
     ):
-        raise UnknownRange(
+        raise ValueError(
             f"its pixels are {'floating-point numbers' if is_float else 'integers'} from {least:g} to {most:g}, and "
             f"which of them is white is unknown; store {'0 to 1, ' if is_float else ''}0 to 255 or 0 to 65535"
         )
-    return 1 if is_float and most <= 1 else next(largest for largest in RANGES if most <= largest)
-
-
-def is_deep_colour(image: Image.Image) -> bool:
-    """Return whether a colour image that is not loaded yet has 16 bits per channel, of which Pillow keeps eight."""
-    return not image.mode.startswith(WIDE) and any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    white = 1 if is_float and most <= 1 else next(largest for largest in RANGES if most <= largest)
+    grey = np.rint(values.astype(np.float32) * (255 / white)).astype(np.uint8)
+    return np.repeat(grey[:, :, None], 3, axis=2)

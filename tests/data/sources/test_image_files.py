@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagenet_ddp.data.decode import UnreadableImage
-from imagenet_ddp.data.sources import files as folder_images
+from imagenet_ddp.data.sources import image_files as folder_images
 from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.files import (
+from imagenet_ddp.data.sources.image_files import (
     FileImages,
     class_folders,
     describe_left_out,
@@ -20,6 +19,7 @@ from imagenet_ddp.data.sources.files import (
     list_images,
     validate_images,
 )
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagenet_ddp.data.decode import UnreadableImage, decode
+from imagenet_ddp.data.decode import decode
+from imagenet_ddp.data.unreadable_images import UnreadableImage
 
 RAMP = np.tile(np.linspace(0, 1, 64), (8, 1))
 

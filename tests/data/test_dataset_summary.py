@@ -8,7 +8,7 @@ import pytest
 from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.inspect import Layout, inspect_data, read_samples
+from imagenet_ddp.data.dataset_summary import Layout, inspect_data, read_samples
 from imagenet_ddp.data.sources import imagenet as imagenet_layout
 
 WNIDS = ["n01440764", "n01443537", "n01484850"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.files import FileImages, list_images
-from imagenet_ddp.data.sources.split import split_validation
+from imagenet_ddp.data.sources.image_files import FileImages, list_images
+from imagenet_ddp.data.sources.validation_split import split_validation
 
 
 def test_a_split_depends_on_the_names_alone():

@@ -16,6 +16,18 @@ Bad = tuple[str, str]  # path, reason
 SAID = 5  # number of unreadable images that each rank names in the log; bad_images.csv lists the others
 
 
+class UnreadableImage(Exception):
+    """Raised for an image that cannot be decoded. path, reason: shown in messages. Loader workers pickle the exception,
+    so both are in args."""
+
+    def __init__(self, path: str, reason: str):
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read as an image: {self.reason}"
+
+
 class LoadError(RunError):
     """Raised when images cannot be loaded. If a loader process raises this error, torch prepends the traceback of that
     process to the message, and this class removes the traceback again."""
@@ -55,46 +67,41 @@ class BadImages:
     shared by the ranks; None: a board of this process alone. say: writes a line to the log."""
 
     def __init__(
-        self,
-        data: DataConfig,
-        num_images: int,
-        board: Board | None = None,
-        say: Callable[[str], None] = print,
+        self, data: DataConfig, num_images: int, board: Board | None = None, say: Callable[[str], None] = print
     ):
-        self._data, self._num_images, self._say = data, num_images, say
+        self._raises, self._say = data.on_bad_image == "raise", say
         limit = data.bad_image_limit
         # a share is rounded up, so that only a limit of 0 allows no unreadable image
         self.most = int(limit) if limit >= 1 else math.ceil(limit * num_images)
+        self._share = f" ({limit:g} of {num_images} images)" if limit < 1 else ""
         what = ("" if data.target else f" data={data.name}") + (f" data.root={data.root}" if data.root else "")
-        self._check = f"`python -m imagenet_ddp.prepare prepare=check{what}`"
+        self._hint = f"run `python -m imagenet_ddp.prepare prepare=check{what}` to list all unreadable images"
         self.board: Board = board or LocalBoard()
         self._seen: set[str] = set()
 
     def on_bad_images(self, images: list[Bad]) -> None:
         """Log each unreadable image that is new. Raises RunError at the first unreadable image
         (data.on_bad_image=raise), or if all ranks have found more of them than the limit allows (skip)."""
-        if self._data.on_bad_image == "raise" and images:
-            path, reason = images[0]
-            raise RunError(
-                f"{path} must be an image, but cannot be read: {reason}. Hint: set data.on_bad_image=skip to leave out "
-                f"up to {count_noun(self.most, 'unreadable image')} (data.bad_image_limit), or run {self._check} to "
-                "list all unreadable images."
-            )
         new = [(path, reason) for path, reason in dict(images).items() if path not in self._seen]
         if not new:
             return
-        for number, (path, reason) in enumerate(new, len(self._seen) + 1):
-            if number <= SAID:
+        if self._raises:
+            path, reason = new[0]
+            raise RunError(
+                f"{path} must be an image, but cannot be read: {reason}. Hint: set data.on_bad_image=skip to leave out "
+                f"up to {count_noun(self.most, 'unreadable image')} (data.bad_image_limit), or {self._hint}."
+            )
+        for path, reason in new:
+            self._seen.add(path)
+            if len(self._seen) <= SAID:
                 self._say(f"Skipped {path}, because it cannot be read: {reason}.")
-            if number == SAID:
+            if len(self._seen) == SAID:
                 self._say("Further unreadable images found by this process are listed only in bad_images.csv.")
-        self._seen.update(path for path, _ in new)
         found = self.board.post(new)
         if found > self.most:
-            limit = self._data.bad_image_limit
-            share = f" ({limit:g} of {self._num_images} images)" if limit < 1 else ""
+            path, reason = new[-1]
             raise RunError(
-                f"at most {count_noun(self.most, 'image')}{share} may be unreadable (data.bad_image_limit), but "
-                f"{found} are, most recently {new[-1][0]}: {new[-1][1]}. Hint: run {self._check} to list all "
-                f"unreadable images, or set data.bad_image_limit={2 * found} to allow more of them."
+                f"at most {count_noun(self.most, 'image')}{self._share} may be unreadable (data.bad_image_limit), but "
+                f"{found} are, most recently {path}: {reason}. Hint: {self._hint}, or set "
+                f"data.bad_image_limit={2 * found} to allow more of them."
             )
