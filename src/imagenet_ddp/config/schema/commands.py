@@ -81,16 +81,13 @@ class RunConfig(CommonConfig):
 
     sweep: SweepConfig = field(default_factory=SweepConfig)
     resume: Annotated[
-        str | None,
-        Example("auto"),
-        "Run folder or checkpoint to resume; auto: the newest unfinished run of this name, if any.",
+        str | None, Example("auto"), "Run folder or checkpoint to resume; auto: the newest unfinished run of this name."
     ] = None
     budget_min: Annotated[
         float | None,
         number(above=0),
         Example("10"),
-        "Minutes that a run from model.weights may take. The number of epochs, at most trainer.max_epochs, and the "
-        "share of the images that each uses are chosen to fit.",
+        "Minutes for a run from model.weights; epochs, up to trainer.max_epochs, and images are chosen to fit.",
     ] = None
 
 
@@ -103,11 +100,7 @@ class TrainedConfig(CommonConfig):
 
 @dataclass
 class EvaluateConfig(TrainedConfig):
-    predictions: Annotated[
-        str,
-        choice("csv", "none"),
-        "csv: write each image's prediction to predictions.csv; none: do not.",
-    ] = "csv"
+    predictions: Annotated[str, choice("csv", "none"), "Whether to write predictions.csv, a line per image."] = "csv"
     metrics: Annotated[
         list[str] | None,
         list_of(choice(*METRICS), f"a list of {', '.join(METRICS)}"),
@@ -115,14 +108,10 @@ class EvaluateConfig(TrainedConfig):
         f"Further metrics: {', '.join(METRICS)}.",
     ] = None
     classes: Annotated[
-        str,
-        choice("all", "subset"),
-        "Classes that may be predicted: all classes of the checkpoint, or the subset that the data set has.",
+        str, choice("all", "subset"), "Which classes may be predicted: all, or the subset that the data set has."
     ] = "all"
     real_labels: Annotated[
-        str | None,
-        Example("real.json"),
-        "File of ImageNet's reassessed labels (ReaL); top-1 is computed against them too.",
+        str | None, Example("real.json"), "File of ImageNet's reassessed labels (ReaL), for a second top-1."
     ] = None
 
 
@@ -133,9 +122,7 @@ class PredictConfig(TrainedConfig):
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
     compare_origin: Annotated[
-        bool,
-        Example("true"),
-        "First compare the predictions with those of timm or torchvision, which reads the weights and images itself.",
+        bool, "First compare with timm or torchvision, which reads the weights and images itself."
     ] = False
 
 
@@ -148,10 +135,9 @@ class DemoConfig(TrainedConfig):
 
 @dataclass
 class ExportConfig(TrainedConfig):
-    format: Annotated[
-        str,
-        "Format of the file: onnx, onnx_fp16 (half the size), torch_export (.pt2), or safetensors (weights only).",
-    ] = "onnx"
+    format: Annotated[str, "onnx, onnx_fp16 (half the size), torch_export (.pt2), or safetensors (weights only)."] = (
+        "onnx"
+    )
     out: Annotated[str | None, Example("model.onnx"), "File to write; null: export/model.* in the run folder."] = None
     preprocessing: Annotated[
         str | None,
@@ -160,53 +146,35 @@ class ExportConfig(TrainedConfig):
         "Input of the model: inside (null): uint8 of any size; normalise: uint8 of image_size; outside: normalised "
         "images, for which it returns logits.",
     ] = None
-    batch_size: Annotated[
-        int | None, integer(1), Example("8"), "Fixed batch size of the exported model; null: any batch size."
-    ] = None
+    batch_size: Annotated[int | None, integer(1), Example("8"), "Fixed batch size of the model; null: any."] = None
     images: Annotated[
-        str | None,
-        Example("FOLDER"),
-        "Images for the comparison, typed as for predict; null: the checkpoint's validation images.",
+        str | None, Example("FOLDER"), "Images for the comparison, typed as for predict; null: the validation images."
     ] = None
     num_images: Annotated[int, integer(1), "Number of images for the comparison."] = 256
     max_difference: Annotated[
         float | None,
         number(above=0),
         Example("0.01"),
-        "Largest allowed difference between the file's and the checkpoint's probabilities; above it, no file is kept; "
-        "null: 0.02 for format=onnx_fp16, 0.01 for format=onnx that resizes the images, else 0.001.",
+        "Largest difference of probabilities; null: 0.02 for onnx_fp16, 0.01 for onnx that resizes, else 0.001.",
     ] = None
-    card: Annotated[bool, Example("false"), "Write the model card README.md beside the file."] = True
-    license: Annotated[
-        str | None, _LICENSE, Example("apache-2.0"), "Licence to state in the metadata and the model card."
-    ] = None
-    overwrite: Annotated[bool, Example("true"), "Replace an existing file and the model card of an earlier export."] = (
-        False
-    )
+    card: Annotated[bool, "Write the model card README.md beside the file."] = True
+    license: Annotated[str | None, _LICENSE, Example("apache-2.0"), "Licence to state in the model card."] = None
+    overwrite: Annotated[bool, "Replace an existing file and the model card of an earlier export."] = False
 
 
 @dataclass
 class TuneOptions(Section):
-    num_trials: Annotated[int, integer(1), "Number of trials of the study, including pruned and failed ones."] = 20
-    num_at_once: Annotated[
-        int, integer(1), "Number of concurrent trials, each with its share of GPUs and CPU cores."
-    ] = 1
-    sampler: Annotated[str, choice("tpe", "random"), "How options are suggested; tpe learns from earlier trials."] = (
-        "tpe"
-    )
+    num_trials: Annotated[int, integer(1), "Number of trials, including pruned and failed ones."] = 20
+    num_at_once: Annotated[int, integer(1), "Concurrent trials, each with its share of GPUs and CPU cores."] = 1
+    sampler: Annotated[str, choice("tpe", "random"), "How options are suggested; tpe learns from trials."] = "tpe"
     num_random_trials: Annotated[int, integer(1), "tpe: number of random trials at the start."] = 10
     pruner: Annotated[
-        str,
-        choice("median", "none"),
-        "Rule for ending trials early; median: if a trial is below the median of earlier trials at the same epoch.",
+        str, choice("median", "none"), "median: end a trial that is below the median of earlier ones at the same epoch."
     ] = "median"
-    pruner_num_trials: Annotated[int, integer(1), "Number of trials that must finish before any is pruned."] = 4
-    pruner_num_epochs: Annotated[int, integer(1), "Number of epochs before a trial may be pruned."] = 3
+    pruner_num_trials: Annotated[int, integer(1), "Trials that must finish before any is pruned."] = 4
+    pruner_num_epochs: Annotated[int, integer(1), "Epochs before a trial may be pruned."] = 3
     timeout_s: Annotated[
-        float | None,
-        number(above=0),
-        Example("3600"),
-        "Seconds after which no further trial is started; null: no limit.",
+        float | None, number(above=0), Example("3600"), "Seconds after which no further trial starts; null: no limit."
     ] = None
     max_failures: Annotated[int, integer(1), "Number of consecutive failed trials that ends the study."] = 3
 
@@ -227,17 +195,10 @@ class SubmitOptions(Section):
     partition: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Partition (sbatch --partition)."] = None
     account: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Account (sbatch --account)."] = None
     qos: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Quality of service (sbatch --qos)."] = None
-    constraint: Annotated[
-        str | None, _SLURM_WORD, Example("NAME"), "Features that the nodes must have (sbatch --constraint)."
-    ] = None
-    time: Annotated[str | None, _SLURM_TIME, Example("24:00:00"), "Time limit of one job; a requeued run resumes."] = (
-        None
-    )
+    constraint: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Features of nodes (sbatch --constraint)."] = None
+    time: Annotated[str | None, _SLURM_TIME, Example("24:00:00"), "Time limit; a requeued run resumes."] = None
     cpus_per_device: Annotated[
-        int | None,
-        integer(1),
-        Example("8"),
-        "CPUs per device; null: data.num_workers + 1 per process, or 8 if data.num_workers is auto.",
+        int | None, integer(1), Example("8"), "CPUs per device; null: data.num_workers + 1 per process, or 8."
     ] = None
     mem_gb_per_device: Annotated[int | None, integer(1), Example("64"), "Memory per device in GB."] = None
     gpu_type: Annotated[str | None, _SLURM_WORD, Example("a100"), "GPU type, as the cluster names it."] = None
@@ -246,7 +207,7 @@ class SubmitOptions(Section):
         int | None, integer(1), Example("4"), "Largest number of concurrent tasks of a job array; null: no limit."
     ] = None
     extra: Annotated[str | None, _SLURM_OPTIONS, Example("--exclusive"), "Further options of sbatch."] = None
-    now: Annotated[bool, Example("true"), "Run the sbatch command; false: only show it."] = False
+    now: Annotated[bool, "Run the sbatch command; false: only show it."] = False
 
 
 @dataclass
@@ -261,17 +222,12 @@ class PrepareOptions(Section):
         choice("imagenet", "pack", "check"),
         "imagenet: extract ImageNet's archives; pack: write packed images; check: decode every image.",
     ] = MISSING
-    num_workers: Annotated[
-        Any, AUTO | integer(1), "pack, check: number of processes; auto: the number of CPU cores of this machine."
-    ] = "auto"
-    timeout_s: Annotated[
-        float, number(above=0), Example("60"), "pack, check: seconds after which an image counts as unreadable."
-    ] = 60.0
+    num_workers: Annotated[Any, AUTO | integer(1), "pack, check: number of processes; auto: of CPU cores."] = "auto"
+    timeout_s: Annotated[float, number(above=0), "pack, check: seconds after which an image counts as unreadable."] = (
+        60.0
+    )
     short_side: Annotated[
-        int,
-        integer(0),
-        Example("256 (0: the original size)"),
-        "pack: largest short side in pixels; smaller images are not enlarged; 0: the original size.",
+        int, integer(0), "pack: largest short side in pixels; smaller images are not enlarged; 0: the original size."
     ] = 256
     quality: Annotated[int, integer(1, 100), "pack: JPEG quality."] = 90
     form: Annotated[str, choice("jpeg", "raw"), "pack: store images as jpeg, or raw as uint8 pixels."] = "jpeg"
@@ -294,9 +250,7 @@ BENCHMARKS = ("loader", "train", "step", "profile")
 @dataclass
 class BenchmarkOptions(Section):
     name: Annotated[str, choice(*BENCHMARKS), "What to measure."] = MISSING
-    num_images: Annotated[
-        int, integer(8), "loader, train: number of training images to read, spread evenly over all of them."
-    ] = 500
+    num_images: Annotated[int, integer(8), "loader, train: number of training images to read."] = 500
     num_steps: Annotated[int, integer(1), "Number of training steps in each measurement."] = 20
     repeats: Annotated[int, integer(1), "Repetitions of each measurement; the median is reported."] = 5
     num_workers: Annotated[

@@ -40,32 +40,18 @@ class DataConfig(Replaceable):
     train_dir: Annotated[str, "Folder of training images, below root or absolute."] = "train"
     val_dir: Annotated[str, "Folder of validation images, below root or absolute."] = "val"
     val_fraction: Annotated[
-        float | None,
-        number(above=0, below=1),
-        Example("0.1"),
-        "Share of each class kept for validation if there is no val_dir or no split column.",
+        float | None, number(above=0, below=1), Example("0.1"), "Share of each class kept for validation; null: none."
     ] = None
-    val_fold: Annotated[
-        int,
-        integer(0),
-        Example("0"),
-        "Which of the 1 / val_fraction disjoint shares is kept for validation, counted from 0.",
-    ] = 0
+    val_fold: Annotated[int, integer(0), "Which of the 1 / val_fraction disjoint shares is kept, counted from 0."] = 0
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
     download: Annotated[bool, "stl10: download the archive if it is missing."] = True
     verify: Annotated[bool, "packed, streamed: verify the checksum of each image when it is read."] = False
     shuffle_window_shards: Annotated[
-        int,
-        integer(0),
-        Example("16 (0: all)"),
-        "packed, streamed: number of shards whose images are shuffled together; 0: all.",
+        int, integer(0), "packed, streamed: number of shards whose images are shuffled together; 0: all."
     ] = 0
     cache_dir: Annotated[str | None, "streamed: folder of cached shards; null: $XDG_CACHE_HOME/imagenet_ddp."] = None
     cache_gib: Annotated[
-        float | None,
-        number(above=0),
-        Example("100"),
-        "streamed: size limit of the cache in GiB; the oldest shards are removed first; null: no limit.",
+        float | None, number(above=0), Example("100"), "streamed: size limit of the cache in GiB; null: no limit."
     ] = None
     image_size: Annotated[
         int, integer(8), Example("224 (a ResNet needs 32 or more)"), "Height and width of the model's input in pixels."
@@ -73,48 +59,39 @@ class DataConfig(Replaceable):
     val_resize: Annotated[
         int | None, "Validation: short side in pixels before the centre crop; null: image_size × 256/224."
     ] = None
-    interpolation: Annotated[
-        str, choice("bilinear", "bicubic"), "Interpolation of resized images, in training and validation."
-    ] = "bilinear"
+    interpolation: Annotated[str, choice("bilinear", "bicubic"), "Interpolation of resized images."] = "bilinear"
     fit: Annotated[
         str,
         choice("crop", "pad", "squash"),
         "Validation: crop the centre, pad the whole image with the mean colour, or squash it to a square.",
     ] = "crop"
     val_mirror: Annotated[
-        bool,
-        "In validation, average the logits of each image and its mirror image; with vflip, also upside down; with "
-        "rot90, all eight orientations.",
+        bool, "Validation: average the logits over mirror images; with vflip, also upside down; with rot90, all eight."
     ] = False
     augment: Annotated[
         str,
         choice("crop", "pad_crop", "none"),
-        "crop: random resized crop and flip; pad_crop: random crop of the padded image and flip; none: as in "
-        "validation.",
+        "crop: random resized crop and flip; pad_crop: random crop of the padded image and flip; none: as validation.",
     ] = "crop"
     crop_scale: Annotated[list[float], _CROP_SCALE, "Smallest and largest share of the image's area in a crop."] = (
         field(default_factory=lambda: [0.08, 1.0])
     )
-    pad: Annotated[int, integer(0), Example("4"), "pad_crop: pixels of mean colour added on each side."] = 4
+    pad: Annotated[int, integer(0), "pad_crop: pixels of mean colour added on each side."] = 4
     flip: Annotated[float, number(0, 1), "Probability of a horizontal flip."] = 0.5
     vflip: Annotated[float, number(0, 1), Example("0.5"), "Probability of a vertical flip, for aerial images."] = 0.0
-    rot90: Annotated[
-        float, number(0, 1), Example("1"), "Probability of a turn by 0, 90, 180 or 270°, for aerial images."
-    ] = 0.0
+    rot90: Annotated[float, number(0, 1), Example("1"), "Probability of a turn by 0, 90, 180 or 270°."] = 0.0
     policy: Annotated[
         str,
         choice("none", "randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")
         | matching(TIMM_POLICY, "timm's form of RandAugment such as rand-m9-mstd0.5-inc1"),
-        "Random augmentation of each training image, by torchvision; rand-m9-mstd0.5-inc1: by timm (extra timm); "
-        "three_augment: grey, solarised or blurred.",
+        "Random augmentation, by torchvision; rand-m9-mstd0.5-inc1: by timm (extra timm); three_augment: grey, "
+        "solarised or blurred.",
     ] = "none"
     policy_ops: Annotated[
         int | None, integer(1), "randaugment: operations per image (null: 2); augmix: chains that are mixed (null: 3)."
     ] = None
     policy_magnitude: Annotated[
-        int | None,
-        integer(0, 30),
-        "randaugment: strength from 0 to 30 (null: 9); augmix: strength from 1 to 10 (null: 3).",
+        int | None, integer(0, 30), "randaugment: strength up to 30 (null: 9); augmix: strength up to 10 (null: 3)."
     ] = None
     autoaugment: Annotated[
         str, choice("imagenet", "cifar10", "svhn"), "autoaugment: data set for which the policy was found."
@@ -125,46 +102,31 @@ class DataConfig(Replaceable):
     grayscale: Annotated[float, number(0, 1), Example("0.2"), "Probability that an image is converted to grey."] = 0.0
     blur: Annotated[float, number(0, 1), Example("0.1"), "Probability of a Gaussian blur of 0.1 to 2 pixels."] = 0.0
     erasing: Annotated[float, number(0, 1), Example("0.25"), "Probability that 2 to 33 % of the image is erased."] = 0.0
-    erasing_fill: Annotated[
-        str, choice("mean", "noise"), "Filling of an erased rectangle: the mean colour, or normal noise in each pixel."
-    ] = "mean"
-    cutout: Annotated[
-        int, integer(0), Example("0"), "Side in pixels of a square filled with the mean colour; 0: no square."
-    ] = 0
+    erasing_fill: Annotated[str, choice("mean", "noise"), "Filling: the mean colour, or noise in each pixel."] = "mean"
+    cutout: Annotated[int, integer(0), "Side in pixels of a square filled with the mean colour; 0: none."] = 0
     sampling: Annotated[
         str,
         choice("shuffled", "balanced"),
         "shuffled: an epoch has each training image once; balanced: an epoch has all classes equally often.",
     ] = "shuffled"
     repeats: Annotated[
-        int,
-        integer(1),
-        "Augmented copies of each image, side by side in the batch; with n copies, an epoch has 1/n of the images.",
+        int, integer(1), "Augmented copies of each image in a batch; with n copies, an epoch has 1/n of the images."
     ] = 1
     mixup_alpha: Annotated[
-        float,
-        number(0),
-        Example("0.2"),
-        "Mixup: both parameters of the Beta distribution; 0: no Mixup. Training top-1 uses the larger share's label.",
+        float, number(0), Example("0.2"), "Both parameters of Mixup's Beta distribution; 0: no Mixup."
     ] = 0.0
     cutmix_alpha: Annotated[
-        float,
-        number(0),
-        Example("1.0"),
-        "CutMix: as mixup_alpha; if both are set, one of the two methods is drawn for each batch.",
+        float, number(0), Example("1.0"), "CutMix: as mixup_alpha; if both are set, one is drawn for each batch."
     ] = 0.0
     mix_probability: Annotated[float, number(0, 1), "Probability that a batch is mixed, by Mixup or CutMix."] = 1.0
     train_size: Annotated[
-        int | None,
-        integer(8),
-        Example("176"),
-        "Height and width of training images in pixels if they differ from validation; null: image_size.",
+        int | None, integer(8), Example("176"), "Height and width of training images in pixels; null: image_size."
     ] = None
     progressive_start: Annotated[
         int | None,
         integer(8),
         Example("128"),
-        "Height and width of training images in the first epochs; null: train_size in all epochs.",
+        "Height and width of training images in the first epochs; null: as later.",
     ] = None
     progressive_epochs: Annotated[
         list[int] | None,
@@ -186,36 +148,21 @@ class DataConfig(Replaceable):
     ] = None
     batch_size: Annotated[int, integer(1), "Images per device and step."] = 32
     val_batch_size: Annotated[
-        int | None,
-        integer(1),
-        Example("null (as data.batch_size)"),
-        "Images per device and validation step; null: batch_size.",
+        int | None, integer(1), Example("32"), "Images per device and validation step; null: batch_size."
     ] = None
-    decoder: Annotated[
-        str, choice("auto", "simplejpeg", "pillow"), "JPEG decoder; auto: the fastest that works here."
-    ] = "auto"
+    decoder: Annotated[str, choice("auto", "simplejpeg", "pillow"), "JPEG decoder; auto: the fastest here."] = "auto"
     exif_orientation: Annotated[
-        bool,
-        "Rotate images by their EXIF orientation (folders and tables); false: use the pixels as stored (ImageNet).",
+        bool, "Rotate images of folders and tables by their EXIF orientation; false: as stored (ImageNet)."
     ] = False
     on_bad_image: Annotated[
-        str,
-        choice("raise", "skip"),
-        Example("skip"),
-        "An unreadable image ends the run (raise), or is replaced by another (skip).",
+        str, choice("raise", "skip"), "An unreadable image ends the run (raise), or is replaced by another (skip)."
     ] = "raise"
     bad_image_limit: Annotated[
-        float,
-        number(0),
-        Example("0.01 (a share) or 20 (images)"),
-        "skip: number of images that may be unreadable, or their share if below 1.",
+        float, number(0), "skip: number of images that may be unreadable, or their share if below 1."
     ] = 0.01
     num_workers: Annotated[Any, AUTO | integer(0), "Number of loader processes per device, or auto."] = "auto"
     loader_timeout_s: Annotated[
-        float,
-        number(0),
-        Example("1800 (seconds; 0: no limit)"),
-        "Longest wait in seconds for one batch before the run fails; 0: no limit.",
+        float, number(0), "Longest wait in seconds for one batch before the run fails; 0: no limit."
     ] = 1800.0
     pin_memory: Annotated[
         Any, AUTO | FLAG, "Load batches into page-locked memory for the GPU; auto: if there is a CUDA device."

@@ -11,17 +11,13 @@ from imagenet_ddp.config.validators import AUTO, FLAG, Example, choice, integer,
 
 @dataclass
 class StrategyConfig(Section):
-    name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp if there is more than one device."] = (
-        "auto"
-    )
+    name: Annotated[str, choice("auto", "ddp", "dp", "balanced_dp"), "auto: ddp with several devices."] = "auto"
     process_group_backend: Annotated[
         str | None, choice("nccl", "gloo"), "Backend of torch.distributed; null: nccl on GPUs, gloo on CPUs."
     ] = None
-    timeout_s: Annotated[
-        float, number(above=0), Example("1800"), "Longest wait in seconds for one collective operation."
-    ] = 1800.0
+    timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for one collective operation."] = 1800.0
     find_unused_parameters: Annotated[bool, "ddp: look for parameters without a gradient in each step."] = False
-    bucket_cap_mb: Annotated[float, number(above=0), Example("25"), "ddp: MiB of gradients per all-reduce."] = 25.0
+    bucket_cap_mb: Annotated[float, number(above=0), "ddp: MiB of gradients per all-reduce."] = 25.0
     static_graph: Annotated[bool, "ddp: assume that the graph is the same in every step."] = False
     gradient_as_bucket_view: Annotated[bool, "ddp: store gradients in the buckets, which saves a copy."] = True
     forward_sync_buffers: Annotated[
@@ -31,17 +27,13 @@ class StrategyConfig(Section):
     ] = "auto"
     init_sync: Annotated[bool, "ddp: broadcast rank 0's weights at the start."] = True
     comm_hook: Annotated[
-        str | None,
-        choice("fp16", "bf16"),
-        Example("bf16"),
-        "ddp: send gradients in 16 bits, which halves the bytes; null: as they are.",
+        str | None, choice("fp16", "bf16"), Example("bf16"), "ddp: send gradients in 16 bits; null: as they are."
     ] = None
     first_device_batch: Annotated[
         int | None,
         integer(0),
         Example("2"),
-        "balanced_dp: images per forward pass on the first device (0: this device only gathers); null: half of "
-        "data.batch_size.",
+        "balanced_dp: images per forward pass on the first device (0: it only gathers); null: half of data.batch_size.",
     ] = None
 
 
@@ -55,22 +47,14 @@ class ClusterConfig(Section):
     address: Annotated[
         str | None, "Address of the rendezvous: tcp://HOST:PORT, HOST:PORT, HOST or file:///PATH; null: MASTER_ADDR."
     ] = None
-    node_rank: Annotated[int | None, integer(0), "Number of this node, with one command per node; null: detected."] = (
-        None
-    )
+    node_rank: Annotated[int | None, integer(0), "Number of this node; null: detected."] = None
     rank: Annotated[int | None, integer(0), "Number of this process, with one command per process."] = None
-    local_rank: Annotated[
-        int | None, integer(0), "Number of this process on its node, with one command per process."
-    ] = None
+    local_rank: Annotated[int | None, integer(0), "Number of this process on its node, likewise."] = None
     world_size: Annotated[int | None, integer(1), "Number of processes, with one command per process."] = None
     job_id: Annotated[str | None, "Distinguishes two jobs with the same address and options."] = None
-    timeout_s: Annotated[float, number(above=0), Example("120"), "Longest wait in seconds for all nodes to join."] = (
-        120.0
-    )
+    timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to join."] = 120.0
     requeue: Annotated[bool, "On SIGUSR2, save and let SLURM requeue the job, if requeueing is allowed."] = True
-    num_threads: Annotated[
-        Any, AUTO | integer(1), "CPU threads per process; auto: the node's cores divided by its processes."
-    ] = "auto"
+    num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the cores."] = "auto"
 
 
 @dataclass

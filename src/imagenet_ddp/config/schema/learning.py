@@ -79,19 +79,17 @@ def readers(key: str) -> tuple[str, ...]:
 
 @dataclass
 class ModelConfig(Replaceable):
-    name: Annotated[str, "Classifier of torchvision.models or timm, such as resnet50; any name if _target_ is set."] = (
-        "resnet18"
+    name: Annotated[str, "Classifier of torchvision.models or timm; any name if _target_ is set."] = "resnet18"
+    library: Annotated[str, choice("torchvision", "timm"), "Library of the model; timm needs the extra timm."] = (
+        "torchvision"
     )
-    library: Annotated[
-        str, choice("torchvision", "timm"), "Library of the model: torchvision, or timm (extra timm)."
-    ] = "torchvision"
     _target_: Annotated[str | None, "Class of your own network, called with num_classes= and the keys of args."] = None
     args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict[str, Any])
     weights: Annotated[
         str | None,
         Example("DEFAULT"),
-        "Initial weights, or those used instead of checkpoint=: DEFAULT (the library's, downloaded once), the name of "
-        "other weights of the library, a file, a URL, or hf://OWNER/NAME; null: random.",
+        "Initial weights, or those used instead of checkpoint=: DEFAULT, other weights of the library by name, a file, "
+        "a URL, or hf://OWNER/NAME; null: random.",
     ] = None
     freeze: Annotated[
         str | None, choice("backbone"), Example("backbone"), "backbone: train only the last layer; null: all layers."
@@ -102,33 +100,22 @@ class ModelConfig(Replaceable):
     batch_norm: Annotated[
         str,
         choice("train", "frozen"),
-        "train: batch norm uses and updates the statistics of each batch; frozen: it uses and keeps those of "
-        "model.weights, and only its weights and biases learn.",
+        "train: use the statistics of each batch; frozen: keep those of model.weights; its weights and biases learn.",
     ] = "train"
     head: Annotated[
         str,
         choice("new", "regression"),
-        "How a last layer begins for which model.weights have no values. new: all logits are nearly equal; regression: "
-        "logistic regression on the features of the training images, of at most 20,000.",
+        "Start of a last layer without weights; new: nearly equal logits; regression: logistic regression on the "
+        "features of at most 20,000 training images.",
     ] = "new"
     drop_path: Annotated[
-        float | None,
-        number(0, below=1),
-        Example("0.1"),
-        "Stochastic depth: probability of leaving out the last block; null: the model's default.",
+        float | None, number(0, below=1), Example("0.1"), "Stochastic depth: probability of leaving out the last block."
     ] = None
-    zero_init_last: Annotated[
-        bool, "Start the last normalisation of each residual block at 0, so that the block begins as the identity."
-    ] = False
-    blur_pool: Annotated[bool, "Blur before each strided convolution with 16 or more input channels (BlurPool)."] = (
-        False
-    )
-    channels_last: Annotated[
-        bool, "Use this memory format, with which convolutions are faster on CPUs and tensor cores."
-    ] = True
+    zero_init_last: Annotated[bool, "Start each residual block as the identity, with a last norm of 0."] = False
+    blur_pool: Annotated[bool, "Blur before each strided convolution with 16 or more input channels."] = False
+    channels_last: Annotated[bool, "Memory format in which CPUs and tensor cores compute convolutions faster."] = True
     activation_checkpointing: Annotated[
-        bool,
-        "Keep only the input of each block and recompute the rest, which saves memory but takes longer; timm only.",
+        bool, "Recompute the inside of each block, which saves memory but takes longer; timm only."
     ] = False
 
 
@@ -154,34 +141,25 @@ class OptimConfig(Replaceable):
     )
     lr: Annotated[float, number(above=0), "Learning rate for a batch of optim.reference_batch."] = 0.1
     lr_head: Annotated[
-        float | None,
-        number(above=0),
-        Example("0.1"),
-        "Learning rate of the last layer, scaled like optim.lr; null: optim.lr.",
+        float | None, number(above=0), Example("0.1"), "Learning rate of the last layer, scaled like lr; null: lr."
     ] = None
     lr_adamw: Annotated[
-        float,
-        number(above=0),
-        "muon: learning rate of AdamW, which trains the last layer, embeddings and vectors; scaled like optim.lr.",
+        float, number(above=0), "muon: learning rate of the last layer, embeddings and vectors, scaled like lr."
     ] = 1e-3
     layer_decay: Annotated[
         float | None,
         number(above=0, most=1),
         Example("0.75"),
-        "Ratio of the learning rate of each block to that of the next block; null: 1.",
+        "Learning rate of each block as a share of the next one's.",
     ] = None
     reference_batch: Annotated[
-        int | None,
-        integer(1),
-        Example("256"),
-        "Global batch size for which lr is given; lr is scaled to the real one by the rule optim.scaling; null: it is "
-        "not scaled.",
+        int | None, integer(1), Example("256"), "Global batch size for which lr is given; null: lr is not scaled."
     ] = 256
     scaling: Annotated[
         str,
         choice("auto", "linear", "sqrt", "none"),
-        "How lr grows with the batch; sqrt: with its square root; none: not at all; auto, as in timm: sqrt for lamb "
-        "and names with ada (adamw, nadam), else linear.",
+        "How lr grows with the global batch; auto, as in timm: sqrt for lamb and names with ada (adamw, nadam), else "
+        "linear.",
     ] = "auto"
     momentum: Annotated[float, number(0, below=1), f"{', '.join(readers('momentum'))}: momentum."] = 0.9
     betas: Annotated[
@@ -194,15 +172,14 @@ class OptimConfig(Replaceable):
         float | None,
         number(above=0),
         Example("1.0e-8"),
-        "Term added to the denominator (eps); null: the optimizer's default.",
+        "Term added to the denominator; null: the optimizer's default.",
     ] = None
     weight_decay: Annotated[float, number(0), Example("1e-4"), "Weight decay."] = 1e-4
     no_decay_on: Annotated[
         list[str] | None,
         list_of(choice("norm", "bias", "embedding"), "a list of norm, bias and embedding", least=0),
         Example("[norm,bias]"),
-        "Parameters without weight decay: norm (and LayerScale), bias, embedding (tokens and positions); null: norm "
-        "and bias for lars and lamb, which also take no trust ratio, else none.",
+        "Parameters without weight decay; null: [norm,bias] for lars and lamb, also without trust ratio, else none.",
     ] = None
     nesterov: Annotated[bool, "sgd: Nesterov momentum."] = False
 
@@ -210,9 +187,7 @@ class OptimConfig(Replaceable):
 @dataclass
 class ScheduleConfig(Section):
     name: Annotated[str, choice(*SCHEDULES), "Learning-rate schedule; wsd: warm-up, stable, decay."] = "step"
-    interval: Annotated[
-        str, choice("step", "epoch"), "step: the rate changes with each step; epoch: the rate changes once per epoch."
-    ] = "step"
+    interval: Annotated[str, choice("step", "epoch"), "Whether the rate changes per step or per epoch."] = "step"
     step_epochs: Annotated[int, integer(1), "step: epochs between two drops of the rate."] = 30
     milestones: Annotated[
         list[int],
@@ -233,15 +208,13 @@ class ScheduleConfig(Section):
         int | None, integer(1), Example("10"), "cosine: epochs until the rate restarts at its maximum; null: never."
     ] = None
     decay_fraction: Annotated[
-        float, number(above=0, most=1), "wsd: final share of training in which the rate falls linearly."
+        float, number(above=0, most=1), "wsd: final share of training in which the rate falls."
     ] = 0.2
     peak_fraction: Annotated[
-        float, number(above=0, below=1), "one_cycle: share of training until the rate reaches its maximum."
+        float, number(above=0, below=1), "one_cycle: share of training in which the rate rises."
     ] = 0.3
     warmup: Annotated[
-        str,
-        choice("linear", "constant"),
-        "linear: the factor on lr rises from warmup_start to 1; constant: the factor stays at warmup_start.",
+        str, choice("linear", "constant"), "The factor on lr rises from warmup_start to 1, or stays at warmup_start."
     ] = "linear"
     warmup_epochs: Annotated[Any, AUTO | number(0), "Number of warm-up epochs; auto: 5 if lr is scaled up, else 0."] = (
         "auto"
@@ -249,11 +222,9 @@ class ScheduleConfig(Section):
     warmup_steps: Annotated[
         int | None, integer(0), Example("500"), "Number of warm-up steps, instead of warmup_epochs."
     ] = None
-    warmup_start: Annotated[
-        float, number(0, 1), Example("0.01"), "First learning rate of the warm-up, as a share of lr."
-    ] = 0.0
+    warmup_start: Annotated[float, number(0, 1), Example("0.01"), "First rate of the warm-up, as a share of lr."] = 0.0
     final_fraction: Annotated[
-        float, number(0, 1), Example("0"), "cosine, linear, poly, one_cycle, wsd: last learning rate as a share of lr."
+        float, number(0, 1), "cosine, linear, poly, one_cycle, wsd: last learning rate as a share of lr."
     ] = 0.0
 
 
@@ -268,16 +239,11 @@ _WEIGHTS = kind(
 
 @dataclass
 class LossConfig(Section):
-    name: Annotated[
-        str, choice(*LOSSES), "Loss function; bce: binary cross entropy of each class, as in ResNet strikes back."
-    ] = "cross_entropy"
+    name: Annotated[str, choice(*LOSSES), "Loss function; bce: binary cross entropy of each class."] = "cross_entropy"
     label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Amount of label smoothing."] = 0.0
     focal_gamma: Annotated[float, number(0), "focal: exponent that lowers the weight of easy images."] = 2.0
     bce_threshold: Annotated[
-        float | None,
-        number(0, below=1),
-        Example("0.2"),
-        "bce: mixed targets above this value become 1, others 0; null: mixed targets remain shares.",
+        float | None, number(0, below=1), Example("0.2"), "bce: mixed targets above this value become 1, others 0."
     ] = None
     class_weights: Annotated[
         Any,
@@ -296,12 +262,10 @@ class TeacherConfig(Section):
         str | None, Example("DEFAULT"), "Weights of the teacher, typed like model.weights; null: no distillation."
     ] = None
     name: Annotated[
-        str | None, Example("resnet50"), "Network of the teacher; null: the network in the checkpoint, or model.name."
+        str | None, Example("resnet50"), "Network of the teacher; null: the checkpoint's, or model.name."
     ] = None
     library: Annotated[str, choice("torchvision", "timm"), "Library of the teacher's network."] = "torchvision"
-    share: Annotated[
-        float, number(above=0, most=1), "Share of the teacher in the loss; the rest is the loss on the labels."
-    ] = 0.5
+    share: Annotated[float, number(above=0, most=1), "Share of the teacher in the loss, beside the labels."] = 0.5
     temperature: Annotated[float, number(above=0), "Divisor of both networks' logits before the softmax."] = 1.0
 
 
@@ -311,20 +275,16 @@ class AveragingConfig(Section):
     afterwards."""
 
     name: Annotated[
-        str,
-        choice("none", "ema", "swa"),
-        "ema: exponential moving average; swa: equal average of the weights at the end of each epoch.",
+        str, choice("none", "ema", "swa"), "ema: exponential moving average; swa: equal average of the ends of epochs."
     ] = "none"
     decay: Annotated[float, number(above=0, below=1), "ema: weight of the old average in each update."] = 0.9998
     warmup: Annotated[
-        bool,
-        "ema: use at most (1 + n) / (10 + n) as the decay of update n, so that a short run forgets its first weights; "
-        "false: decay in every update.",
+        bool, "ema: the decay of update n is at most (1 + n) / (10 + n), so that a short run forgets its first weights."
     ] = True
     every_n_steps: Annotated[int, integer(1), "ema: optimizer steps between two updates."] = 1
     start_epoch: Annotated[
         int | None,
         integer(0),
         Example("75"),
-        "First epoch, counted from 0, that is averaged; null: 0 for ema, the start of the last quarter for swa.",
+        "First averaged epoch, from 0; null: ema: 0; swa: the last quarter's first.",
     ] = None

@@ -72,11 +72,9 @@ class TrainerConfig(Section):
         "auto: bf16-mixed if the device computes this net fast in it, 16-mixed on V100, T4 and RTX 20, else 32-true.",
     ] = "auto"
     fast_dev_run: Annotated[Any, FLAG | integer(0), "Run one batch, or this number of batches, and stop."] = False
-    max_epochs: Annotated[int | None, integer(-1), Example("90 (-1: no limit)"), "Number of epochs; -1: no limit."] = 90
+    max_epochs: Annotated[int | None, integer(-1), "Number of epochs; -1: no limit."] = 90
     min_epochs: Annotated[int | None, integer(0), "Minimum number of epochs."] = None
-    max_steps: Annotated[
-        int, integer(-1), Example("-1 (no limit)"), "Optimizer steps after which training ends; -1: no limit."
-    ] = -1
+    max_steps: Annotated[int, integer(-1), "Optimizer steps after which training ends; -1: no limit."] = -1
     min_steps: Annotated[int | None, integer(0), "Minimum number of optimizer steps."] = None
     max_time: Annotated[Any, _TIME | NULL, "Time after which training ends."] = None
     limit_train_batches: Annotated[
@@ -99,35 +97,23 @@ class TrainerConfig(Section):
     ] = None
     check_val_every_n_epoch: Annotated[int | None, integer(1), "Epochs between validations."] = 1
     num_sanity_val_steps: Annotated[
-        int | None,
-        integer(-1),
-        "Number of validation batches to run before training. -1: all; their scores then count as those of epoch 0.",
+        int | None, integer(-1), "Validation batches before training; -1: all, whose scores are those of epoch 0."
     ] = 0
     log_every_n_steps: Annotated[int, integer(1), "Training steps between two lines of metrics."] = 10
     accumulate_grad_batches: Annotated[int, integer(1), "Batches per optimizer step."] = 1
-    gradient_clip_val: Annotated[
-        float | None, number(least=0), "Value above which gradients are clipped; null: no clipping."
-    ] = None
+    gradient_clip_val: Annotated[float | None, number(0), "Value above which gradients are clipped; null: none."] = None
     gradient_clip_algorithm: Annotated[
-        str | None, choice("norm", "value"), Example("norm"), "Clip the gradient by norm or by value."
+        str | None, choice("norm", "value"), Example("norm"), "Clip by norm or by value."
     ] = None
-    deterministic: Annotated[
-        Any, FLAG | choice("warn") | NULL, Example("true"), "Use deterministic kernels, which are slower."
-    ] = None
-    benchmark: Annotated[
-        bool | None, "Let cuDNN measure which convolution is fastest; null: on GPUs, unless deterministic is set."
-    ] = None
+    deterministic: Annotated[Any, FLAG | choice("warn") | NULL, "Use deterministic kernels, which are slower."] = None
+    benchmark: Annotated[bool | None, "Let cuDNN measure convolutions; null: on GPUs, unless deterministic."] = None
     inference_mode: Annotated[bool, "Validate in torch.inference_mode; false: in torch.no_grad."] = True
-    profiler: Annotated[
-        str | None, choice("simple", "advanced", "pytorch"), Example("simple"), "Lightning's profiler."
-    ] = None
+    profiler: Annotated[str | None, choice("simple", "advanced", "pytorch"), "Lightning's profiler."] = None
     detect_anomaly: Annotated[bool, "Stop at the operation whose gradient becomes NaN; slow."] = False
     sync_batchnorm: Annotated[bool, "Compute batch-norm statistics over all devices."] = False
     reload_dataloaders_every_n_epochs: Annotated[int, integer(0), "Epochs between two calls of train_dataloader."] = 0
     enable_model_summary: Annotated[bool | None, "Print the layers of the model."] = False
-    batch_finder: Annotated[
-        bool, "Before training, find the largest data.batch_size that fits on all GPUs; not Lightning's option."
-    ] = False
+    batch_finder: Annotated[bool, "First find the largest data.batch_size that fits; not Lightning's option."] = False
 
 
 # Key -> the hint, in which {value} stands for the typed value.
