@@ -1,8 +1,7 @@
 """No step without figures waits for the device: whole steps by Lightning's Trainer with a run's own callbacks, on the
 meta device, where there are no values to wait for."""
 
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
@@ -28,103 +28,48 @@ from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.runs.signals import Signals
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, SIZE, NUM_IMAGES = 10, 8, 4
-NUM_STEPS, FIRST = 6, 3  # of a run; the steps before this one may copy constants to the device
+FIRST, LAST = 3, 5  # the watched steps; those before may copy constants to the device
+TRAINING: dict[str, Any] = {"max_epochs": 1, "log_every_n_steps": 1000, "num_sanity_val_steps": 0, "logger": False,
+                            "enable_progress_bar": False, "enable_model_summary": False,
+                            "use_distributed_sampler": False}  # fmt: skip
 
 
-class WaitError(Exception):
-    pass
-
-
-class NoCopies(TorchFunctionMode):
-    """Raise WaitError where a number or a tensor of the host is copied to the meta device. Reading a value there raises
-    by itself."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in ("tensor", "as_tensor", "asarray", "to", "cuda", "copy_", "from_numpy"):
-            source = args[1] if func.__name__ == "copy_" else args[0]
-            is_on_device = isinstance(source, Tensor) and source.is_meta
-            if isinstance(found, Tensor) and found.is_meta and not is_on_device:
-                raise WaitError(f"{func.__name__} copies from the host to the device")
-        return found
-
-
-class Watched(ImageDataModule):
-    """Batches of generated pixels. From the step FIRST on, NoCopies is active from one copy of a batch to the next.
-    counted: images that count, the others fill up."""
-
-    counted = NUM_IMAGES
-    num_watched = 0
-    _is_watched = False
-
-    def batches(self) -> Iterator[dict[str, Any]]:
-        self._watch = NoCopies()
-        for number in range(NUM_STEPS + 1):
-            yield {
-                "image": torch.randint(0, 256, (NUM_IMAGES, 3, SIZE, SIZE), dtype=torch.uint8),
-                "flip": torch.arange(NUM_IMAGES) % 2 == 0,
-                "target": torch.arange(NUM_IMAGES) % CLASSES,
-                "index": torch.arange(NUM_IMAGES),
-                "weight": torch.ones(NUM_IMAGES),
-                "num_counted": self.counted,
-                "step_images": self.counted,
-                "update_images": self.counted,
-                "seed": number,
-            }
-
-    def train_dataloader(self) -> Any:
-        return Sized(self.batches)
-
-    val_dataloader = train_dataloader
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """The one copy of a step."""
-        self.end_watch()
-        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        if batch["seed"] >= FIRST:
-            self._watch.__enter__()
-            self.num_watched += 1
-            self._is_watched = True
-        return moved
-
-    def end_watch(self) -> None:
-        if self._is_watched:
-            self._is_watched = False
-            self._watch.__exit__(None, None, None)
-
-
-class Sized:
-    def __init__(self, batches: Callable[[], Iterator[Any]]):
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return NUM_STEPS + 1  # the last step of an epoch has figures
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._batches()
-
-
-class EnoughError(Exception):
+class AllWatchedError(Exception):
     """Ends a run after its last step: the end of an epoch reads its figures."""
 
 
-class Leave(L.Callback):
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx + 1 == NUM_STEPS:
-            raise EnoughError
+class NoCopies(TorchFunctionMode):
+    """Fail where a number or a tensor of the host is copied to the meta device. Reading a value there raises by
+    itself."""
 
-    def on_validation_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in ("tensor", "as_tensor", "asarray", "to", "cuda", "copy_", "from_numpy"):
+            source = args[1] if name == "copy_" else args[0]
+            is_from_host = not isinstance(source, Tensor) or not source.is_meta
+            assert not (isinstance(found, Tensor) and found.is_meta and is_from_host), f"{name} copies from the host"
+        return found
+
+
+class Watch(L.Callback):
+    def __init__(self) -> None:
+        self.active = ExitStack()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+        if batch_idx == FIRST:
+            self.active.enter_context(NoCopies())
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        if batch_idx + 1 == NUM_STEPS:
-            raise EnoughError
+        if batch_idx == LAST:
+            self.active.close()
+            raise AllWatchedError
 
-
-class AnyDevice(CPUAccelerator):
-    def setup_device(self, device: torch.device) -> None:
-        pass
+    on_validation_batch_start: Any = on_train_batch_start
+    on_validation_batch_end: Any = on_train_batch_end
 
 
 class MetaStrategy(SingleDeviceStrategy):
@@ -143,45 +88,37 @@ def make_net() -> nn.Module:
     )  # fmt: skip
 
 
-def run(
-    verb: str, tmp_path: Path, loss: dict[str, Any], more: list[L.Callback], data: dict[str, Any], counted: int
-) -> int:
-    """Fit or validate; return the number of watched steps."""
-    callbacks = [
-        LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), Progress(val_log_every_n_steps=1000), History(),
-        *deepcopy(more), Leave(), GracefulStop(Signals()),
-    ]  # fmt: skip
-    trainer = L.Trainer(
-        strategy=MetaStrategy(torch.device("meta"), AnyDevice()), max_epochs=1, log_every_n_steps=1000,
-        callbacks=callbacks, logger=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=tmp_path, num_sanity_val_steps=0, use_distributed_sampler=False,
-    )  # fmt: skip
-    module = ImageClassifier(
-        make_net(), CLASSES, NUM_IMAGES, make_optimizer=lambda each: torch.optim.SGD(each, lr=0.1, momentum=0.9),
-        loss=Loss(LossConfig(**loss), CLASSES), teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
-    )  # fmt: skip
-    made: Any = Watched.from_options("shapes", num_workers=0, batch_size=NUM_IMAGES, image_size=32, **data)
-    made.counted = counted
-    try:
-        with pytest.raises(EnoughError):
-            getattr(trainer, verb)(module, datamodule=made)
-    finally:
-        made.end_watch()
-    return made.num_watched
-
-
 @pytest.mark.parametrize(
     ("loss", "more", "data", "counted"),
     [
-        ({}, [Predictions()], {}, NUM_IMAGES - 1),
-        ({"name": "bce", "class_weights": [1.0] * CLASSES}, [WeightAverage(0.9)], {}, NUM_IMAGES),
-        ({"name": "focal", "label_smoothing": 0.1}, [], {"mixup_alpha": 0.2}, NUM_IMAGES),
-        ({"label_smoothing": 0.1}, [WeightAverage(None)], {"cutmix_alpha": 1.0}, NUM_IMAGES),
+        ({}, Predictions, {}, NUM_IMAGES - 1),
+        ({"name": "bce", "class_weights": [1.0] * CLASSES}, lambda: WeightAverage(0.9), {}, NUM_IMAGES),
+        ({"name": "focal", "label_smoothing": 0.1}, L.Callback, {"mixup_alpha": 0.2}, NUM_IMAGES),
+        ({"label_smoothing": 0.1}, lambda: WeightAverage(None), {"cutmix_alpha": 1.0}, NUM_IMAGES),
     ],
     ids=["remainder", "bce", "mixup", "cutmix"],
 )
 @pytest.mark.parametrize("verb", ["fit", "validate"])
 def test_a_step_neither_reads_nor_writes_values_of_the_device(
-    verb: str, tmp_path: Path, loss: dict, more: list[L.Callback], data: dict, counted: int
+    verb: str, loss: dict, more: Any, data: dict, counted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(verb, tmp_path, loss, more, data, counted) == NUM_STEPS - FIRST
+    monkeypatch.setattr(CPUAccelerator, "setup_device", lambda self, device: None)  # it takes no other device
+    with torch.device("meta"):
+        tensors = {"image": torch.zeros(NUM_IMAGES, 3, SIZE, SIZE, dtype=torch.uint8),
+                   "flip": torch.zeros(NUM_IMAGES, dtype=torch.bool), "target": torch.arange(NUM_IMAGES),
+                   "index": torch.arange(NUM_IMAGES), "weight": torch.ones(NUM_IMAGES)}  # fmt: skip
+    counts = {"num_counted": counted, "step_images": counted, "update_images": counted}
+    batches = [{**tensors, **counts, "seed": number} for number in range(LAST + 2)]  # the last step has figures
+    made: Any = ImageDataModule.from_options("shapes", num_workers=0, batch_size=NUM_IMAGES, image_size=32, **data)
+    made.train_dataloader = made.val_dataloader = lambda: DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+    module = ImageClassifier(
+        make_net(), CLASSES, NUM_IMAGES, make_optimizer=lambda each: torch.optim.SGD(each, lr=0.1, momentum=0.9),
+        loss=Loss(LossConfig(**loss), CLASSES), teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
+    )  # fmt: skip
+    watch = Watch()
+    callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), Progress(val_log_every_n_steps=1000),
+                 History(), more(), watch, GracefulStop(Signals())]  # fmt: skip
+    strategy = MetaStrategy(torch.device("meta"), CPUAccelerator())
+    trainer = L.Trainer(strategy=strategy, callbacks=callbacks, default_root_dir=tmp_path, **TRAINING)
+    with pytest.raises(AllWatchedError), watch.active:
+        getattr(trainer, verb)(module, datamodule=made)
