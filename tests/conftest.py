@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and sys.platform == "linux" and not config.option.collectonly:
         from helpers import forked_commands
 
-        forked_commands.share_fork_server()
+        forked_commands.fork_server()
     else:
         gc.disable()  # until the tests are collected: what they import stays
 
@@ -77,9 +77,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     pytest-xdist distributes whole files, and by itself considers only the number of their tests.
     """
-    for item in items:
-        if item.path.parent.name == "faults":  # docstring: "the fault: the required outcome"
-            item.user_properties.append(("fault", " ".join(str(getattr(item, "obj", None).__doc__).split())))
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
@@ -237,27 +234,6 @@ def work(tmp_path: Path) -> Path:
     activate.parent.mkdir(parents=True)
     activate.touch()
     return tmp_path
-
-
-# ---- faults, for scripts/reliability.py ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def told(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Return a function: told(end, words) checks that the output of a faults.trainings.End contains these words, and
-    records its exit code and seconds for the page.
-
-    seconds: the seconds to the message; None if the fault exists from the start; -1: those of `end`.
-    """
-
-    def tell(end: Any, words: str = "", *, seconds: float | None = -1) -> None:
-        assert words in end.said, end.out + end.err
-        assert "Traceback" not in end.err, end.err
-        record_property("code", end.code)
-        if seconds is not None:
-            record_property("seconds", round(end.said_s if seconds < 0 else seconds, 1))
-
-    return tell
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Every command of README.md and docs/ composes: its keys, groups and values are known."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -76,3 +77,15 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
             except (ConfigError, ValueError) as error:
                 refused.append(f"{place}: {verb} {rest}\n    {error}")
     assert not refused, "\n".join(refused)
+
+
+def test_each_fault_is_on_the_page_of_reliability():
+    rows = re.findall(r"^\| (.+) \| (.+) \| `(.+)` \|$", (ROOT / "docs/reliability.md").read_text(), re.MULTILINE)
+    found = set()
+    for path in (ROOT / "tests/faults").glob("test_*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                fault, _, outcome = " ".join((ast.get_docstring(node) or "").split()).partition(": ")
+                found.add((fault, outcome.rstrip("."), f"faults/{path.name}"))
+    assert found == {row for row in rows if row[2].startswith("faults/")}
+    assert all((ROOT / "tests" / file).is_file() for _, _, file in rows)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import clean_environ
 from faults import breakages
-from faults.trainings import QUIET, Told, assert_same, begin, command, end, resume, short, wait_for
-from helpers.forked_commands import Command, start
+from faults.trainings import QUIET, assert_same, begin, command, end, resume, short, told, wait_for
+from helpers.forked_commands import Command
 
 pytestmark = pytest.mark.slow
 Unharmed = Callable[..., Path]
@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(str(error))
 
 
-def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
+def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path) -> None:
     """The disk of the run folder fills up during a run: files saved before stay intact, and once there is room the run
     continues bit-exactly."""
     options = short(tree)
@@ -41,7 +41,7 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, t
     assert_same(unharmed(), disk / "r")
 
 
-def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path, told: Told) -> None:
+def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path) -> None:
     """The disk of the run folder becomes read-only during a run: the run ends with the reason, cannot be resumed while
     the disk is read-only, and afterwards continues bit-exactly."""
     options = short(tree)
@@ -62,7 +62,7 @@ def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Pa
     assert_same(unharmed(), disk / "r")
 
 
-def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
+def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path) -> None:
     """Images are deleted or truncated, or their disk stops answering, during a run: the run ends with an error that
     names the image, and continues bit-exactly once the image is back."""
     own = tmp_path / "tree"
@@ -89,15 +89,14 @@ def no_answer(tree: Path) -> breakages.Mend:
     return (tree.parent / "p/no_answer").unlink
 
 
-def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path, told: Told) -> None:
+def test_two_trainings_in_one_folder(tree: Path, unharmed: Unharmed, tmp_path: Path) -> None:
     """A second command is started in the folder of a run in progress: the second command is refused, and the first
     one is not affected."""
     options = short(tree)
     running = begin(tmp_path, *options)
-    second = start(
+    second = Command(
         "imagenet_ddp.train", *options, *QUIET, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ()
     )
-    assert isinstance(second, Command)
     refused = end(second)
     assert refused.code == 2
     told(refused, "r must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")

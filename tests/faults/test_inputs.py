@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, write_images
-from faults.trainings import End, Told, command
+from faults.trainings import End, command, told
 
 CLASSES = {"<b>x<b>&amp;": 8, 'it\'s "q", a=b,[c]': 8, "two\nlines 🐱 ${x}": 8}
 FILE = "<script>alert(1)<&script>\n\"'🐶,{x}=1;$(touch y).jpg"
@@ -24,7 +24,7 @@ class Hostile:
         return os.system, (f"touch {self.path}",)
 
 
-def test_hostile_checkpoint(trained: Path, tree: Path, tmp_path: Path, told: Told) -> None:
+def test_hostile_checkpoint(trained: Path, tree: Path, tmp_path: Path) -> None:
     """A checkpoint whose loading would run a command is given to train, evaluate, predict and export: all four
     refuse the checkpoint, and its command is not run."""
     forged = tmp_path / "forged.ckpt"

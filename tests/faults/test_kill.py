@@ -14,7 +14,7 @@ import torch
 from conftest import PROBES, clean_environ
 from faults.breakages import largest
 from faults.trainings import SLOW, assert_same, family, options_of, short
-from helpers.forked_commands import Command, run, start
+from helpers.forked_commands import Command, run
 
 pytestmark = pytest.mark.slow
 
@@ -59,8 +59,7 @@ def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> Non
     told = [f"seed {seed}"]
     last, num_hit = tmp_path / "r/checkpoints/last.ckpt", 0
     for number in range(KILLS):
-        command = start("imagenet_ddp.train", *ways[number % 2], *SLOW, folder=tmp_path, environment=environment)
-        assert isinstance(command, Command)
+        command = Command("imagenet_ddp.train", *ways[number % 2], *SLOW, folder=tmp_path, environment=environment)
         if number % 3:  # else while it starts
             written, deadline = last.stat().st_mtime_ns if last.exists() else 0, time.monotonic() + 120
             while command.poll() is None and (not last.exists() or last.stat().st_mtime_ns == written):

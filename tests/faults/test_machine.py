@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PROBES, clean_environ
-from faults.trainings import QUIET, End, Told, short
+from faults.trainings import QUIET, End, short, told
 
 
 def in_shell(before: str, folder: Path, *options: str) -> End:
@@ -25,22 +25,22 @@ def in_shell(before: str, folder: Path, *options: str) -> End:
 
 
 @pytest.mark.slow
-def test_small_shared_memory(tree: Path, tmp_path: Path, told: Told) -> None:
+def test_small_shared_memory(tree: Path, tmp_path: Path) -> None:
     """/dev/shm has only 64 KB, with 2 ranks of 2 loader processes each: the run ends with a message that names the
     setting to change."""
     options = short(tree, "trainer.devices=2", "data.num_workers=2")
     ended = in_shell("mount -t tmpfs -o size=64k tmpfs /dev/shm", tmp_path, *options)
     assert ended.code == 1, ended.out + ended.err
     told(ended, "DataLoader workers cannot send batches, because /dev/shm is full. Hint: start the container with "
-         "docker run --ipc=host", seconds=None)  # fmt: skip
+         "docker run --ipc=host")  # fmt: skip
     assert "leaked semaphore" not in ended.err
 
 
 @pytest.mark.slow
-def test_few_open_files(tree: Path, tmp_path: Path, told: Told) -> None:
+def test_few_open_files(tree: Path, tmp_path: Path) -> None:
     """A process may open only 64 files (ulimit -n), with 8 loader processes: the run ends with a message that names the
     setting to change."""
     ended = in_shell("ulimit -n 64", tmp_path, *short(tree, "data.num_workers=8"))
     assert ended.code == 1, ended.out + ended.err
     told(ended, "too many open files: each batch in transit needs several, and this process may open 64 (ulimit -n). "
-         "Hint: ", seconds=None)  # fmt: skip
+         "Hint: ")  # fmt: skip

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from conftest import PROBES
-from faults.trainings import QUIET, SLOW, End, Told, assert_same, short
+from faults.trainings import QUIET, SLOW, End, assert_same, short, told
 from helpers.hosts import Host, Hosts, Process
 
 
 @pytest.mark.slow
-def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+def test_network_cut(tree: Path, unharmed: Callable[..., Path], tmp_path: Path) -> None:
     """The cable between two nodes is pulled for 3 s, then for good: the run survives the first cut; after the
     second, both nodes name the lost rank, and the run continues bit-exactly."""
     options = [*short(tree, "trainer.num_nodes=2"), f"hydra.run.dir={tmp_path}/r"]

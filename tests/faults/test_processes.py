@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from faults.breakages import largest
-from faults.trainings import Told, assert_same, begin, end, family, resume, short, wait_for
+from faults.trainings import assert_same, begin, end, family, resume, short, told, wait_for
 
 
-def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
+def test_killed_rank(tree: Path, tmp_path: Path) -> None:
     """SIGKILL of one of two ranks in the middle of an epoch: the other rank and the command both report it within
     10 s."""
     running = begin(tmp_path, *short(tree, "trainer.devices=2"), after=2)
@@ -22,7 +22,7 @@ def test_killed_rank(tree: Path, tmp_path: Path, told: Told) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path, told: Told) -> None:
+def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path) -> None:
     """SIGSTOP of one of two ranks for longer than strategy.timeout_s: the other rank reports the timeout, all ranks end
     as soon as the stopped one can, and the run continues bit-exactly."""
     options = short(tree, "trainer.devices=2", "data.num_workers=1")
@@ -35,8 +35,7 @@ def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path,
     stopped.send_signal(signal.SIGCONT)  # else torch's launcher kills it half a minute later
     ended = end(running)
     assert (ended.code, said_s < 60) == (1, True)
-    told(ended, "another rank did not take part in a collective operation. Hint: check whether a process is stopped",
-         seconds=said_s)  # fmt: skip
+    told(ended, "another rank did not take part in a collective operation. Hint: check whether a process is stopped")
     assert "leaked semaphore" not in ended.err
     resume(tmp_path, *options)
     assert_same(unharmed(2), tmp_path / "r")

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL, clean_environ
-from faults.trainings import Told, end, wait_for
-from helpers.forked_commands import Command, start
+from faults.trainings import end, told, wait_for
+from helpers.forked_commands import Command
 
 pytest.importorskip("optuna", reason="the extra `tune` is not installed")
 
 
 @pytest.mark.slow
-def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
+def test_two_tunes(tree: Path, tmp_path: Path) -> None:
     """A second tune is started on a running study: the second tune is refused, and the first one runs each
     trial once."""
     small = [option for option in SMALL if not option.startswith("optim.lr")]
@@ -19,9 +19,7 @@ def test_two_tunes(tree: Path, tmp_path: Path, told: Told) -> None:
                "tune.num_trials=2", "hydra.run.dir=s"]  # fmt: skip
 
     def tune(*words: str) -> Command:
-        started = start("imagenet_ddp.tune", *words, folder=tmp_path, environment=clean_environ())
-        assert isinstance(started, Command)
-        return started
+        return Command("imagenet_ddp.tune", *words, folder=tmp_path, environment=clean_environ())
 
     first = tune(*options)
     wait_for((tmp_path / "s/trials/0").exists, first)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
-from helpers.forked_commands import Command, run, start
+from helpers.forked_commands import Command, run
 
 MEASURED = ("images_per_s", "data_wait_frac", "train_s")
 OPTIONS = (
@@ -82,7 +82,6 @@ def assert_same(whole: Path, parts: Path, *, logged_steps: bool = True) -> None:
 
 # ---- trainings of a single rank that take a few seconds --------------------------------------------------------------
 
-Told = Callable[..., None]
 QUIET = ("+callbacks.probe=null",)  # in place of SLOW
 
 
@@ -100,6 +99,12 @@ class End:
         return " ".join(f"{self.out}{self.err}".split())
 
 
+def told(end: End, words: str) -> None:
+    """Check that the output contains these words, and no traceback."""
+    assert words in end.said, end.out + end.err
+    assert "Traceback" not in end.err, end.err
+
+
 def short(tree: Path, *more: str) -> list[str]:
     """The options of 3 epochs of 4 or 8 steps, by 1 rank or 2."""
     return [*options_of(tree, 0), "trainer.max_epochs=3", "trainer.devices=1", *more]
@@ -111,8 +116,7 @@ def begin(folder: Path, *options: str, run_dir: str = "r", after: int = 3) -> Co
     seen.unlink(missing_ok=True)
     environment = clean_environ(PYTHONPATH=PROBES)
     words = [*options, *SLOW, f"hydra.run.dir={run_dir}"]
-    command = start("imagenet_ddp.train", *words, folder=folder, environment=environment)
-    assert isinstance(command, Command)
+    command = Command("imagenet_ddp.train", *words, folder=folder, environment=environment)
     wait_for(lambda: seen.exists() and len(seen.read_text().splitlines()) >= after, command)
     return command
 
