@@ -73,7 +73,7 @@ def test_a_profile_has_a_trace_and_the_longest_operations(run: Run, tree: Path, 
     ("options", "said"),
     [
         (("data=stl10",), "data must be a source of image files for benchmark=loader, got stl10"),
-        (("benchmark=strategies",), "Hint: run scripts/benchmarks/strategies.py of the repository."),
+        (("benchmark=strategies",), "Hint: leave it out, and compare the images/s of training with each strategy."),
         (("benchmark=step", "data=imagefolder", "data.root=nowhere"), "data.root must be a folder"),
     ],
 )

@@ -114,7 +114,7 @@ if __name__ == "__main__":
     (folder / "main.py").write_text(script)
     here = Path(__file__).parent
     environment = clean_environ(PYTHONPATH=f"{here}{os.pathsep}{here.parent}")
-    done = forked_commands.fork_server().start("main", folder=folder, environment=environment)
+    done = forked_commands.Command("main", folder=folder, environment=environment)
     assert done.wait(120) == 0, done.err
     seen = [json.loads((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
     assert all(seen) and sorted(itertools.chain(*seen)) == list(range(11))

@@ -152,8 +152,7 @@ class Host:
         environ = clean_environ(**{"TMPDIR": str(DISK / "tmp"), **(env or {})})
         assert forked_commands.can_fork(environ)
         words = ["torch.distributed.run", *command[1:]] if command[0] == "torchrun" else command[2:]
-        server = forked_commands.fork_server()
-        self._started.append(server.start(*words, folder=folder, environment=environ, host=self.init))
+        self._started.append(Process(*words, folder=folder, environment=environ, host=self.init))
         return self._started[-1]
 
     def processes(self) -> dict[int, str]:

@@ -15,7 +15,7 @@ SLEEP_S = 0.05
 def measured(name: str, folder: Path, *options: str) -> dict[str, Any]:
     environment = clean_environ(PYTHONPATH=os.pathsep.join([str(ROOT / "scripts/benchmarks"), PROBES]))
     words = [str(folder), "repeats=1", *SMALL, *options]
-    done = forked_commands.fork_server().start(name, *words, folder=folder, environment=environment)
+    done = forked_commands.Command(name, *words, folder=folder, environment=environment)
     assert done.wait() == 0, done.err
     found = json.loads((folder / "benchmark.json").read_text())
     assert found["conclusion"] in " ".join(done.out.split())
