@@ -21,7 +21,7 @@ from imagenet_ddp.system.text_table import as_markdown
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RESULTS = DOCS / "results.csv"
-BENCHMARKS = DOCS / "benchmarks"  # the files written by scripts/benchmark_docs.py
+BENCHMARKS = DOCS / "benchmarks"  # NAME.json is the benchmark.json of scripts/benchmarks/NAME.py
 _HEAD = """# Reference of all keys
 
 `python -m imagenet_ddp.train --cfg job` shows every key with its value for one command line. The first column shows
@@ -180,8 +180,8 @@ _RECIPES = """# Recipes
 you type take precedence. Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
 they were measured here.
 
-`python scripts/doc_pages.py` generates this page from these files and from `docs/results.csv`, which
-`python scripts/recipe_table.py runs/ablation_NAME against=NAME` prints after an [ablation](runs.md#ablations).
+`python scripts/doc_pages.py` generates this page from these files and from `docs/results.csv`, the `results.csv` of an
+[ablation](runs.md#ablations).
 """
 _MEASURED = """## Measured here
 
@@ -191,7 +191,7 @@ t-test. Below the table is the command of the first row; `docs/results.csv` has 
 
 
 def _measured(results: Path) -> str:
-    """Return the section with the rows of `results`, a CSV file of recipe_table.py, or "" if it has no rows."""
+    """Return the section with the rows of `results`, a CSV file of ablation.py, or "" if it has no rows."""
     if not results.is_file():
         return ""
     with results.open(encoding="utf-8", newline="") as file:
@@ -254,11 +254,9 @@ def scaling_tables(results: Path) -> str:
     if not results.is_file():
         return ""
     found = json.loads(results.read_text(encoding="utf-8"))
-    lines = [f"{found['net']}; {found['machine']}; {found['date']}; `{found['command']}`.", ""]
+    measured = f"{found['net']}; {found['machine']}; {found['date']}; `{found['command']}`."
     head, rows = ["what"], {}
     for link in found["links"]:
-        sent = f"the all-reduce of {link['gradient_bytes'] / 1e6:.1f} MB {link['all_reduce_s']:.2f} s"
-        lines.append(f"- {link['mbit_per_s']:,} Mbit/s: a step takes {link['step_s']:.2f} s, {sent}.")
         head += [f"images/s at {link['mbit_per_s']:,} Mbit/s", "of 1 node", "predicted"]
         alone = statistics.median(link["rows"][0]["images_per_s"])
         for row in link["rows"]:
@@ -268,7 +266,7 @@ def scaling_tables(results: Path) -> str:
             cells = [f"{median:.1f} ({low:.1f} to {high:.1f})", f"{median / alone:.2f}", predicted]
             rows.setdefault(what, [what]).extend(cells)
     table = [head, ["---"] * len(head), *rows.values()]
-    return "\n".join([*lines, "", *(f"| {' | '.join(cells)} |" for cells in table), ""])
+    return "\n".join([measured, "", *(f"| {' | '.join(cells)} |" for cells in table), ""])
 
 
 def _code(options: str) -> list[str]:

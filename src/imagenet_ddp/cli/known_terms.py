@@ -53,12 +53,12 @@ NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "pat
         "exif": "data.exif_orientation"}  # fmt: skip
 # Groups, keys and choices of earlier versions -> what to do instead.
 REMOVED = {
-    "against": "run `python scripts/recipe_table.py DIR against=RECIPE`",
+    "against": "leave it out; scripts/ablation.py of the repository compares with its first recipe",
     "benchmark.model": "run benchmark=train, which measures the loader and the step",
     "benchmark=start": "run scripts/benchmarks/start.py of the repository",
-    "benchmark=strategies": "run scripts/benchmarks/strategies.py of the repository",
+    "benchmark=strategies": "leave it out, and compare the images/s of training with each strategy",
     "by=fold": "run `python -m imagenet_ddp.report RUN` for the run of each fold",
-    "by=recipe": "run `python scripts/recipe_table.py DIR`",
+    "by=recipe": "run scripts/ablation.py of the repository",
     "callbacks.checkpoint.every_s": "set +callbacks.checkpoint.every_n_steps=1000",
     "callbacks.nonfinite_loss.on_nan": "leave it out, and set trainer.gradient_clip_val=1 or a lower optim.lr",
     "cluster.max_restarts": "leave it out, and use torchrun's --max-restarts and --rdzv-id (docs/runs.md)",
