@@ -14,7 +14,7 @@ from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
-from imagenet_ddp.doctor.checks import Check, CheckFunction, Machine, inspect_machine, run_checks
+from imagenet_ddp.doctor.check_machine import Check, CheckFunction, Machine, inspect_machine, run_checks
 from imagenet_ddp.engine.step_timer import AllReduce, Step
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
@@ -117,13 +117,12 @@ def test_an_interface_that_is_not_there(machine: Callable[..., Machine]):
 def test_data_that_is_well(machine: Callable[..., Machine]):
     check = only(machine(), "data")
     assert check.ok and "29 images in" in check.what and "9 to 10 of each of 3 classes" in check.what
-    assert check.what.endswith("2.64 training images for each validation image")
 
 
 def test_a_full_disk(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
     one = machine("model.name=resnet18")
     check = only(one, "run folder")
-    assert check.ok and "a checkpoint of resnet18 takes 85 MiB" in check.what  # 3 classes, with momentum
+    assert check.ok and "a checkpoint takes 85 MiB" in check.what  # 3 classes, with momentum
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(2**40, 2**40, 200 * MIB))
     check = only(one, "run folder")
     assert not check.ok and check.what.endswith("4 must fit")
@@ -167,9 +166,9 @@ def test_a_machine_that_is_not(run: Run, tmp_path: Path):
     assert result.returncode == 1, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == 13 and lines[-1] == "Not ready: data."
-    assert lines[2].startswith("[ 3/12] plan          ok   2 images per device; ") and "(as set)" not in lines[2]
-    assert lines[7].startswith("[ 8/12] data          FAIL data.root must be a folder") and "Hint: " in lines[7]
-    assert lines[10].startswith("[11/12] step          ok")  # the checks after a failed one run too
+    assert lines[2].startswith("plan          ok   2 images per device; ") and "(as set)" not in lines[2]
+    assert lines[7].startswith("data          FAIL data.root must be a folder") and "Hint: " in lines[7]
+    assert lines[10].startswith("step          ok")  # the checks after a failed one run too
 
 
 @pytest.mark.slow
@@ -177,8 +176,8 @@ def test_two_processes_that_are_ready(run: Run, tree: Path, tmp_path: Path):
     result = run("doctor", *TINY, f"data.root={tree}", "trainer.devices=2")
     assert result.returncode == 0, result.stderr + result.stdout
     *lines, last = result.stdout.splitlines()
-    assert last == "All checks passed: training can start." and lines[0].startswith("[ 1/15] versions      ok   python")
-    names = [line[8:].partition(" ok ")[0].strip() for line in lines]
+    assert last == "All checks passed: training can start." and lines[0].startswith("versions      ok   python")
+    names = [line.partition(" ok ")[0].strip() for line in lines]
     assert len(names) == 15 and names[-5:] == ["ranks", "group", "all-reduce", "step", "scaling"]
     assert "measured: 1 node" in lines[-1] and "two such nodes would" in lines[-1]
     assert list(tmp_path.iterdir()) == []  # no run folder

@@ -14,8 +14,7 @@ from imagenet_ddp.cli import command, parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.doctor import check_machine
-from imagenet_ddp.doctor.checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
+from imagenet_ddp.doctor.check_machine import CHECKS, Check, Machine, diagnose, failed, inspect_machine, run_checks
 from imagenet_ddp.engine.launch import Launch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
@@ -35,10 +34,10 @@ def main() -> None:
         world_info = machine.launch_info.world_info if machine.launch_info else None
         reports = world_info is None or world_info.rank == 0  # rank 0 reports for all ranks
         results: list[Check] = []
-        for number, total, checks in _run_all(machine, options):
+        for checks in _run_all(machine, options):
             results += checks
             for one in checks if reports else []:
-                console.print_message(_line(number, total, one), sys.stdout)
+                console.print_message(_line(one), sys.stdout)
         if reports:
             print(_summary(results, machine))
             sys.exit(0 if all(one.ok for one in results) else 1)
@@ -56,25 +55,17 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return Options(request, config, Path(request.hydra.run.dir))
 
 
-def _run_all(machine: Machine, options: Options) -> Iterator[tuple[int, int, list[Check]]]:
-    """Yield (number, total, results) of each check: first those of this machine, then those of all ranks together."""
-    from imagenet_ddp.doctor import check_ranks
-
-    here = check_machine.CHECKS
+def _run_all(machine: Machine, options: Options) -> Iterator[list[Check]]:
+    """Yield the results of each check: first those of this machine, then those of all ranks together."""
     world_info = machine.launch_info.world_info if machine.launch_info else None
-    if world_info is not None and world_info.local_rank:
-        here = ()
-    names = check_ranks.names(machine)
-    total, results = len(here) + len(names), list[Check]()
-    for number, checks in enumerate(run_checks(machine, here), 1):
+    here = () if world_info is not None and world_info.local_rank else CHECKS
+    results = list[Check]()
+    for checks in run_checks(machine, here):
         results += checks
-        yield number, total, checks
-    if names:
+        yield checks
+    if machine.launch_info is not None and not machine.no_device:
         num_classes = machine.layout.num_classes if here else 0
-        together = _check_ranks_together(machine, options, (options.config, results, num_classes or 0))
-        for number, name in enumerate(names, len(here) + 1):
-            if checks := [one for one in together if one.name == name]:
-                yield number, total, checks
+        yield _check_ranks_together(machine, options, (options.config, results, num_classes or 0))
 
 
 def _check_ranks_together(
@@ -92,20 +83,17 @@ def _check_ranks_together(
             return failed([f"{reason}. Hint: look for the reason on standard error."], "ranks")
 
 
-def _line(number: int, total: int, one: Check) -> str:
+def _line(one: Check) -> str:
     hint = f"{'' if one.what.endswith('.') else '.'} Hint: {one.hint.removesuffix('.')}." if one.hint else ""
-    return f"[{number:{len(str(total))}}/{total}] {one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
+    return f"{one.name:13} {'ok  ' if one.ok else 'FAIL'} {one.what}{hint}"
 
 
 def _summary(results: list[Check], machine: Machine) -> str:
     failed = list(dict.fromkeys(one.name for one in results if not one.ok))
-    elsewhere = machine.has_other_nodes and not any(one.name == "ranks" for one in results)
-    rest = (
-        " These are the checks of this machine alone; node 0 shows those of all machines together." if elsewhere else ""
-    )
-    if not failed:
-        return f"All checks passed: training can start.{rest}"
-    return f"Not ready: {', '.join(failed)}.{rest}"
+    said = f"Not ready: {', '.join(failed)}." if failed else "All checks passed: training can start."
+    if machine.has_other_nodes and not any(one.name == "ranks" for one in results):
+        said += " These are the checks of this machine alone; node 0 shows those of all machines together."
+    return said
 
 
 if __name__ == "__main__":

@@ -1,22 +1,156 @@
-"""Check this machine: software, devices, cores and shared memory; how it finds the other machines; and the
-images and the run folder."""
+"""Check this machine: software, devices, cores and shared memory; how it finds the other machines; and the images and
+the run folder. A failed check does not stop the others."""
 
 import platform
 import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.network import nccl
-from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, CheckFunction, Machine, failed, passed
+from imagenet_ddp.engine.worker import joined_ranks
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.files import not_writable_reason
-from imagenet_ddp.system.text import MIB, count_noun
+from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.text import MIB, count_noun, first_line
 
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.plan import Plan
+
+DEFAULT_NUM_CLASSES = 1000  # if they cannot be counted
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker
+
+
+@dataclass
+class Check:
+    """One line of doctor's report. A check that finds several errors returns one Check for each error."""
+
+    name: str
+    ok: bool
+    what: str  # the text of the line
+    hint: str = ""
+
+
+@dataclass
+class Machine:
+    """The input of the checks on one machine."""
+
+    config: CommonConfig
+    environ: Mapping[str, str]
+    typed: Sequence[str]  # the options as typed, for the commands in hints
+    run_dir: Path
+    kind: str = "cpu"  # of the device: cpu, cuda or mps
+    no_device: list[str] = field(default_factory=list[str])  # reasons why there is no device
+    launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
+    num_local: int = 1  # processes of this machine
+
+    @cached_property
+    def plan(self) -> "Plan":
+        """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
+        from imagenet_ddp.engine.plan import make_plan
+
+        num_nodes = self.launch_info.num_nodes if self.launch_info else 1
+        world_info = WorldInfo(
+            world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes
+        )
+        trainer = self.config.trainer
+        if self.no_device:
+            trainer = replace(trainer, accelerator="cpu", devices=1)
+        return make_plan(replace(self.config, trainer=trainer), world_info)
+
+    @cached_property
+    def layout(self) -> dataset_summary.Layout:
+        """Return the splits of the images that a source of this project would read; no splits for data._target_."""
+        data = self.config.data
+        try:
+            return dataset_summary.Layout([]) if data.target else dataset_summary.inspect_data(data, self.config.seed)
+        except ConfigError as error:
+            return dataset_summary.Layout(error.mistakes)
+
+    @property
+    def has_other_nodes(self) -> bool:
+        return self.launch_info is not None and self.launch_info.num_nodes > 1
+
+    @property
+    def host(self) -> str | None:
+        """Return the host name or IP address of the rendezvous; None if there is none."""
+        return self.launch_info.host if self.launch_info else None
+
+
+def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
+    """Detect the devices and the launcher. Imports torch, but creates no CUDA context."""
+    from imagenet_ddp.distributed import devices
+
+    machine = Machine(config, environ, typed, run_dir)
+    num_ranks = 0  # of this machine, if a launcher has started them
+    with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
+        machine.launch_info = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
+        num_ranks = found.world_info.local_world_size if found.world_info else 0
+    try:
+        machine.kind = devices.device_type(config.trainer.accelerator)
+        num_local = devices.num_local_processes(config, num_ranks or 1)
+        machine.num_local = num_ranks or num_local
+    except ConfigError as error:
+        machine.no_device = error.mistakes
+    return machine
+
+
+CheckFunction = Callable[[Machine], list[Check]]  # returns at least one Check, without a name
+
+
+def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
+    """Run the named checks one after the other, and yield the results of each."""
+    for name, function in functions:
+        try:
+            checks = function(machine)
+        except ConfigError as error:
+            checks = failed(error.mistakes)
+        except Exception as error:  # one check must not end the others
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            checks = failed([f"the check itself failed: {reason}. Hint: look at the other checks first."])
+        yield [replace(check, name=name) for check in checks]
+
+
+def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
+    """Make a failed check from each sentence. A sentence may be followed by a hint ("... Hint: ...")."""
+    parts = [text.partition(" Hint: ") for text in sentences]
+    return [Check(name, False, what, hint) for what, _, hint in parts]
+
+
+def passed(what: str) -> list[Check]:
+    return [Check("", True, what)]
+
+
+def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
+    """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
+
+    payload: (the config, this node's own checks, the number of classes that they counted or 0).
+    """
+    config, node_checks, num_classes = payload
+    exit_on_signal()
+    with import_torch():
+        from imagenet_ddp.doctor.check_ranks import check_world
+        from imagenet_ddp.engine.world import World, join_world  # torch from here on
+
+    try:
+        world = join_world(info, config) if info.world_size > 1 else World(info)
+    except ConfigError as error:
+        return failed(error.mistakes, "ranks") if info.rank == 0 else []
+    with joined_ranks(info, config, world):
+        return check_world(config, world, node_checks, num_classes)
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------------
@@ -44,17 +178,12 @@ def _devices(machine: Machine) -> list[Check]:
         bf16 = "computes" if bf16_units() else "does not compute"
         hidden = trainer.accelerator != "auto" or machine.environ.get("CUDA_VISIBLE_DEVICES") == ""
         if not hidden and (present := nvidia_gpus.query_gpus()):
-            why = (
-                "torch finds none, perhaps because the driver is too old for this version of torch"
-                if torch.version.cuda
-                else "this version of torch is built without CUDA"
-            )
-            return failed(
-                [
-                    f"this machine has {count_noun(len(present), 'GPU')} ({present[0][1]}), but {why}. Hint: install "
-                    "torch with CUDA (pytorch.org/get-started), or set trainer.accelerator=cpu to train without GPUs."
-                ]
-            )
+            why = "this version of torch is built without CUDA"
+            if torch.version.cuda:
+                why = "torch finds none, perhaps because the driver is too old for this version of torch"
+            hint = "install torch with CUDA (pytorch.org/get-started), or train without GPUs by trainer.accelerator=cpu"
+            gpus = f"{count_noun(len(present), 'GPU')} ({present[0][1]})"
+            return [Check("", False, f"this machine has {gpus}, but {why}", hint)]
         return passed(f"{count_noun(machine.num_local, 'process')} on the CPU, which {bf16} in bf16")
     if machine.kind == "mps":
         return passed("the Mac's GPU (mps)")
@@ -65,8 +194,7 @@ def _devices(machine: Machine) -> list[Check]:
 
 
 def _cores(machine: Machine) -> list[Check]:
-    local = machine.num_local
-    usable = num_cores()
+    local, usable = machine.num_local, num_cores()
     is_launched = machine.launch_info is not None and machine.launch_info.world_info is not None
     if is_launched:  # a process of srun or mpirun may see only its own cores
         usable = max(usable, cores_per_process(local) * local)
@@ -76,12 +204,10 @@ def _cores(machine: Machine) -> list[Check]:
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"
     what = f"{count_noun(cores, 'core')}{container}, for {count_noun(local, 'process')} with {each}"
     too_many = machine.kind == "cpu" and local > usable and not is_launched
-    if too_many or local * max(workers, threads) > max(usable, local):
-        hint = (
-            f"lower trainer.devices, data.num_workers or cluster.num_threads, for {count_noun(usable, 'core')} in all"
-        )
-        return [Check("", False, f"{what}, more than can run at the same time", hint)]
-    return passed(what)
+    if not too_many and local * max(workers, threads) <= max(usable, local):
+        return passed(what)
+    hint = f"lower trainer.devices, data.num_workers or cluster.num_threads, for {count_noun(usable, 'core')} in all"
+    return [Check("", False, f"{what}, more than can run at the same time", hint)]
 
 
 def _plan(machine: Machine) -> list[Check]:
@@ -99,16 +225,13 @@ def _plan(machine: Machine) -> list[Check]:
 
 def _shared_memory(machine: Machine) -> list[Check]:
     """Check /dev/shm, through which loader workers pass their batches."""
-    folder, data = Path("/dev/shm"), machine.config.data
-    if not folder.is_dir():
-        return passed("this system has no /dev/shm")
+    folder, data, workers = Path("/dev/shm"), machine.config.data, machine.plan.num_workers.value
+    if not workers or not folder.is_dir():
+        return passed("not needed, because there are no loader workers" if not workers else "there is no /dev/shm")
     size, _, free = shutil.disk_usage(folder)
     images, size_px = max(data.batch_size, data.val_batch_size or 0), max(data.image_size, data.train_size or 0)
     batch = images * 3 * size_px**2  # uint8
-    workers = machine.plan.num_workers.value
     needed = machine.num_local * workers * PREFETCH * batch
-    if not workers:
-        return passed("not needed, because there are no loader workers")
     what = (
         f"/dev/shm has {free // MIB:,} of {size // MIB:,} MiB free; {machine.num_local} × {workers} loader workers "
         f"with {PREFETCH} batches of {batch / MIB:.1f} MiB each need {-(-needed // MIB):,} MiB"
@@ -166,17 +289,13 @@ def _data(machine: Machine) -> list[Check]:
         return passed(f"{data.target}, which only training opens")
     if layout.mistakes:
         return failed(layout.mistakes)
-    words: list[str] = []
+    words = [data.name]
     for split in layout.splits.values():
-        counts = split.counts.values()
-        spread = f"{min(counts)} to {max(counts)}" if min(counts) != max(counts) else f"{min(counts)}"
-        words.append(
-            f"{split.num_images:,} images in {split.images.location}, {spread} of each of {len(counts):,} classes"
-        )
-    if len(words) == 2:
-        train, val = (split.num_images for split in layout.splits.values())
-        words.append(f"{train / val:.3g} training images for each validation image")
-    return passed("; ".join([f"{data.name}: " + "; ".join(words) if words else data.name, *layout.notes]))
+        least, most = min(split.counts.values()), max(split.counts.values())
+        spread = f"{least} to {most}" if least < most else f"{most}"
+        classes = f"{spread} of each of {len(split.counts):,} classes"
+        words.append(f"{split.num_images:,} images in {split.images.location}, {classes}")
+    return passed("; ".join([*words, *layout.notes]))
 
 
 def _samples(machine: Machine) -> list[Check]:
@@ -194,31 +313,27 @@ def _samples(machine: Machine) -> list[Check]:
 
 def _run_folder(machine: Machine) -> list[Check]:
     """Check that the run folder can be created in its nearest existing parent, without creating it."""
-    if mistakes := check_run.validate(machine.config, machine.environ, verb="train"):
-        return failed(mistakes)
-    wanted = machine.run_dir.absolute()
-    if reason := not_writable_reason(wanted):
-        return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
-    store = CheckpointStore.planned(machine.config.callbacks, wanted)
-    free, size = store.free_bytes(), _checkpoint_bytes(machine)
-    model = machine.config.model.name
-    what = f"{free / 2**30:,.1f} GiB free for {store.folder}; a checkpoint of {model} takes {size / 2**20:,.0f} MiB"
-    if free < store.MOST_FILES * size:
-        hint = "set hydra.run.dir=FOLDER with a folder on another disk"
-        return [Check("", False, f"{what}, and {store.MOST_FILES} must fit", hint)]
-    return passed(what)
-
-
-def _checkpoint_bytes(machine: Machine) -> int:
     import torch
 
     from imagenet_ddp.models.factory import create_model
     from imagenet_ddp.runs.checkpoint_file import checkpoint_bytes
 
-    config, num_classes = machine.config, machine.layout.num_classes or DEFAULT_NUM_CLASSES
+    config = machine.config
+    if mistakes := check_run.validate(config, machine.environ, verb="train"):
+        return failed(mistakes)
+    wanted = machine.run_dir.absolute()
+    if reason := not_writable_reason(wanted):
+        return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
     with torch.device("meta"):  # allocates no memory
+        num_classes = machine.layout.num_classes or DEFAULT_NUM_CLASSES
         net = create_model(config.model, num_classes, config.seed, config.data.image_size)
-    return checkpoint_bytes(net, config)
+    store = CheckpointStore.planned(config.callbacks, wanted)
+    free, size = store.free_bytes(), checkpoint_bytes(net, config)
+    what = f"{free / 2**30:,.1f} GiB free for {store.folder}; a checkpoint takes {size / 2**20:,.0f} MiB"
+    if free < store.MOST_FILES * size:
+        hint = "set hydra.run.dir=FOLDER with a folder on another disk"
+        return [Check("", False, f"{what}, and {store.MOST_FILES} must fit", hint)]
+    return passed(what)
 
 
 CHECKS: tuple[tuple[str, CheckFunction], ...] = (

@@ -15,7 +15,7 @@ from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.doctor.checks import DEFAULT_NUM_CLASSES, Check, Machine, failed
+from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES, Check, failed
 from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.plan import Plan, make_plan
 from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep, Step, Training, make_training
@@ -26,18 +26,6 @@ from imagenet_ddp.system.text import count_noun, first_line, percent
 STEPS_BUDGET_S, ALL_REDUCE_BUDGET_S = 8.0, 6.0
 SLOW_ALL_REDUCE_S = 12.0  # above this, steps with communication are not measured, only predicted
 GROUP_TIMEOUT_S = 60.0  # for one collective operation; enough for 46.8 MB at 10 Mbit/s
-
-
-def names(machine: Machine) -> list[str]:
-    """Return the names of the checks in this file, in the order of the report; [] if no rank can start."""
-    if machine.no_device or machine.launch_info is None:
-        return []
-    world_info = machine.launch_info.world_info
-    world_size = world_info.world_size if world_info else machine.launch_info.num_nodes * machine.num_local
-    if world_size == 1:
-        return ["step", "scaling"]
-    several = machine.has_other_nodes
-    return ["ranks", *["echo"] * several, "group", *["nodes"] * several, "all-reduce", "step", "scaling"]
 
 
 def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check], num_classes: int) -> list[Check]:
