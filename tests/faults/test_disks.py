@@ -42,8 +42,8 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path) -
 
 
 def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path) -> None:
-    """The disk of the run folder becomes read-only during a run: the run ends with the reason, cannot be resumed while
-    the disk is read-only, and afterwards continues bit-exactly."""
+    """The disk of the run folder becomes read-only during a run: the run ends with the reason, and once the disk is
+    writable it continues bit-exactly."""
     options = short(tree)
     running = begin(tmp_path, *options, run_dir="d/r")
     wait_for((disk / "r/checkpoints/last.ckpt").exists, running)

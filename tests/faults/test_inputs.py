@@ -25,8 +25,8 @@ class Hostile:
 
 
 def test_hostile_checkpoint(trained: Path, tree: Path, tmp_path: Path) -> None:
-    """A checkpoint whose loading would run a command is given to train, evaluate, predict and export: all four
-    refuse the checkpoint, and its command is not run."""
+    """A checkpoint whose loading would run a command is given to train, evaluate, predict and export: all four refuse
+    it, and the command is not run."""
     forged = tmp_path / "forged.ckpt"
     torch.save({**torch.load(trained, weights_only=True), "more": Hostile(tmp_path / "ran")}, forged)
     weights = [*SMALL, f"data.root={tree}"]
@@ -61,9 +61,8 @@ class Tags(HTMLParser):
 
 @pytest.mark.slow
 def test_names(tmp_path: Path) -> None:
-    """Folders and files whose names contain HTML, quotes, commas, newlines, special characters of the shell and of
-    Hydra, and emoji, go through train, report, evaluate and predict: every output file contains the names
-    unchanged, and no page executes them."""
+    """Names with HTML, quotes, newlines, special characters of the shell and of Hydra, and emoji go through train,
+    report, evaluate and predict: every output file contains them unchanged, and no page executes them."""
     folder = tmp_path / "tree"
     write_images(folder / "train", CLASSES)
     write_images(folder / "val", dict.fromkeys(CLASSES, 3), seed=1)

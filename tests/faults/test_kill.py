@@ -51,8 +51,8 @@ def whole(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_kills_at_random_moments(tree: Path, whole: Path, tmp_path: Path) -> None:
-    """SIGKILL of the command, of a rank, of all and of any of its processes in one run at random moments:
-    all processes end, and the last command completes the run bit-exactly."""
+    """SIGKILL of the command, of a rank, of all and of any of its processes at random moments: all processes end, and
+    the last command completes the run bit-exactly."""
     seed = random.randrange(10**6)
     draw, environment = random.Random(seed), clean_environ(PYTHONPATH=PROBES)
     ways = [[*options_of(tree, workers), "hydra.run.dir=r"] for workers in (0, 2)]
