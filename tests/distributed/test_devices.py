@@ -15,6 +15,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.check_launch import MIN_BF16_PIXELS
+from imagenet_ddp.distributed.compare_members import shared_gpus
 from imagenet_ddp.errors import ConfigError
 
 
@@ -85,16 +86,6 @@ def test_gpus_that_torch_does_not_find(
             devices.device_type("auto")
 
 
-def test_a_gpu_that_two_ranks_share_is_named() -> None:
-    def label(rank: int) -> str:
-        return f"rank {rank} (node {rank // 2}, local rank {rank % 2})"
-
-    assert devices.find_shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], label) == []
-    assert devices.find_shared_gpus([None, None], label) == []  # CPUs
-    (text,) = devices.find_shared_gpus(["GPU-a", "GPU-b", "GPU-c", "GPU-c"], label)
-    assert "rank 2 (node 1, local rank 0) and rank 3 (node 1, local rank 1) share GPU-c. Hint: set" in text
-
-
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("asked", "local_rank", "num", "numbers"), [(2, 1, 1, [1]), ([0, 3], 1, 1, [3]), ("auto", 0, 4, [0, 1, 2, 3])]
@@ -139,7 +130,7 @@ def test_each_rank_sees_only_its_own_gpu(monkeypatch: pytest.MonkeyPatch, asked:
     assert devices.local_devices(trainer, 4) == 1
     assert [devices.device_of(trainer, rank).index for rank in range(4)] == [0] * 4
     uuids = [devices.rank_gpus(trainer, rank)[0].uuid for rank in range(4)]
-    (said,) = devices.find_shared_gpus(uuids, str)
+    (said,) = shared_gpus(uuids, str)
     assert said.startswith("each rank must have its own GPU, but 0 and 1 and 2 and 3 share GPU-3f")
 
 

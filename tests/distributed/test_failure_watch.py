@@ -19,7 +19,7 @@ if number == 0:
 else:
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten)
 connect = lambda: PrefixStore("x", TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten))
-met = meet.meet(PrefixStore("x", raw), "ranks", meet.Roster(size, "rank", who, ""), number, 20, leader=number == 0)
+met = meet_as(PrefixStore("x", raw), number, size, 20)
 line = failure_watch.FailureWatch(met, connect, who, failure_watch.end_process(who(number)))
 print("ready")
 exec(then)

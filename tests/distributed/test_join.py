@@ -1,4 +1,4 @@
-"""Commands that meet: as many threads as there are commands, over real stores on the loopback."""
+"""Commands that join, are refused, and send each other a file: threads over real stores on the loopback."""
 
 import threading
 import time
@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FakeRanks, call_all, connect, join_all
-from helpers.ports import free_port
+from conftest import SMALL, clean_environ
+from helpers import forked_commands
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, meet_as, mistakes
+from helpers.ports import free_port, program
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
-from imagenet_ddp.distributed import join, meet, roster, store, store_file
-from imagenet_ddp.distributed.join import Rendezvous, join_commands, share_file
+from imagenet_ddp.config.schema.trainer import TrainerConfig
+from imagenet_ddp.distributed import compare_members, join, store, store_file
+from imagenet_ddp.distributed.join import join_commands, report_refusal, share_file
+from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo, WorldInfo
-from imagenet_ddp.distributed.meet import SharedError
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.distributed.meet import Meeting
 
 MACHINE = threading.local()
 
@@ -26,112 +29,84 @@ MACHINE = threading.local()
 @pytest.fixture(autouse=True)
 def _machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each thread may be on a machine of its own."""
-    process = roster.this_process
+    process = compare_members.this_process
 
-    def this_process() -> roster.Process:
+    def this_process() -> compare_members.Process:
         name = getattr(MACHINE, "name", "")
         return replace(process(), machine=name, host=name) if name else process()
 
-    for module in (meet, store_file):
+    for module in (join, store_file):
         monkeypatch.setattr(module, "this_process", this_process)
     monkeypatch.setattr(store, "serve", store.serve.__wrapped__)  # once in a process, but not once for all threads
     monkeypatch.setattr(store, "POLL_S", 0.02)
+    for name, value in (("WAIT_S", 0.5), ("SEND_S", 8.0)):
+        monkeypatch.setattr(join, name, value)
     yield
     store_file.remove_own_files()
 
 
-class Commands:
-    def __init__(self, timeout_s: float = 20) -> None:
-        self.pool, self.timeout_s = ThreadPoolExecutor(16), timeout_s
-
-    def start(
-        self, launch_info: LaunchInfo, num_local: int = 2, *, machine: str = "", **options: Any
-    ) -> Future[Rendezvous]:
-        config = CommonConfig(cluster=ClusterConfig(timeout_s=self.timeout_s), **options)
-
-        def command() -> Rendezvous:
-            MACHINE.name = machine
-            return join_commands(launch_info, config, num_local)
-
-        return self.pool.submit(command)
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
 
 
 @pytest.fixture
-def commands() -> Iterator[Commands]:
-    commands = Commands()
-    yield commands
-    commands.pool.shutdown()
-
-
-def node(address: Address, rank: int | None, size: int = 2, **more: Any) -> LaunchInfo:
-    return LaunchInfo("cluster.address", address, None, size, rank, manual=True, **more)
-
-
-def tcp() -> Address:
+def address() -> Address:
     return Address("127.0.0.1", free_port())
 
 
-def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        future.result(30)
-    assert type(caught.value) is kind
-    return caught.value.mistakes
+def start(
+    pool: ThreadPoolExecutor, infos: list[LaunchInfo], machines: str = "", timeout_s: float = 20
+) -> list[Future[tuple[Meeting, WorldInfo]]]:
+    """Start the commands, each on its machine."""
+
+    def command(launch_info: LaunchInfo, machine: str) -> tuple[Meeting, WorldInfo]:
+        MACHINE.name = machine
+        return join_commands(launch_info, CommonConfig(cluster=ClusterConfig(timeout_s=timeout_s)), 2)
+
+    names = machines or [""] * len(infos)
+    return [pool.submit(command, info, name) for info, name in zip(infos, names, strict=True)]
 
 
-# ---- one command per node --------------------------------------------------------------------------------------------
+# ---- one command per node, or one per process ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [(0, 1, 2), (1, None, None)])
-def test_nodes_meet_at_a_port(commands: Commands, ranks: tuple[int | None, ...]):
-    """Given, found out, and mixed: the one that serves is node 0, and holds rank 0."""
-    address = tcp()
-    met = [future.result(30) for future in [commands.start(node(address, rank, 3), 2) for rank in ranks]]
-    assert sorted(each.meeting.number for each in met) == [0, 1, 2]
-    for each, rank in zip(met, ranks, strict=True):
-        number = each.meeting.number
-        assert rank in (None, number)
-        assert each.starts_workers
-        assert each.world_info == WorldInfo(
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (1, None, None)])
+def test_nodes_meet_at_a_port(pool: ThreadPoolExecutor, address: Address, numbers: tuple[int | None, ...]):
+    """Given, found out, and mixed: the one that serves is node 0, holds rank 0, and leaves last."""
+    infos = [LaunchInfo("cluster.address", address, None, 3, number, manual=True) for number in numbers]
+    met = [future.result(30) for future in start(pool, infos)]
+    for (meeting, first), given in zip(met, numbers, strict=True):
+        number = meeting.number
+        assert given in (None, number)
+        assert first == WorldInfo(
             2 * number, 0, number, 6, 2, 3, "127.0.0.1", address.port, True, "cluster.address"
         )  # fmt: skip
-
-
-def test_who_serves_leaves_last(commands: Commands):
-    address = tcp()
-    first, second = (each.result(30) for each in [commands.start(node(address, rank)) for rank in (0, 1)])
-    leaving = commands.pool.submit(first.leave)
+    zero, *others = sorted((meeting for meeting, _ in met), key=lambda meeting: meeting.number)
+    assert [zero.number, *(other.number for other in others)] == [0, 1, 2]
+    leaving = pool.submit(zero.leave, 10)
+    others[0].leave(1)
     time.sleep(0.3)
     assert not leaving.done()
-    second.leave()
+    others[1].leave(1)
     leaving.result(1)
 
 
-# ---- one command per process -----------------------------------------------------------------------------------------
-
-
-def ranks(address: Address, local: int, size: int = 4, local_ranks: tuple[int, ...] = ()) -> list[LaunchInfo]:
-    """local 0: not told."""
+def ranks(address: Address, local: int, local_ranks: str = "0101") -> list[LaunchInfo]:
+    """Four commands. local: processes per node; 0 if no launcher provides it."""
     found = []
-    for rank in range(size):
-        local_rank = local_ranks[rank] if local_ranks else rank % (local or 2)
-        world_info = WorldInfo(
-            rank, local_rank, rank // local if local else 0, size, local, size // local if local else 1, address.host,
-            address.port, False, "cluster.rank",
-        )  # fmt: skip
-        found.append(
-            LaunchInfo("cluster.rank", address, world_info, world_info.num_nodes, world_info.node_rank, manual=True)
-        )
+    for rank, local_rank in enumerate(map(int, local_ranks)):
+        nodes = (rank // local, 4, local, 4 // local) if local else (0, 4, 0, 1)
+        info = WorldInfo(rank, local_rank, *nodes, address.host, address.port, False, "cluster.rank")
+        found.append(LaunchInfo("cluster.rank", address, info, info.num_nodes, info.node_rank, manual=True))
     return found
 
 
 @pytest.mark.parametrize("local", [2, 0])
-def test_ranks_meet_and_nodes_are_counted_where_nobody_said(commands: Commands, local: int):
-    address = tcp()
-    futures = [commands.start(each, machine=name) for each, name in zip(ranks(address, local), "aabb", strict=True)]
-    for rank, future in enumerate(futures):
-        met = future.result(30)
-        assert not met.starts_workers
-        assert met.world_info == WorldInfo(
+def test_ranks_meet_and_nodes_are_counted_where_nobody_said(pool: ThreadPoolExecutor, address: Address, local: int):
+    for rank, future in enumerate(start(pool, ranks(address, local), "aabb")):
+        assert future.result(30)[1] == WorldInfo(
             rank, rank % 2, rank // 2, 4, 2, 2, "127.0.0.1", address.port, False, "cluster.rank"
         )  # fmt: skip
 
@@ -139,19 +114,106 @@ def test_ranks_meet_and_nodes_are_counted_where_nobody_said(commands: Commands, 
 @pytest.mark.parametrize(
     ("local", "machines", "local_ranks", "said"),
     [
-        (2, "abcd", (), "machine by machine, with 2 on each and local ranks from 0, but rank 0 is local rank 0 on a, "),
-        (0, "aaab", (0, 1, 2, 0), "with 3 on each"),
-        (0, "aabb", (0, 1, 0, 0), "rank 3 is local rank 0 on b. Hint: "),
+        (2, "abcd", "0101", "by machine, with 2 on each and local ranks from 0, but rank 0 is local rank 0 on a, "),
+        (0, "aaab", "0120", "with 3 on each"),
+        (0, "aabb", "0100", "rank 3 is local rank 0 on b. Hint: "),
     ],
-)  # fmt: skip
+)
 def test_ranks_that_do_not_lie_as_they_say(
-    commands: Commands, local: int, machines: str, local_ranks: tuple[int, ...], said: str
+    pool: ThreadPoolExecutor, address: Address, local: int, machines: str, local_ranks: str, said: str
 ):
     """The numbers of all show it, so all are told at once, and nobody waits for the one that is wrong."""
-    found = ranks(tcp(), local, local_ranks=local_ranks)
-    for future in [commands.start(each, machine=name) for each, name in zip(found, machines, strict=True)]:
+    for future in start(pool, ranks(address, local, local_ranks), machines):
         (text,) = mistakes(future)
         assert said in text
+
+
+# ---- a command that is refused tells those who wait for it -----------------------------------------------------------
+
+MISTAKE = "optim.lr must be a number > 0, got abc. Hint: set optim.lr=0.1."
+
+
+@pytest.mark.slow
+def test_all_end_at_once_with_the_cause(tmp_path: Path, tree: Path, address: Address) -> None:
+    """Real commands, started together, as by a script."""
+    words = [*SMALL, f"data.root={tree}", f"cluster.address=tcp://{address}", "cluster.timeout_s=90",
+             "trainer.num_nodes=2", "trainer.devices=1"]  # fmt: skip
+    started = [
+        forked_commands.start("imagenet_ddp.train", *words, *own, folder=tmp_path, environment=clean_environ())
+        for own in (["cluster.node_rank=0"], ["cluster.node_rank=1", "data.root=/nowhere"])
+    ]
+    errs = [" ".join(process.communicate(timeout=60)[1].split()) for process in started]
+    assert [process.returncode for process in started] == [2, 2], errs
+    host = compare_members.this_process().host
+    assert f"node 1 ({host}) was refused: data.root must be a folder, but /nowhere does not exist." in errs[0]
+    assert "have been informed that" in errs[1]
+    assert not any("Traceback" in err or "frame #" in err for err in errs)
+
+
+def as_rank(address: Address, number: int, size: int) -> LaunchInfo:
+    return LaunchInfo(address=address, world_info=WorldInfo(rank=number, world_size=size, store_is_served=False))
+
+
+def others(pool: ThreadPoolExecutor, address: Address, numbers: list[int], size: int) -> list[Future[Meeting]]:
+    """Those who wait at the store."""
+
+    def come(number: int) -> Meeting:
+        found = store.find(as_rank(address, number, size), 10, f"rank {number}")
+        return meet_as(store.of_attempt(found.store, None), number, size, 3.0)
+
+    waiting = [pool.submit(come, number) for number in numbers]
+    time.sleep(0.5)
+    return waiting
+
+
+@pytest.mark.parametrize("refused", [0, 2])
+def test_those_who_wait_are_told(pool: ThreadPoolExecutor, address: Address, refused: int, capsys: Any) -> None:
+    """Rank 0 serves the store only for this."""
+    waiting = others(pool, address, [rank for rank in range(3) if rank != refused], 3)
+    report_refusal(as_rank(address, refused, 3), [MISTAKE, "second. Hint: x."])
+    host = compare_members.this_process().host
+    for future in waiting:
+        expected = [f"rank {refused} ({host}) was refused: {each}" for each in (MISTAKE, "second. Hint: x.")]
+        assert mistakes(future) == expected
+    assert f"have been informed that rank {refused} was refused.\n" in capsys.readouterr().err
+
+
+def test_nobody_is_told_who_has_met(pool: ThreadPoolExecutor, address: Address, capsys: Any) -> None:
+    assert [future.result(10).number for future in others(pool, address, [0, 1], 2)] == [0, 1]
+    report_refusal(as_rank(address, 1, 2), [MISTAKE])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_another_program_is_there(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It accepts connections, but sends nothing."""
+    monkeypatch.setattr(store, "NAME_LOOKUP_S", 0.5)  # within SEND_S, so that no thread of this test outlives it
+    with program(None) as port:
+        report_refusal(as_rank(Address("127.0.0.1", port), number, 2), [MISTAKE])
+
+
+TCP = "tcp://10.0.0.1:29500"
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": "2", "WORLD_SIZE": "4",
+            "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "29500"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cluster", "trainer", "environ", "others_wait"),
+    [
+        ({}, {}, {}, False),
+        ({"address": TCP, "rank": 1, "local_rank": 1, "world_size": 2}, {}, {}, True),
+        ({"address": TCP, "node_rank": 1}, {"num_nodes": 2}, {}, True),
+        ({}, {}, TORCHRUN, True),
+        ({}, {}, TORCHRUN | {"LOCAL_RANK": "1", "RANK": "3"}, False),  # the node's first rank speaks
+        ({}, {}, TORCHRUN | {"WORLD_SIZE": "2", "RANK": "0", "GROUP_RANK": "0"}, False),  # torchrun ends the others
+    ],
+)
+def test_who_waits(
+    cluster: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], others_wait: bool
+) -> None:
+    config = CommonConfig(cluster=ClusterConfig(**cluster), trainer=TrainerConfig("cpu", **trainer))
+    assert detect(config, environ).others_wait == others_wait
 
 
 # ---- a file on its way from number 0 to the others ------------------------------------------------------------------
@@ -160,7 +222,10 @@ def test_ranks_that_do_not_lie_as_they_say(
 def share(path: Path | None) -> list[Path | None]:
     with FakeRanks(connect(3)) as fake_ranks:
         members = join_all(fake_ranks, 3)
-        return [future.result(60) for future in call_all(fake_ranks, members, lambda m: share_file(m, path))]
+        return [
+            future.result(60)
+            for future in call_all(fake_ranks, members, lambda m: share_file(m, path if m.number == 0 else None))
+        ]
 
 
 def test_a_file_that_is_lacking_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

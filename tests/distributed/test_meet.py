@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from helpers.fake_ranks import FACTS, FakeRanks, call_all, connect, join_all, mistakes, roster
+from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, meet_as, mistakes
 from helpers.forked_commands import start_code
 from torch.distributed import PrefixStore, TCPStore
 
 from imagenet_ddp.distributed import meet as module
-from imagenet_ddp.distributed.meet import SharedError, meet
+from imagenet_ddp.distributed.meet import SharedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
 
@@ -43,72 +42,63 @@ def fake_ranks(connections: list[TCPStore]) -> Iterator[FakeRanks]:
 # ---- who is there ----------------------------------------------------------------------------------------------------
 
 
-def test_numbers_are_assigned(fake_ranks: FakeRanks):
-    """The one that serves is node 0, whatever the order; given numbers are kept."""
-    others = [fake_ranks.join(number, 4, leader=False, noun="node") for number in (None, 2, None)]
+def test_free_numbers_are_assigned_and_one_too_many_is_refused(fake_ranks: FakeRanks):
+    others = [fake_ranks.join(number, 4, noun="node") for number in (None, 2, None, None)]
     time.sleep(0.2)
-    leader = fake_ranks.join(None, 4, leader=True, noun="node")
-    assert leader.result(15).number == 0
-    numbers = [other.result(15).number for other in others]
-    assert numbers[1] == 2
-    assert sorted(numbers) == [1, 2, 3]
-
-
-def test_missing_ranks_are_named_in_time_on_all(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any):
-    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
-    fake_ranks.timeout_s = 1.0
-    futures = [fake_ranks.join(number, 12) for number in range(12) if number not in (5, 9)]
-    for future in futures:
-        (text,) = mistakes(future)
-        assert text.startswith("10 of 12 ranks joined after ") and text.endswith(
-            "Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1). Hint: start the command there too."
-        )
-    said = capfd.readouterr().err
-    assert " s. Missing: rank 5 (node 1, local rank 1), rank 9" in said
-
-
-def test_a_number_given_twice_is_told_to_all(fake_ranks: FakeRanks):
-    """At once, long before the end of the wait."""
-    fake_ranks.timeout_s = 60
-    for future in [fake_ranks.join(number, 4) for number in (0, 1, 1)]:
-        (text,) = mistakes(future)
-        assert text.startswith(f"rank 1 must be unique, but is claimed by {HOST} (process {os.getpid()}). Hint: set")
+    assert fake_ranks.join(0, 4, noun="node").result(15).number == 0
+    found = [None if other.exception(15) else other.result().number for other in others]
+    assert found[1] == 2
+    assert sorted(number or 0 for number in found) == [0, 1, 2, 3]
+    (text,) = mistakes(others[found.index(None)], ConfigError)
+    assert text.startswith("this is one more node, but all 4 nodes of the job at this address have joined already: ")
 
 
 @pytest.mark.parametrize(
-    ("size", "job_id", "said"),
+    ("size", "numbers", "said"),
     [
-        (2, "a", f"the number of ranks must be the same in all commands, got 2 on {HOST}; 4 on {HOST}. Hint:"),
-        (4, "b", f"two jobs use the same address: cluster.job_id is a and b ({HOST}). Hint:"),
+        (12, [n for n in range(12) if n not in (5, 9)],
+         "10 of 12 ranks joined after 1 s. Missing: rank 5 (node 1, local rank 1), rank 9 (node 2, local rank 1)."),
+        (4, [0, None], f"2 of 4 ranks joined after 1 s. Joined: {HOST}. Missing: 2 more ranks."),
     ],
-)
-def test_another_job_is_told_to_all(fake_ranks: FakeRanks, size: int, job_id: str, said: str):
-    for future in [fake_ranks.join(0, 4, job_id="a"), fake_ranks.join(1, size, job_id=job_id)]:
-        assert mistakes(future)[0].startswith(said)
+)  # fmt: skip
+def test_missing_ranks_are_named_in_time_on_all(
+    fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch, capfd: Any, size: int, numbers: list[int], said: str
+):
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
+    fake_ranks.timeout_s = 1.0
+    for future in [fake_ranks.join(number, size) for number in numbers]:
+        assert mistakes(future) == [f"{said} Hint: start the command there too."]
+    assert said.partition(". ")[2] in capfd.readouterr().err
 
 
-def test_one_too_many(fake_ranks: FakeRanks):
-    others = [fake_ranks.join(None, 2, leader=False, noun="node") for _ in range(2)]
-    time.sleep(0.2)
-    assert fake_ranks.join(None, 2, leader=True, noun="node").result(15).number == 0
-    found = [future.exception(15) for future in others]
-    assert sorted(error is None for error in found) == [False, True]
-    (error,) = filter(None, found)
-    assert str(error).startswith("this is one more node, but all 2 nodes of the job at this address have joined")
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ({"number": 0, "size": 4}, "rank 0 must be unique, but is claimed by HOST (process PID). Hint: "),
+        ({"number": 1, "size": 2},
+         "the number of ranks must be the same in all commands, got 2 on HOST; 4 on HOST. Hint:"),
+        ({"number": 1, "size": 4, "job_id": "b"},
+         "two jobs use the same address: cluster.job_id is a and b (HOST). Hint:"),
+    ],
+)  # fmt: skip
+def test_numbers_that_contradict_each_other_are_told_to_all(fake_ranks: FakeRanks, second: dict[str, Any], said: str):
+    """At once, long before the end of the wait."""
+    fake_ranks.timeout_s = 60
+    for future in [fake_ranks.join(0, 4, job_id="a"), fake_ranks.join(**{"job_id": "a", **second})]:
+        text = mistakes(future)[0].replace(HOST, "HOST").replace(str(os.getpid()), "PID")
+        assert text.startswith(said)
 
 
 def test_a_late_comer_is_refused_alone(fake_ranks: FakeRanks):
     members = join_all(fake_ranks, 2)
-    for number, who in ((1, "rank 1"), (None, "one more rank")):
-        (text,) = mistakes(fake_ranks.join(number, 2, leader=False), ConfigError)
-        assert text.startswith(f"this is {who}, but all 2 ranks of the job at this address have joined already: ")
+    assert "this is rank 1, but all 2 ranks of the job" in mistakes(fake_ranks.join(1, 2), ConfigError)[0]
     told = {"path": "/ä b", "lr": 0.1, "none": None, "list": [1, "x"]}
     words = call_all(fake_ranks, members, lambda m: m.broadcast("job", told if m.number == 0 else None))
     assert [future.result(5) for future in words] == [told, told]
 
 
 def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
-    futures = [fake_ranks.join(number, 3, {"seed": number // 2, "torch": "2.15"}) for number in range(3)]
+    futures = [fake_ranks.join(number, 3, equal={"seed": number // 2, "torch": "2.15"}) for number in range(3)]
     for future in futures:
         assert mistakes(future) == [
             "the ranks disagree on seed: 0 on ranks 0, 1; 1 on rank 2. Hint: use the same options, images and package "
@@ -118,11 +108,11 @@ def test_differing_facts_are_told_to_all(fake_ranks: FakeRanks):
 
 def test_another_version_is_told_to_all(fake_ranks: FakeRanks):
     """Although its members post other keys."""
-    store = PrefixStore("ranks", next(fake_ranks.stores))
+    store = PrefixStore("commands", next(fake_ranks.stores))
     store.add("arrivals", 1)
     who = {"host": "b", "pid": 1, "machine": "b", "pids": "b", "number": 1, "size": 2}
     store.set("arrival/0", json.dumps({**who, "noun": "rank", "equal": {"the code of imagenet_ddp": "old"}}))
-    assert mistakes(fake_ranks.join(0, 2, {"the code of imagenet_ddp": "new"})) == [
+    assert mistakes(fake_ranks.join(0, 2, equal={"the code of imagenet_ddp": "new"})) == [
         "the ranks disagree on the code of imagenet_ddp: new on rank 0; old on rank 1. "
         "Hint: install the same version of this project everywhere."
     ]
@@ -131,38 +121,37 @@ def test_another_version_is_told_to_all(fake_ranks: FakeRanks):
 # ---- what they say to each other -------------------------------------------------------------------------------------
 
 
-def test_refuse(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
-    """Number 0's own mistake ends all who wait for its word, and it knows that they have heard it."""
-    first, *others = join_all(fake_ranks, 3)
-    waiting = call_all(fake_ranks, others, lambda m: m.broadcast("job", None))
-    monkeypatch.setattr(module, "GRACE_S", 10.0)  # what it would wait for one that does not read
-    begin = time.monotonic()
-    first.abort(ConfigError(["a. Hint: b.", "c. Hint: d."]))
-    assert time.monotonic() - begin < 8
-    for future in waiting:
-        assert mistakes(future) == [f"rank 0 ({HOST}) refused: a. Hint: b.", f"rank 0 ({HOST}) refused: c. Hint: d."]
-
-
-def test_compare(fake_ranks: FakeRanks):
+def test_number_0_decides_for_all(fake_ranks: FakeRanks):
     members = join_all(fake_ranks, 3)
-    for future in call_all(fake_ranks, members, lambda m: m.check_equal("same", {"the classes": 3})):
+    for future in call_all(fake_ranks, members, lambda m: m.agree("sizes", 8 - m.number, min)):
+        assert future.result(5) == 6
+    for future in call_all(fake_ranks, members, lambda m: m.require_equal("same", {"the classes": 3})):
         future.result(5)
-    for future in call_all(fake_ranks, members, lambda m: m.check_equal("data", {"the classes": m.number == 1})):
+    for future in call_all(fake_ranks, members, lambda m: m.require_equal("data", {"the classes": m.number == 1})):
         assert mistakes(future) == [
             "the ranks disagree on the classes: false on ranks 0, 2; true on rank 1. Hint: use the same options, "
             "images and package versions everywhere."
         ]
 
 
+def test_a_refusal_ends_all_waits(fake_ranks: FakeRanks, monkeypatch: pytest.MonkeyPatch):
+    """Number 0's own mistake ends all who wait for its word, and it knows that they have heard it."""
+    first, *others = join_all(fake_ranks, 3)
+    waiting = call_all(fake_ranks, others, lambda m: m.broadcast("job"))
+    monkeypatch.setattr(module, "GRACE_S", 10.0)  # what it would wait for one that does not read
+    begin = time.monotonic()
+    first.refuse(ConfigError(["a. Hint: b.", "c. Hint: d."]))
+    assert time.monotonic() - begin < 8
+    for future in waiting:
+        assert mistakes(future) == [f"rank 0 ({HOST}) was refused: {each}" for each in ("a. Hint: b.", "c. Hint: d.")]
+
+
 def test_every_wait_is_bounded_and_names_who(fake_ranks: FakeRanks):
     first, second = join_all(fake_ranks, 2)
-    for act, kind in (
-        (lambda: second.broadcast("a", None, 0.3), ConfigError),
-        (lambda: second.check_equal("c", {}, 0.3), ConfigError),
-        (lambda: first.check_equal("d", {}, 0.3), SharedError),
-    ):
-        (text,) = mistakes(fake_ranks.pool.submit(act), kind)
-        assert re.match(r"timed out after \d+ s waiting for rank ", text)
+    for member, missing, kind in ((second, 0, ConfigError), (first, 1, SharedError)):
+        future = fake_ranks.pool.submit(member.require_equal, f"of {member.number}", {}, 0.3)
+        (text,) = mistakes(future, kind)
+        assert f"Missing: rank {missing} ({HOST}). Hint: read their messages" in text
 
 
 # ---- the end of the one that serves ----------------------------------------------------------------------------------
@@ -170,20 +159,19 @@ def test_every_wait_is_bounded_and_names_who(fake_ranks: FakeRanks):
 CHIEF = """
 server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
 print(server.port)
-expected = meet.Roster(3, "rank", str, "")
-meet.meet(PrefixStore("x", server), "ranks", expected, 0, 60, leader=True, equal={"seed": 0})
+meet_as(PrefixStore("x", server), 0, 3, 60)
 """
 
 
 def test_a_chief_that_dies_is_said():
     """While others still come."""
-    leader = start_code(CHIEF)
-    port = int(leader.wait_for_line(""))
+    chief = start_code(CHIEF)
+    port = int(chief.wait_for_line(""))
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=timedelta(seconds=10))
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(meet, PrefixStore("x", raw), "ranks", roster(3), 1, 60, leader=False, equal=FACTS)
+        future = pool.submit(meet_as, PrefixStore("x", raw), 1, 3, 60)
         time.sleep(0.3)
-        leader.kill()
+        chief.kill()
         (text,) = mistakes(future, ConfigError)
     assert text.startswith("the rendezvous store no longer answers (")
     assert "Hint: read the message of that process." in text

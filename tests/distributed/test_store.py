@@ -150,15 +150,12 @@ os.kill(server, 9)
 def test_in_a_network_of_its_own():
     """No route; a machine that drops what is sent; and a name server that does not answer, which torch asks."""
     found = in_own_network(NETWORK, SCRIPT)
-    text, seconds = found["no route"]
-    assert text.startswith(
-        "rank 1 of 2 cannot reach 192.0.2.1:29500: Network is unreachable. Hint: check that the address is correct"
-    )
-    assert seconds < 2
-    text, seconds = found["silent"]
-    assert text.startswith(
-        "rank 1 of 2 cannot reach 10.9.9.9:29500: no answer within 1 s, not even a refusal. Hint: check that"
-    )
-    assert seconds < 4
+    for name, why in (
+        ("no route", "192.0.2.1:29500: Network is unreachable"),
+        ("silent", "10.9.9.9:29500: no answer within 0 s, not even a refusal"),
+    ):
+        text, seconds = found[name]
+        assert text.startswith(f"rank 1 of 2 cannot reach {why}. Hint: check that the address is correct, and")
+        assert seconds < 4
     assert found["client"] == ""
     assert 2 < found["server"] < found["both"] < 50, "the name server was waited for"

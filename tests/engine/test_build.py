@@ -7,7 +7,7 @@ import torch
 from conftest import write_images
 from helpers.plans import plan_of
 
-from imagenet_ddp.distributed.roster import differences
+from imagenet_ddp.distributed.compare_members import differences
 from imagenet_ddp.engine.build import make_data, make_module
 from imagenet_ddp.engine.world import World
 
@@ -36,7 +36,7 @@ def test_ranks_that_list_other_images_differ(tmp_path: Path, monkeypatch: pytest
     write_images(tmp_path / "val", {"cat": 1, "dog": 1})
     plan = plan_of("data=imagefolder", f"data.root={tmp_path}")
     found = []
-    group: Any = SimpleNamespace(check_equal=lambda key, facts, timeout_s: found.append(facts))
+    group: Any = SimpleNamespace(require_equal=lambda key, facts, timeout_s: found.append(facts))
 
     def facts():
         make_data(plan, World(plan.world_info, meeting=group), print)

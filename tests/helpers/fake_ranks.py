@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from helpers.probes.run_code import meet_as
 from torch.distributed import PrefixStore, TCPStore
 
-from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
-from imagenet_ddp.distributed.roster import Roster
+from imagenet_ddp.distributed.meet import Meeting, SharedError
 from imagenet_ddp.errors import ConfigError
 
-FACTS = {"seed": 0}
 NUMBERS = itertools.count()
 
 
@@ -25,14 +24,6 @@ def connect(size: int) -> list[TCPStore]:
     ten = timedelta(seconds=10)
     server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
     return [server, *(TCPStore("127.0.0.1", server.port, None, False, timeout=ten) for _ in range(size - 1))]
-
-
-def label(number: int) -> str:
-    return f"rank {number} (node {number // 4}, local rank {number % 4})"
-
-
-def roster(size: int, **more: Any) -> Roster:
-    return Roster(**{"size": size, "noun": "rank", "label": label, "hint": "start the command there too.", **more})
 
 
 class FakeRanks:
@@ -49,13 +40,8 @@ class FakeRanks:
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown()
 
-    def join(
-        self, number: int | None, size: int, facts: dict[str, Any] = FACTS, *, leader: bool | None = None, **more: Any
-    ) -> Future[Meeting]:
-        leader = number == 0 if leader is None else leader
-        return self.pool.submit(
-            meet, next(self.stores), "ranks", roster(size, **more), number, self.timeout_s, leader=leader, equal=facts
-        )
+    def join(self, number: int | None, size: int, **more: Any) -> Future[Meeting]:
+        return self.pool.submit(meet_as, next(self.stores), number, size, self.timeout_s, **more)
 
 
 def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:

@@ -20,7 +20,7 @@ from imagenet_ddp.cli import help, hydra_flags
 from imagenet_ddp.cli.compose import group_values
 from imagenet_ddp.cli.parse import NotMetError, Request, command_line
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.distributed import refusal
+from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
@@ -77,9 +77,12 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
     if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
-            if refused := refusal.refused_command(error.request.launch_infos[0], os.environ):
+            refused = error.request.launch_infos[0]
+            if refused is not None and refused.others_wait:
                 sys.stderr.flush()
-                refusal.send(refused, error.mistakes)
+                from imagenet_ddp.distributed.join import report_refusal
+
+                report_refusal(with_known_host(refused, os.environ), error.mistakes)
     sys.exit(2)
 
 

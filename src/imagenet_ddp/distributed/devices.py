@@ -151,24 +151,6 @@ def _own_numbers(trainer: TrainerConfig, local_rank: int, num: int) -> list[int]
     return own
 
 
-def find_shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
-    """Return an error message for each GPU that several ranks would use.
-
-    uuids: GPU of each rank; None for a rank without a GPU. label: returns the name of a rank.
-    """
-    users: dict[str, list[int]] = {}
-    for rank, uuid in enumerate(uuids):
-        if uuid is not None:
-            users.setdefault(uuid, []).append(rank)
-    return [
-        f"each rank must have its own GPU, but {' and '.join(map(label, ranks))} share {uuid}. Hint: set a different "
-        "LOCAL_RANK or cluster.local_rank for each process of a machine, and let CUDA_VISIBLE_DEVICES list all GPUs of "
-        "the machine, or for each process its own."
-        for uuid, ranks in users.items()
-        if len(ranks) > 1
-    ]
-
-
 def describe_hardware(kind: str, gpu_models: Sequence[str], num_nodes: int = 1) -> str:
     """Return a description such as "8 × NVIDIA H200" or "Intel Xeon 8481C, 2 cores, with bf16 units".
 

@@ -1,8 +1,9 @@
-"""Let the processes of a run meet at one key-value store: first its commands, one per node or per rank, then its ranks.
+"""Let the processes of a run meet at one key-value store, say who is missing, and let number 0 decide for all.
 
-Each posts who it is and what must be equal. The leader (number 0, or the node that serves the store) waits for
+The commands meet first, one per node or per rank, then the ranks. Each posts who it is. Number 0 waits for
 cluster.timeout_s and posts one verdict for all. Whoever finds a mistake or fails posts the reason, which ends all waits
-of the others. Keys: `commands/` and `ranks/`, each with arrival/N and verdict; `failed`, `failed_read`.
+of the others. Keys: arrivals, arrival/N and verdict, under `commands/`, `ranks/` and the name of each later agreement;
+`failed`, `failed_read`.
 """
 
 import contextlib
@@ -10,17 +11,18 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
-from imagenet_ddp.distributed.roster import Member, Roster, differences, hosts, this_process
+from imagenet_ddp.distributed.compare_members import Member, differences, hosts, number_mistakes
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.bounded_wait import Deadline
-from imagenet_ddp.system.text import first_line, shorten_list
+from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
+from imagenet_ddp.system.text import count_noun, first_line, shorten_list
 
 POLL_S = 0.05
-GRACE_S = 5.0  # the leader's verdict may arrive this long after its own wait has ended
+FAIL_S = 2.0  # longest wait for a store that may not answer any more
+GRACE_S = 5.0  # the verdict may arrive this long after number 0's own wait has ended
 
 
 class SharedError(ConfigError):
@@ -44,6 +46,9 @@ def explain_lost_store() -> Generator[None]:
         ) from error
 
 
+# ---- a failure, which ends all waits ---------------------------------------------------------------------------------
+
+
 def post_failure(root: Store, code: int, mistakes: list[str]) -> tuple[int, list[str]]:
     """Tell all others why this process ends. Return the first failure that was posted, of this process or another.
 
@@ -61,30 +66,92 @@ def read_failure(root: Store) -> tuple[int, list[str]] | None:
     return code, mistakes
 
 
-def _raise_failure(root: Store) -> None:
-    """Raise SharedError if a member has failed or has found a mistake."""
+def refuse(root: Store, who: str, mistakes: list[str], num_readers: int = 0, timeout_s: float = GRACE_S) -> bool:
+    """Tell the others that a member was refused. Return whether any has read it. num_readers: how many to wait for,
+    because this process may serve the store."""
+    post_failure(root, 2, [f"{who} was refused: {mistake}" for mistake in mistakes])
+    return _wait_for_readers(root, num_readers, timeout_s) > 0
+
+
+def _raise_failure(root: Store, num_others: int) -> None:
+    """Raise SharedError if a member has failed, once num_others have read it from the store, which may be served
+    here."""
     if failure := read_failure(root):
         root.add("failed_read", 1)
+        _wait_for_readers(root, num_others + 1, GRACE_S)
         raise SharedError(failure[1], failure[0])
 
 
-def _wait_for_readers(root: Store, count: int, timeout_s: float | None = None) -> int:
-    """Wait until `count` other members have read the failure, because this process may serve the store. Return how many
-    have."""
-    end = time.monotonic() + (GRACE_S if timeout_s is None else timeout_s)
+def _wait_for_readers(root: Store, count: int, timeout_s: float) -> int:
+    end = time.monotonic() + timeout_s
     while (num_read := int(root.add("failed_read", 0))) < count and time.monotonic() < end:
         time.sleep(POLL_S)
     return num_read
 
 
-def refuse(root: Store, who: str, mistakes: list[str], timeout_s: float, num_others: int | None) -> bool:
-    """Tell the commands that wait here that another one was refused. Return whether any has read it. Commands that have
-    already met without it are not told. num_others: how many to wait for if this process serves the store; None if
-    another process does."""
-    if root.check(["commands/verdict"]):
-        return False
-    post_failure(root, 2, [f"{who} was refused: {mistake}" for mistake in mistakes])
-    return _wait_for_readers(root, num_others or 1, GRACE_S if num_others is None else timeout_s) > 0
+# ---- waiting for the others ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Members that are waited for. noun: rank or node. label: formats a number, for example as "rank 3 (node 1, local
+    rank 1)". hint: hint for the error after a timeout."""
+
+    size: int
+    noun: str
+    label: Callable[[int], str]
+    hint: str
+
+    def missing(self, arrived: Sequence[Mapping[str, Any]], seconds: float) -> str:
+        """Return who is missing after this time. arrived: what the others have posted."""
+        numbers = {each["number"] for each in arrived}
+        labels = [self.label(number) for number in range(self.size) if number not in numbers]
+        missing = f"Missing: {shorten_list(labels, 10) or f'the answer of {self.label(0)}'}"
+        if None in numbers:
+            joined = ", ".join(dict.fromkeys(each["host"] for each in arrived))
+            missing = f"Joined: {joined}. Missing: {count_noun(self.size - len(arrived), f'more {self.noun}')}"
+        return f"{len(arrived)} of {self.size} {self.noun}s joined after {seconds:.0f} s. {missing}."
+
+
+@explain_lost_store()
+def _decide_for_all(
+    root: Store,
+    store: Store,
+    own: Mapping[str, Any],
+    decide: Callable[[list[Any]], Any],
+    expected: Expected,
+    timeout_s: float,
+) -> tuple[int, Any]:
+    """Post an entry, and return (its position in the order of arrival, number 0's verdict).
+
+    own: the entry, whose `number` may be None. decide: returns the verdict, given the entries so far, or None while
+    some are missing; if it raises a ConfigError, all members raise its mistakes.
+    """
+    position = int(store.add("arrivals", 1)) - 1
+    store.set(f"arrival/{position}", json.dumps(own))
+    decides, arrived = own["number"] == 0, list[Any]()
+    deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S)
+
+    def read_arrived() -> list[Any]:
+        while store.check([key := f"arrival/{len(arrived)}"]):
+            arrived.append(json.loads(store.get(key)))
+        return arrived
+
+    while not store.check(["verdict"]):
+        _raise_failure(root, len(arrived) - 1 if decides else 0)
+        try:
+            if decides and (verdict := decide(read_arrived())) is not None:
+                store.set("verdict", json.dumps(verdict))
+            elif not deadline.pause(lambda s: f"Waiting: {expected.missing(read_arrived(), s)}", POLL_S):
+                raise ConfigError(f"{expected.missing(read_arrived(), deadline.elapsed_s)} Hint: {expected.hint}")
+        except ConfigError as error:
+            if not decides:
+                raise
+            post_failure(root, 2, error.mistakes)
+    return position, json.loads(store.get("verdict"))
+
+
+# ---- those who have met ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -106,159 +173,93 @@ class Meeting:
     def name(self, number: int) -> str:
         return f"{self.noun} {number} ({self.members[number].host})"
 
-    @explain_lost_store()
-    def broadcast(self, key: str, value: Any | None = None, timeout_s: float | None = None) -> Any:
-        """Return the value of number 0 (plain JSON) on all members."""
-        if self.number == 0:
-            self.store.set(key, json.dumps(value))
-            return value
-        self.wait(lambda: self.store.check([key]), timeout_s or self.timeout_s, lambda: [0], key)
-        return json.loads(self.store.get(key))
+    def agree(self, key: str, value: Any, decide: Callable[[list[Any]], Any], timeout_s: float | None = None) -> Any:
+        """Return on all members what number 0 decides, given the values of all by number. Values are plain JSON.
+
+        key: name of this agreement, used once. Raises SharedError on all members if decide raises a ConfigError, or if
+        a member is missing after timeout_s.
+        """
+
+        def decide_if_complete(arrived: list[Any]) -> list[Any] | None:
+            by_number = {each["number"]: each["value"] for each in arrived}
+            complete = len(by_number) == self.size
+            return [decide([by_number[number] for number in range(self.size)])] if complete else None
+
+        hint = f"read their messages, and check that they are still running. The others wait for them at `{key}`."
+        own, store = {"number": self.number, "value": value}, PrefixStore(key, self.store)
+        expected = Expected(self.size, self.noun, self.name, hint)
+        return _decide_for_all(self.root, store, own, decide_if_complete, expected, timeout_s or self.timeout_s)[1][0]
+
+    def broadcast(self, key: str, value: Any = None, timeout_s: float | None = None) -> Any:
+        """Return the value of number 0 on all members."""
+        return self.agree(key, value, lambda values: values[0], timeout_s)
+
+    def require_equal(self, key: str, facts: Mapping[str, Any], timeout_s: float | None = None) -> None:
+        """Raise SharedError on all members unless all members pass the same facts."""
+
+        def compare(facts_of_all: list[Any]) -> None:
+            if mistakes := differences(facts_of_all, self.noun):
+                raise ConfigError(mistakes)
+
+        self.agree(key, facts, compare, timeout_s)
 
     @explain_lost_store()
-    def abort(self, error: ConfigError) -> None:
-        """Make all waits of the other members raise this member's error. Number 0, which may serve the store, first
-        waits until they have read it."""
-        post_failure(self.root, 2, [f"{self.name(self.number)} refused: {text}" for text in error.mistakes])
-        if self.number == 0:
-            _wait_for_readers(self.root, self.size - 1)
+    def refuse(self, error: ConfigError) -> None:
+        """Make all waits of the other members raise this member's error."""
+        refuse(self.root, self.name(self.number), error.mistakes, self.size - 1 if self.number == 0 else 0)
 
-    def wait(self, done: Callable[[], bool], timeout_s: float, missing: Callable[[], Sequence[int]], what: str) -> None:
-        """Wait until done() is true. missing: returns the numbers of the members that this member waits for. what:
-        purpose of the wait, for messages. Raises SharedError if a member fails, and ConfigError after timeout_s."""
+    def fail(self, code: int, reason: str) -> None:
+        """Tell the others that this member ends, over a store that may not answer any more."""
+        run_bounded(lambda: post_failure(self.root, code, [reason]), FAIL_S)
 
-        def names() -> str:
-            return shorten_list([self.name(number) for number in missing()], 10)
+    def leave(self, timeout_s: float) -> None:
+        """Leave. Number 0, which may serve the store, waits up to timeout_s until all others have left."""
 
-        deadline = Deadline(timeout_s)
-        while not done():
-            _raise_failure(self.root)
-            if not deadline.pause(lambda seconds: f"Waiting for {names()} ({what}), {seconds:.0f} s.", POLL_S):
-                raise ConfigError(
-                    f"timed out after {deadline.elapsed_s:.0f} s waiting for {names()} ({what}). "
-                    "Hint: read their own messages, and check that they are still running."
-                )
+        def leave() -> None:
+            self.store.add("num_left", 1)
+            while self.number == 0 and int(self.store.add("num_left", 0)) < self.size:
+                time.sleep(POLL_S)
 
-    def check_equal(self, key: str, values: Mapping[str, Any], timeout_s: float | None = None) -> None:
-        """Raise SharedError on all members unless all members pass the same values."""
-        self.check_all(key, values, lambda of_all: differences(of_all, self.noun), timeout_s)
-
-    @explain_lost_store()
-    def check_all(
-        self, key: str, value: Any, find_mistakes: Callable[[list[Any]], list[str]], timeout_s: float | None = None
-    ) -> list[Any]:
-        """Let number 0 check the values of all members. Return the values by number on number 0, and [] on the others.
-        Raises SharedError on every member if number 0 finds mistakes."""
-        timeout_s = timeout_s or self.timeout_s
-        keys = [f"{key}/{number}" for number in range(self.size)]
-        self.store.set(keys[self.number], json.dumps(value))
-        self.store.add(f"{key}/count", 1)
-        if self.number > 0:
-            self.wait(lambda: self.store.check([f"{key}/verdict"]), timeout_s + GRACE_S, lambda: [0], key)
-            return []
-        values: list[Any] = []
-        missing = lambda: [n for n in range(self.size) if not self.store.check([keys[n]])]  # noqa: E731
-        try:
-            self.wait(lambda: self.store.add(f"{key}/count", 0) >= self.size, timeout_s, missing, key)
-            values = [json.loads(each) for each in _get_all(self.store, keys)]
-            mistakes = find_mistakes(values)
-        except SharedError:
-            raise
-        except ConfigError as error:
-            mistakes = error.mistakes
-        if mistakes:
-            _fail_for_all(self.root, mistakes, self.size - 1)
-        self.store.set(f"{key}/verdict", "")
-        return values
+        run_bounded(leave, timeout_s)
 
 
-def _fail_for_all(root: Store, mistakes: list[str], num_others: int) -> NoReturn:
-    """Raise SharedError on all members."""
-    code, mistakes = post_failure(root, 2, mistakes)
-    root.add("failed_read", 1)
-    _wait_for_readers(root, num_others + 1)
-    raise SharedError(mistakes, code)
-
-
-def _get_all(store: Store, keys: list[str]) -> list[bytes]:
-    values: list[bytes] = []
-    for begin in range(0, len(keys), 256):
-        values += store.multi_get(keys[begin : begin + 256])
-    return values
-
-
-@explain_lost_store()
 def meet(
     root: Store,
     prefix: str,
-    roster: Roster,
-    number: int | None,
+    own: Member,
+    expected: Expected,
     timeout_s: float,
-    *,
-    leader: bool,
-    equal: Mapping[str, Any] | None = None,
-    local_rank: int | None = None,
     find_mistakes: Callable[[list[Member]], list[str]] = lambda members: [],
 ) -> Meeting:
-    """Wait until all members have arrived, each number once and with equal facts.
+    """Wait until all members have arrived, each number once and with equal facts. Number 0 assigns the free numbers to
+    those without one.
 
-    number: number of this member; None if the leader assigns it. equal: what must be the same on all. local_rank: None
-    for a node. find_mistakes: further checks of the members, by the leader. Raises the leader's errors on all members.
+    find_mistakes: further checks of the members. Raises the mistakes that number 0 finds on all members.
     """
-    store = PrefixStore(prefix, root)
-    arrival = int(store.add("arrivals", 1)) - 1
-    process = vars(this_process())
-    own = Member(**process, number=number, size=roster.size, job_id=roster.job_id, local_rank=local_rank,
-                 equal=dict(equal or {}))  # fmt: skip
-    store.set(f"arrival/{arrival}", json.dumps(vars(own)))
-    deadline = Deadline(timeout_s if leader else timeout_s + GRACE_S)
+    noun = expected.noun
 
-    def pause() -> bool:
-        def message(seconds: float) -> str:
-            _update(roster, store)
-            return f"Waiting: {roster.progress(seconds)}"
-
-        return deadline.pause(message, POLL_S)
-
-    def time_out() -> str:
-        return f"{roster.progress(deadline.elapsed_s)} Hint: {roster.hint}"
-
-    if leader:
-        while True:
-            _update(roster, store)
-            failure = read_failure(root)
-            mistakes = failure[1] if failure else roster.conflicts()
-            if mistakes or len(roster.arrived) >= roster.size:
-                break
-            if not pause():
-                mistakes = [time_out()]
-                break
-        numbers, members = ({}, []) if mistakes else roster.assign(arrival)
-        mistakes = mistakes or differences([each.equal for each in members], roster.noun)
-        mistakes = mistakes or find_mistakes(members)
+    def decide(arrived: list[Any]) -> Any:
+        members = [Member.of(each) for each in arrived]
+        mistakes = number_mistakes(members, noun)
+        if len(members) < expected.size and not mistakes:
+            return None
+        free = sorted({*range(expected.size)} - {each.number for each in members})
+        numbers = [free.pop(0) if each.number is None and free else each.number for each in members]
+        by_number = {number: each for number, each in zip(numbers, members, strict=True) if number is not None}
+        placed = [by_number[number] for number in sorted(by_number)]
+        mistakes = mistakes or differences([each.equal for each in placed], noun) or find_mistakes(placed)
         if mistakes:
-            _fail_for_all(root, mistakes, int(store.add("arrivals", 0)) - 1)
-        store.set("verdict", json.dumps([list(numbers.items()), [{**vars(each), "equal": {}} for each in members]]))
-    else:
-        while not store.check(["verdict"]):
-            _raise_failure(root)
-            if not pause():
-                _update(roster, store)
-                raise ConfigError(time_out())
-    of_all: Any = json.loads(store.get("verdict"))
-    numbers, members = dict(of_all[0]), [Member.of(each) for each in of_all[1]]
-    if arrival not in numbers:
-        whose = f"{roster.noun} {number}" if number is not None else f"one more {roster.noun}"
+            raise ConfigError(mistakes)
+        of_positions = [[position, number] for position, number in enumerate(numbers) if number is not None]
+        return [of_positions, [{**vars(each), "equal": {}} for each in placed]]
+
+    store = PrefixStore(prefix, root)
+    position, (of_positions, posted) = _decide_for_all(root, store, vars(own), decide, expected, timeout_s)
+    numbers, members = dict(of_positions), [Member.of(each) for each in posted]
+    if position not in numbers:
+        whose = f"{noun} {own.number}" if own.number is not None else f"one more {noun}"
         raise ConfigError(
-            f"this is {whose}, but all {len(members)} {roster.noun}s of the job at this address have joined already: "
+            f"this is {whose}, but all {len(members)} {noun}s of the job at this address have joined already: "
             f"{hosts(members, pids=True)}. Hint: set another address or port for another job, or set cluster.job_id."
         )
-    return Meeting(root, store, numbers[arrival], members, roster.noun, timeout_s)
-
-
-def _update(roster: Roster, store: Store) -> None:
-    """Read the new arrivals."""
-    num_arrivals = int(store.add("arrivals", 0))
-    new = [n for n in range(num_arrivals) if n not in roster.arrived and store.check([f"arrival/{n}"])]
-    for number, text in zip(new, _get_all(store, [f"arrival/{n}" for n in new]), strict=True):
-        roster.arrived[number] = Member.of(json.loads(text))
+    return Meeting(root, store, numbers[position], members, noun, timeout_s)

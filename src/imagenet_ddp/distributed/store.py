@@ -115,7 +115,7 @@ def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = Tru
     who: name of this process, for messages. ours: whether `serve` serves the store instead of a launcher. Raises
     ConfigError for an unknown host name, if there is no route or no answer, or if another program answers.
     """
-    deadline, num_timeouts = Deadline(timeout_s), 0
+    deadline, num_unreachable = Deadline(timeout_s), 0
     while True:
         try:
             store = try_client(host, port, who, ours=ours)
@@ -124,20 +124,14 @@ def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = Tru
             return store
         except ConnectionRefusedError:
             reason = "nothing listens there yet"
-        except TimeoutError as error:
-            num_timeouts, reason = num_timeouts + 1, "no answer"
-            if num_timeouts == 2:
-                raise ConfigError(
-                    f"{who} cannot reach {host}:{port}: no answer within {2 * ANSWER_S:.0f} s, not even a refusal. "
-                    "Hint: check that the address is correct and that the machine is running, and open the port to "
-                    "this machine in the firewall and in the cloud's security group."
-                ) from error
         except OSError as error:
-            reason = str(error.strerror or error)
-            if error.errno in NO_ROUTE:
+            reason = error.strerror or f"no answer within {ANSWER_S:.0f} s, not even a refusal"
+            num_unreachable += isinstance(error, TimeoutError) or error.errno in NO_ROUTE
+            if num_unreachable == 2:
                 raise ConfigError(
-                    f"{who} cannot reach {host}:{port}: {reason}. "
-                    "Hint: check that the address is correct, and that this machine is in the same network."
+                    f"{who} cannot reach {host}:{port}: {reason}. Hint: check that the address is correct, and that "
+                    "the machine is running and in the same network, and open the port to this machine in the firewall "
+                    "and in the cloud's security group."
                 ) from error
         line = f"{who}: waiting for rank 0 at {host}:{port}: {reason}"
         if not deadline.pause(lambda seconds, line=line: f"{line}, {seconds:.0f} s.", POLL_S):

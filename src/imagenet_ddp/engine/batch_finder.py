@@ -62,9 +62,8 @@ def smallest(world: World, found: int, timeout_s: float) -> tuple[int, int]:
     group = world.meeting
     if group is None:
         return found, 0
-    sizes = group.check_all("batch_finder", found, lambda sizes: [], timeout_s)
-    sizes = group.broadcast("batch_found", sizes, timeout_s)
-    return min(sizes), sizes.index(min(sizes))
+    size, rank = group.agree("batch_finder", found, lambda sizes: [min(sizes), sizes.index(min(sizes))], timeout_s)
+    return size, rank
 
 
 def largest_batch(step: Callable[[int], None]) -> int:

@@ -83,7 +83,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
         "the names of the images": source.digest,
     }
     if world.meeting is not None:
-        world.meeting.check_equal("data", facts, config.strategy.timeout_s)
+        world.meeting.require_equal("data", facts, config.strategy.timeout_s)
     return data
 
 

@@ -23,7 +23,7 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
-    from imagenet_ddp.distributed.join import Rendezvous
+    from imagenet_ddp.distributed.meet import Meeting
 
 T = TypeVar("T")
 
@@ -45,10 +45,15 @@ def _typed(request: parse.Request) -> CommonConfig:
 
 @dataclass(frozen=True)
 class Launch:
-    """This command among the commands of its job. rendezvous: None if it is the only one."""
+    """This command among the commands of its job.
+
+    meeting: the commands that have joined; None if this is the only one. first: ranks of this process, or of the first
+    worker that this command starts; None without a meeting.
+    """
 
     info: LaunchInfo
-    rendezvous: "Rendezvous | None" = None
+    meeting: "Meeting | None" = None
+    first: WorldInfo | None = None
 
     @classmethod
     def join(cls, request: parse.Request, info: LaunchInfo) -> "Launch":
@@ -70,7 +75,7 @@ class Launch:
                 sys.exit(2)
             raise parse.NotMetError(error.mistakes, request) from error
         try:
-            return cls(info, join.join_commands(info, config, num_local))
+            return cls(info, *join.join_commands(info, config, num_local))
         except SharedError:
             if not speaks:
                 sys.exit(2)
@@ -79,18 +84,17 @@ class Launch:
     @property
     def num_local(self) -> int | None:
         """The number of processes that this node has announced to the others; None if nothing was announced."""
-        met = self.rendezvous
-        return met.world_info.local_world_size if met and met.starts_workers else None
+        return self.first.local_world_size if self.first and self.info.world_info is None else None
 
     def agree(self, decide: Callable[[], Job], verb: str) -> Job:
         """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
         clocks differ, and continue from the same checkpoint."""
-        if self.rendezvous is None:
+        if self.meeting is None:
             return decide()
         from imagenet_ddp.distributed.join import share_file
         from imagenet_ddp.distributed.meet import SharedError
 
-        meeting = self.rendezvous.meeting
+        meeting = self.meeting
         try:
             if meeting.number == 0:
                 job = decide()
@@ -107,7 +111,7 @@ class Launch:
                 run_dir = folder.make_elsewhere(run_dir, relative)
         except ConfigError as error:
             if not isinstance(error, SharedError):
-                meeting.abort(error)
+                meeting.refuse(error)
             raise
         return replace(job, run_dir=run_dir, checkpoint=checkpoint, messages=tuple(job.messages))
 
@@ -116,20 +120,19 @@ class Launch:
     ) -> T:
         """Call task(world_info, payload) in every process of this node. own_processes: start a separate process even if
         there is only one."""
-        met = self.rendezvous
+        meeting, first = self.meeting, self.first
         if self.info.world_info is not None:
-            return task(met.world_info if met else self.info.world_info, payload)
+            return task(first or self.info.world_info, payload)
         from imagenet_ddp.distributed import devices
 
         num_local = devices.num_local_processes(config)
-        if met is None and num_local == 1 and not own_processes:
+        if first is None and num_local == 1 and not own_processes:
             return task(WorldInfo(), payload)
         if num_local > 1:
             _expect_backend(config)
             _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
-        first = met.world_info if met else None
-        if met is not None and first is not None and first.node_rank > 0:
-            _show_place(first, num_local, met.meeting.members[0].host)
+        if meeting is not None and first is not None and first.node_rank > 0:
+            _show_place(first, num_local, meeting.members[0].host)
         workers, done = Workers(task, (payload,), num_local, first, config.cluster.timeout_s), False
         try:
             result = workers.run()
@@ -139,19 +142,19 @@ class Launch:
             here = first is None or first.node_rank == 0
             if here and isinstance(payload, Job) and should_requeue(payload, error.exit_code - 128, os.environ):
                 error.is_requeued = slurm.requeue_and_print(os.environ)  # all workers have saved
-            if met is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
-                who = met.meeting.name(met.meeting.number)
+            if meeting is not None and error.exit_code < 128:  # the other ranks may still be waiting for these workers
+                who = meeting.name(meeting.number)
                 reason = error.reason or f"the workers of {who} ended with exit code {error.exit_code}"
-                met.abort(error.exit_code, f"{reason}. Hint: read that node's messages.")
+                meeting.fail(error.exit_code, f"{reason}. Hint: read that node's messages.")
             raise
         finally:
-            if met is not None:
-                met.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
+            if meeting is not None:
+                meeting.leave(LEAVE_S if done else LEAVE_AFTER_FAILURE_S)
 
     def leave(self) -> None:
         """Leave the other commands of a job that needs no processes."""
-        if self.rendezvous is not None:
-            self.rendezvous.leave()
+        if self.meeting is not None and self.info.world_info is None:
+            self.meeting.leave(LEAVE_S)
 
 
 def _expect_backend(config: CommonConfig) -> None:

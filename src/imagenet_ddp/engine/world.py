@@ -9,11 +9,11 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices, nvidia_gpus
+from imagenet_ddp.distributed.compare_members import Member, shared_gpus, this_process
 from imagenet_ddp.distributed.failure_watch import FailureWatch, end_process
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.distributed.meet import Meeting, SharedError, meet
+from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
 from imagenet_ddp.distributed.network import connectivity, nccl
-from imagenet_ddp.distributed.roster import Roster
 from imagenet_ddp.distributed.store import connect
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.errors import ConfigError
@@ -43,7 +43,7 @@ def require_equal_devices(plan: Plan, world: World) -> None:
     have other process groups, which wait for each other, and ranks with other precisions compute other gradients."""
     if world.meeting is not None:
         facts = {"the accelerator": plan.accelerator.value, "the precision": plan.precision.value}
-        world.meeting.check_equal("devices", facts)
+        world.meeting.require_equal("devices", facts)
 
 
 def join_world(info: WorldInfo, config: CommonConfig) -> World:
@@ -55,29 +55,32 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
     store = connect(info, timeout_s)
 
-    def shared_gpus(gpus_of_ranks: list[Any]) -> list[str]:
-        return devices.find_shared_gpus([gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks], info.label)
+    def check_gpus(gpus_of_ranks: list[Any]) -> list[Any]:
+        uuids = [gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks]
+        if mistakes := shared_gpus(uuids, info.label):
+            raise ConfigError(mistakes)
+        return gpus_of_ranks
 
-    roster = Roster(
-        info.world_size, "rank", info.label, "read that rank's messages, or set a longer cluster.timeout_s."
-    )
-    meeting = meet(store, "ranks", roster, info.rank, timeout_s, leader=info.rank == 0)
+    own = Member(**vars(this_process()), number=info.rank, size=info.world_size)
+    hint = "read that rank's messages, or set a longer cluster.timeout_s."
+    meeting = meet(store, "ranks", own, Expected(info.world_size, "rank", info.label, hint), timeout_s)
     client = lambda: connect(info, timeout_s)  # noqa: E731
     watch = None
     try:
         watch = FailureWatch(meeting, client, info.label, end_process(f"rank {info.rank}"))
         own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
-        found = meeting.check_all("gpus", own_gpus, shared_gpus)
+        found = meeting.agree("gpus", own_gpus, check_gpus)
         if several:
             assert info.address
             connectivity.check_connectivity(meeting, connectivity.own_address(os.environ, info.address))
     except ConfigError as error:
         if not isinstance(error, SharedError):
-            meeting.abort(error)
+            meeting.refuse(error)
         if watch is not None:
             watch.end(wait=False)
         raise
-    gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
+    of_ranks = enumerate(found if info.rank == 0 else [])
+    gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in of_ranks}
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, info.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore
 
+from imagenet_ddp.distributed.compare_members import Member
 from imagenet_ddp.distributed.meet import Meeting, SharedError
 from imagenet_ddp.distributed.network import connectivity, interfaces
 from imagenet_ddp.distributed.network.connectivity import check_connectivity, own_address
-from imagenet_ddp.distributed.roster import Member
 
 
 def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.0.1") -> list[list[str]]:

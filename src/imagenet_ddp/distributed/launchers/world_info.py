@@ -107,6 +107,15 @@ class LaunchInfo:
         """Return the number of ranks or nodes that join the rendezvous."""
         return self.num_nodes if self.world_info is None else self.world_info.world_size
 
+    @property
+    def others_wait(self) -> bool:
+        """Return whether other commands wait for this one, so that it must tell them of its own refusal. Otherwise, the
+        launcher ends them, or the first process of this node tells them."""
+        if self.standalone or self.size < 2:
+            return False
+        is_first = self.world_info is None or self.world_info.local_rank == 0
+        return self.manual or (self.num_nodes > 1 and is_first)
+
 
 @dataclass(frozen=True)
 class LaunchRequest:

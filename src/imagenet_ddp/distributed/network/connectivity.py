@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from imagenet_ddp.distributed.meet import Meeting, explain_lost_store
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.errors import ConfigError
 
 CONNECT_S = 5.0
 MAX_ALL_PAIRS = 16  # with more nodes than this, each node tries only the first node and the next node
@@ -48,8 +49,8 @@ def check_connectivity(meeting: Meeting, address: str) -> None:
                 if reason := _try(host, port):
                     unreachable[str(other)] = f"{host}:{port}: {reason}"
 
-        def find_mistakes(found: list[Mapping[str, str]]) -> list[str]:
-            return [
+        def require_reachable(found: list[Mapping[str, str]]) -> None:
+            mistakes = [
                 f"node {node_of[rank]} ({members[rank].host}) cannot reach node {other} "
                 f"({members[first_ranks[int(other)]].host}) at {reason}, although both reach the rendezvous. "
                 "Hint: allow all TCP ports between the nodes in the cloud's security group and in each machine's "
@@ -57,8 +58,10 @@ def check_connectivity(meeting: Meeting, address: str) -> None:
                 for rank, others in enumerate(found)
                 for other, reason in others.items()
             ]
+            if mistakes:
+                raise ConfigError(mistakes)
 
-        meeting.check_all("connectivity", unreachable, find_mistakes)
+        meeting.agree("connectivity", unreachable, require_reachable)
 
 
 def _targets(node: int, num_nodes: int) -> list[int]:

@@ -1,0 +1,193 @@
+"""Compare the members of a run, its commands or its ranks: their numbers, options, code, libraries and GPUs. Each
+function returns the errors to show on all of them. Does not import torch."""
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.validators import shown
+from imagenet_ddp.system.text import shorten_list
+
+LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
+# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
+MAY_DIFFER = re.compile(
+    r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+)
+MAX_DIFFERENCES = 8
+HINTS = {
+    "the accelerator": "set trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU",
+    "the precision": "set trainer.precision=32-true, which every device supports",
+    "the code of imagenet_ddp": "install the same version of this project everywhere",
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a run. machine: an ID that only the processes of one machine share. pids: an ID of the processes
+    among which the pid is unique, such as those of a container."""
+
+    host: str
+    pid: int
+    machine: str
+    pids: str
+
+
+@dataclass(frozen=True)
+class Member(Process):
+    """A process that has arrived. number: rank or node rank; None if number 0 assigns it. size: number of members that
+    it expects. equal: what must be equal on all. local_rank: None for a node."""
+
+    number: int | None = None
+    size: int = 0
+    job_id: str | None = None
+    local_rank: int | None = None
+    equal: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, posted: Mapping[str, Any]) -> "Member":
+        """Return the member that a process has posted. One of another version may post other keys; it is refused once
+        `equal` has been compared."""
+        return cls(**{each.name: posted[each.name] for each in fields(cls) if each.name in posted})
+
+
+def this_process() -> Process:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        pids = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        boot = pids = ""
+    machine = f"{platform.node()} {boot}"
+    return Process(socket.gethostname(), os.getpid(), machine, f"{machine} {pids}")
+
+
+def hosts(members: Iterable[Process], *, pids: bool = False) -> str:
+    names = [f"{each.host} (process {each.pid})" if pids else each.host for each in members]
+    return ", ".join(dict.fromkeys(names))
+
+
+def number_mistakes(arrived: Sequence[Member], noun: str) -> list[str]:
+    """Return the errors that can be found before all members have arrived."""
+    found: list[str] = []
+    if len(jobs := _groups(arrived, lambda each: str(each.job_id))) > 1:
+        found.append(
+            f"two jobs use the same address: cluster.job_id is {' and '.join(sorted(jobs))} ({hosts(arrived)}). "
+            "Hint: set a different address for each job."
+        )
+    if len(sizes := _groups(arrived, lambda each: str(each.size))) > 1:
+        whose = "; ".join(f"{size} on {hosts(members)}" for size, members in sorted(sizes.items()))
+        found.append(
+            f"the number of {noun}s must be the same in all commands, got {whose}. "
+            "Hint: set the same trainer.num_nodes and trainer.devices in each command."
+        )
+    key = "cluster.node_rank or NODE_RANK" if noun == "node" else "RANK or cluster.rank"
+    numbered = [each for each in arrived if each.number is not None]
+    return found + [
+        f"{noun} {number} must be unique, but is claimed by {hosts(same, pids=True)}. "
+        f"Hint: set a different {key} in each command."
+        for number, same in _groups(numbered, lambda each: str(each.number)).items()
+        if len(same) > 1
+    ]
+
+
+def _groups(values: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    groups: dict[str, list[T]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
+    return groups
+
+
+def layout_mistakes(members: Sequence[Member], local_world_size: int) -> list[str]:
+    """Return an error if ranks are not assigned machine by machine. local_world_size: 0 if no launcher provides it."""
+    machines = [each.machine for each in members]
+    local = local_world_size or max(Counter(machines).values())
+    fits = (
+        machine == machines[rank - rank % local] and each.local_rank == rank % local
+        for rank, (machine, each) in enumerate(zip(machines, members, strict=True))
+    )
+    if len(members) % local == 0 and all(fits):
+        return []
+    places = [f"rank {rank} is local rank {each.local_rank} on {each.host}" for rank, each in enumerate(members)]
+    return [
+        f"the ranks must be numbered machine by machine, with {local} on each and local ranks from 0, but "
+        f"{shorten_list(places, 16)}. Hint: number them in this way; or set cluster.node_rank and "
+        f"trainer.num_nodes={len(members)} if RANK or cluster.rank counts machines."
+    ]
+
+
+def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> list[str]:
+    """Return an error for each GPU that several ranks would use. uuids: GPU of each rank; None for a rank without a
+    GPU. label: returns the name of a rank."""
+    ranks_of = _groups([rank for rank, uuid in enumerate(uuids) if uuid], lambda rank: str(uuids[rank]))
+    return [
+        f"each rank must have its own GPU, but {' and '.join(map(label, ranks))} share {uuid}. Hint: set a different "
+        "LOCAL_RANK or cluster.local_rank for each process of a machine, and let CUDA_VISIBLE_DEVICES list all GPUs of "
+        "the machine, or for each process its own."
+        for uuid, ranks in ranks_of.items()
+        if len(ranks) > 1
+    ]
+
+
+def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
+    """Return, as plain JSON, the facts about this command that must be equal in all commands.
+
+    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
+    the command is itself a rank.
+    """
+    facts: dict[str, Any] = {"the code of imagenet_ddp": code_digest()}
+    facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    facts |= {library: _version(library) for library in LIBRARIES}
+    if num_local is not None:
+        facts["the number of workers"] = num_local
+    return facts | {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+
+
+def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:
+    """Return an error for each of the first facts that differ. facts: of each member, by number. noun: rank or node."""
+    found: list[str] = []
+    for key in dict.fromkeys(key for each in facts for key in each):
+        texts = [shown(each[key]) if key in each else "not set" for each in facts]
+        groups = _groups(range(len(facts)), texts.__getitem__)
+        if len(groups) == 1 or all(_is_path(each.get(key)) for each in facts):
+            continue
+        whose = "; ".join(
+            f"{value} on {noun}{'s' if len(numbers) > 1 else ''} {shorten_list([*map(str, numbers)], 8)}"
+            for value, numbers in groups.items()
+        )
+        hint = HINTS.get(key, "use the same options, images and package versions everywhere")
+        found.append(f"the {noun}s disagree on {key}: {whose}. Hint: {hint}.")
+    return found[:MAX_DIFFERENCES]
+
+
+def _is_path(value: object) -> bool:
+    """Return whether this is a path of its host, where a disk may be mounted elsewhere."""
+    return isinstance(value, str) and value.startswith(("/", "~"))
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return a hash of this package's Python files, in the order of their names."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:  # such as a build on PYTHONPATH
+        return "unknown"
