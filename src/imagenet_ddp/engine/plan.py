@@ -1,6 +1,7 @@
 """Decide every automatic value of one process, once. build makes objects from the plan, run_summary prints it, and
 summary.json stores it. No other module decides these values again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,9 +18,10 @@ from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
-from imagenet_ddp.models.factory import depthwise_share, own_statistics
+from imagenet_ddp.models.factory import depthwise_share
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
+from imagenet_ddp.models.weight_facts import of_timm
 
 Config = CommonConfig  # values that this module decides may be "auto"
 
@@ -149,8 +151,9 @@ def make_plan(
 def image_statistics(config: Config) -> dict[str, Choice]:
     """Return the choices of mean and std, three values each, with which images are normalised."""
     data, model = config.data, config.model
-    of_model = own_statistics(model) if None in (data.mean, data.std) else None
-    mean, std = of_model or mean_and_std(data)
+    is_timm = model.library == "timm" and not model.target and None in (data.mean, data.std)
+    of_model: Mapping[str, Any] = of_timm(model.name, model.weights).data if is_timm else {}
+    mean, std = (of_model["mean"], of_model["std"]) if of_model else mean_and_std(data)
     whose = f"of timm's {model.name}" if of_model else "ImageNet's"
     return {
         key: Choice(tuple(typed or own), "as set" if typed else whose)

@@ -168,18 +168,6 @@ def depthwise_share(model: ModelConfig, image_size: int) -> float:
     return counts[True] / max(sum(counts.values()), 1)
 
 
-def own_statistics(model: ModelConfig) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Return the mean and standard deviation with which a timm model's weights were trained; None for other models."""
-    if model.library != "timm" or model.target:
-        return None
-    timm = import_timm(f"model.name={model.name}")
-    try:
-        config = timm.get_pretrained_cfg(timm_name(model.name, model.weights))
-    except RuntimeError:  # unknown weights, which are reported when they are read
-        return None
-    return (tuple(config.mean), tuple(config.std)) if config is not None else None
-
-
 def timm_name(name: str, weights: str | None) -> str:
     """Return timm's name of a model, including the tag of its weights: convnext_tiny.in21k for model.weights=in21k."""
     if weights in (None, "DEFAULT") or is_file(weights):

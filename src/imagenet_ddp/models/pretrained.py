@@ -276,48 +276,40 @@ def _by_position(tensors: Mapping[str, Tensor], net: nn.Module) -> dict[str, Ten
 def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str) -> None:
     """Give the last layer the net's own name, in place, if the file calls it otherwise (mmpretrain: head.fc). It is the
     only unused layer that has the same parameters with the same numbers of inputs, and none takes its outputs."""
-    wanted = {name.rpartition(".")[2]: tensor for name, tensor in own.items() if is_in_head(name, (head,))}
-    if "weight" not in wanted or any(is_in_head(name, (head,)) and name in own for name in found):
+    parts = [name.removeprefix(f"{head}.") for name in own if is_in_head(name, (head,))]
+    if "weight" not in parts or any(is_in_head(name, (head,)) and name in own for name in found):
         return
-    layers: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in found.items():
-        if name not in own:
-            layer, _, part = name.rpartition(".")
-            layers.setdefault(layer, {})[part] = tensor
-    like_it = wanted["weight"]
-    inputs = [
-        (layer, parts["weight"].shape[1])
-        for layer, parts in layers.items()
-        if "weight" in parts and parts["weight"].dim() == like_it.dim() > 1
-    ]
+    like_it = own[f"{head}.weight"]
+    unused = {
+        name.removesuffix("weight"): weight
+        for name, weight in found.items()
+        if name not in own and name.rpartition(".")[2] == "weight" and weight.dim() == like_it.dim()
+    }
     fitting = [
-        layer
-        for layer, parts in layers.items()
-        if parts.keys() == wanted.keys()
-        and parts["weight"].shape[1:] == like_it.shape[1:]
-        and not any(other != layer and size == parts["weight"].shape[0] for other, size in inputs)
+        prefix
+        for prefix, weight in unused.items()
+        if weight.shape[1:] == like_it.shape[1:]
+        and all(f"{prefix}{part}" in found for part in parts)
+        and not any(other != prefix and each.shape[1] == len(weight) for other, each in unused.items())
     ]
     if len(fitting) == 1:
-        for part in wanted:
-            found[f"{head}.{part}"] = found.pop(f"{fitting[0]}.{part}" if fitting[0] else part)
+        for part in parts:
+            found[f"{head}.{part}"] = found.pop(f"{fitting[0]}{part}")
 
 
 def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
     """Resize the position embeddings of a vision transformer that was trained at another image size, in place, with
-    bicubic interpolation."""
-    for name, tensor in own.items():
-        if name.rpartition(".")[2] not in ("pos_embedding", "pos_embed") or name not in found:
+    bicubic interpolation. They are (1, class token and a square of patches, width)."""
+    for name, wanted in own.items():
+        old = found.get(name)
+        if old is None or name.rpartition(".")[2] not in ("pos_embedding", "pos_embed"):
             continue
-        old = found[name]
-        if old.shape == tensor.shape or old.dim() != 3 or old.shape[2] != tensor.shape[2]:
+        if old.shape == wanted.shape or not old.dim() == wanted.dim() == 3:
             continue
-        # (1, class token and a square of patches, width)
-        sides = [math.isqrt(length) for length in (old.shape[1], tensor.shape[1])]
-        num_extra = [length - side**2 for length, side in zip((old.shape[1], tensor.shape[1]), sides, strict=True)]
-        if num_extra[0] != num_extra[1]:
+        before, after = (math.isqrt(each.shape[1]) for each in (old, wanted))
+        extra = wanted.shape[1] - after**2  # the class token
+        if old.shape[1:] != (before**2 + extra, wanted.shape[2]):
             continue
-        extra, grid = old[:, : num_extra[0]], old[:, num_extra[0] :]
-        grid = grid.reshape(1, sides[0], sides[0], -1).permute(0, 3, 1, 2)
-        grid = nn.functional.interpolate(grid.float(), size=(sides[1],) * 2, mode="bicubic", align_corners=False)
-        grid = grid.permute(0, 2, 3, 1).reshape(1, sides[1] ** 2, -1)
-        found[name] = torch.cat([extra, grid.to(old.dtype)], dim=1)
+        grid = old[:, extra:].reshape(1, before, before, -1).permute(0, 3, 1, 2).float()
+        grid = nn.functional.interpolate(grid, size=(after, after), mode="bicubic", align_corners=False)
+        found[name] = torch.cat([old[:, :extra], grid.flatten(2).transpose(1, 2).to(old.dtype)], dim=1)

@@ -62,9 +62,13 @@ def of_torchvision(name: str, weights: Any = None) -> Facts:
 
 
 def of_timm(name: str, weights: str | None = None, own: Mapping[str, Any] | None = None, origin: str = "") -> Facts:
-    """Return the facts of timm's weights. own: pretrained_cfg of a repository of the hub, which origin names."""
+    """Return the facts of timm's weights, or of a net without weights. own: pretrained_cfg of a repository of the hub,
+    which origin names."""
     timm = import_timm(f"model.name={name}")
-    config = timm.get_pretrained_cfg(timm_name(name, weights))
+    try:
+        config = timm.get_pretrained_cfg(timm_name(name, weights))
+    except RuntimeError:  # unknown weights, which are reported when they are read
+        config = None
     if config is None:
         return Facts()
     values = {**config.to_dict(), **{key: value for key, value in (own or {}).items() if value is not None}}
