@@ -86,7 +86,6 @@ def test_one_value(typed: dict[str, Any], said: str):
 
 
 def test_a_table(tmp_path: Path):
-    """Its rules are in sources/table/test_table.py."""
     (tmp_path / "t.csv").write_text("path,label,split\na.jpg,cat,train\n")
     for verb, count in (("train", 1), ("evaluate", 1), ("predict", 0)):
         assert len(validate(config("table", root=str(tmp_path / "t.csv")), verb=verb)) == count

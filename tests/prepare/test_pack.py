@@ -17,7 +17,7 @@ from helpers.image_table import write_table
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources import manifest
+from imagenet_ddp.data.sources import pack_format
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
@@ -49,7 +49,7 @@ def refused(source: Path, out: Path, *options: str) -> str:
 
 
 def opened(out: Path, name: str = "train") -> PackedImages:
-    found = manifest.read(out)
+    found = pack_format.read_manifest(out)
     return PackedImages(out, name, found.splits[name], found.form)
 
 
@@ -118,13 +118,13 @@ def test_killed_at_random_moments_the_bytes_are_the_same(photos: Path, uninterru
     for number_of_files in (1, 4, 9):
         process = started(photos, out, *EIGHT_SHARDS)
         deadline_s = time.monotonic() + 60
-        while len(list((out / manifest.WORK).glob("*"))) < number_of_files:
+        while len(list((out / pack_format.WORK).glob("*"))) < number_of_files:
             assert time.monotonic() < deadline_s and process.is_alive()
             time.sleep(0.001)
         process.kill()
         process.join()
         with pytest.raises(ConfigError, match="packing was interrupted"):
-            manifest.read(out)
+            pack_format.read_manifest(out)
     assert packs(photos, out, *EIGHT_SHARDS) == 0
     assert contents(out) == uninterrupted
 
@@ -208,11 +208,11 @@ def test_bad_images_are_refused_or_left_out(tmp_path: Path, capsys: pytest.Captu
     assert packs(tree, out, "data.on_bad_image=skip", "data.bad_image_limit=0.2") == 0
     assert "8 train and 5 val images (3 left out) packed" in capsys.readouterr().out
     assert len((out / "bad_images.csv").read_bytes().splitlines()) == 4
-    images, found = opened(out), manifest.read(out)
+    images, found = opened(out), pack_format.read_manifest(out)
     assert images.targets.tolist() == [0] * 3 + [1] * 5
     assert [images.names[index] for index in (0, 1, 2)] == ["cat/000.jpg", "cat/001.jpg", f"cat/{odd_name}"]
     assert all(images.read(index).shape[1] == 40 for index in range(8))
-    assert found.classes == ["cat", odd_class] and manifest.parse(found.dump(), "it") == found
+    assert found.classes == ["cat", odd_class] and pack_format.parse_manifest(found.dump(), "it") == found
     assert [entry["name"] for entry in found.splits["train"].left_out] == ["cat/002.jpg", "cat/004.jpg"]
 
 

@@ -26,10 +26,20 @@ from torch.nn.functional import interpolate
 
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.data.decode import JpegPicture, Pixels, choose_decoder, open_picture
-from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.image_files import FileImages
-from imagenet_ddp.data.sources.manifest import FILE, WORK, File, Manifest, PackOptions, Split
+from imagenet_ddp.data.sources.pack_format import (
+    FILE,
+    RECORD,
+    WEIGHTS,
+    WORK,
+    File,
+    Manifest,
+    PackOptions,
+    Split,
+    read_manifest,
+    wrong_sizes,
+)
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.validation_split import file_size, map_files
@@ -90,9 +100,9 @@ def _run(plan: Plan, out: Path) -> None:
         _fingerprint(source, images, names),
     )
     if (out / FILE).exists():
-        manifest = manifests.read(out)
+        manifest = read_manifest(out)
         has = {name: getattr(manifest, name) for name in asdict(wanted)}
-        is_whole = not any(manifests.wrong_sizes(out, split) for split in manifest.splits.values())
+        is_whole = not any(wrong_sizes(out, split) for split in manifest.splits.values())
         if is_whole and has | {"encoder": wanted.encoder} == asdict(wanted):
             print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
             return
@@ -198,7 +208,7 @@ def _write_split(
 ) -> Split:
     """Write the shards and the index of a split. Raises RunError if too many images, or all, cannot be read."""
     (images, names), source_bytes, files = source, 0, []
-    records, left_out = np.zeros(len(images), manifests.RECORD), []
+    records, left_out = np.zeros(len(images), RECORD), []
     for number, indices in enumerate(shards):
         path, sha, position = folder / f"{name}-{number:05}.bin", hashlib.sha256(), 0
         with path.open("wb") as file:
@@ -227,7 +237,7 @@ def _write_split(
         "name_ends": np.cumsum(lengths[is_packed]).astype("<i8"),
     }
     if images.weights is not None:
-        arrays[manifests.WEIGHTS] = images.weights[is_packed].astype("<f4")
+        arrays[WEIGHTS] = images.weights[is_packed].astype("<f4")
     return Split(
         int(is_packed.sum()),
         name == "train",

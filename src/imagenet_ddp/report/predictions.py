@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.cli.overrides import in_folder, quoted
-from imagenet_ddp.data.sources.cells import read_cells
 from imagenet_ddp.data.sources.imagenet import class_labels
+from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoints import CheckpointStore
 from imagenet_ddp.runs.summary import NOT_FINITE

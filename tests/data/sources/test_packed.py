@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources import manifest
+from imagenet_ddp.data.sources import pack_format
 from imagenet_ddp.data.sources.base import Source
 from imagenet_ddp.data.sources.packed import Packed, PackedImages
 from imagenet_ddp.data.sources.registry import open_source
@@ -155,16 +155,16 @@ def _reads_what_is_cut_off(folder: Path) -> None:
 
 def _edit(old: str, new: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
-        text = (folder / manifest.FILE).read_text()
+        text = (folder / pack_format.FILE).read_text()
         assert old in text
-        (folder / manifest.FILE).write_text(text.replace(old, new, 1))
+        (folder / pack_format.FILE).write_text(text.replace(old, new, 1))
 
     return edit
 
 
 def _unfinished(folder: Path) -> None:
-    (folder / manifest.FILE).unlink()
-    (folder / manifest.WORK).mkdir()
+    (folder / pack_format.FILE).unlink()
+    (folder / pack_format.WORK).mkdir()
 
 
 def _truncated(folder: Path) -> None:
@@ -184,7 +184,7 @@ def _flip(name: str, at: int) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / manifest.FILE).unlink(), "must be a packed folder, but .* has no"),
+        (lambda folder: (folder / pack_format.FILE).unlink(), "must be a packed folder, but .* has no"),
         (_unfinished, "packing was interrupted. Hint: run the same command with prepare=pack again"),
         (_edit('"version": 1', '"version": 7'), "must describe a packed folder of version 1"),
         (_edit("{", "{{"), "but was altered"),

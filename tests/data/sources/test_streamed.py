@@ -24,7 +24,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader_processes import worker_context
 from imagenet_ddp.data.sources import streamed as streaming
 from imagenet_ddp.data.sources.base import Source
-from imagenet_ddp.data.sources.manifest import File
+from imagenet_ddp.data.sources.pack_format import File
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.streamed import ShardCache, ShardError, StreamedImages
 from imagenet_ddp.errors import ConfigError

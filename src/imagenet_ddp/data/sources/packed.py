@@ -19,14 +19,23 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, open_picture
-from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Images, Names, Source, SourceType
-from imagenet_ddp.data.sources.manifest import FILE, PACK, WEIGHTS, Manifest, Split
+from imagenet_ddp.data.sources.pack_format import (
+    FILE,
+    PACK,
+    WEIGHTS,
+    Manifest,
+    Split,
+    missing_features,
+    read_manifest,
+    required_splits,
+    wrong_sizes,
+)
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import sha256
 from imagenet_ddp.system.seeding import hash_seed
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, shorten_list
 
 # Largest number of open shards per process. A process may open 1,024 files (256 on macOS), and needs some of them for
 # other purposes. Opening a shard again takes about 20 µs, a tenth of the time for decoding an image.
@@ -34,7 +43,7 @@ MAX_OPEN = 128
 
 
 class Record(NamedTuple):
-    """The index entry of one image; see manifest.RECORD."""
+    """The index entry of one image: a row of pack_format.RECORD."""
 
     offset: int
     num_bytes: int
@@ -115,11 +124,7 @@ class PackedImages(Images):
 
     def encoded(self, index: int) -> bytes:
         """Return the image as stored: a JPEG file, or (height, width, 3) bytes. Raises UnreadableImage."""
-        record = self.record(index)
-        data = self._bytes(index, record)
-        if self._verify:
-            self._check(index, record, data)
-        return data
+        return self._bytes(index, verify=self._verify)
 
     def open(self, index: int) -> Picture:
         """Return the image as a Picture. This method raises UnreadableImage, or the Picture does when it decodes a
@@ -130,8 +135,7 @@ class PackedImages(Images):
 
     def verify(self, index: int) -> None:
         """Raise UnreadableImage if the bytes differ from those that were packed."""
-        record = self.record(index)
-        self._check(index, record, self._bytes(index, record))
+        self._bytes(index, verify=True)
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Return the order of an epoch, int64 (N,), which reads from at most `window` shards at a time, or None if any
@@ -171,36 +175,42 @@ class PackedImages(Images):
             shard = self._shards[number] = Shard(path, self.form == "raw")
         return shard
 
-    def _bytes(self, index: int, record: Record) -> bytes:
+    def _bytes(self, index: int, *, verify: bool) -> bytes:
+        record = self.record(index)
         try:
             data = os.pread(self._shard(record.shard).file, record.num_bytes, record.offset)
         except OSError as error:
-            raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
-        self._check_end(index, record, len(data) == record.num_bytes)
+            raise self._unreadable(index, f"its shard cannot be read: {error}") from error
+        if len(data) != record.num_bytes:
+            raise self._unreadable(index, f"{self.split.shards[record.shard].file} is truncated")
+        if verify:
+            self._verify_bytes(index, record, data)
         return data
 
     def _pixels(self, index: int) -> np.ndarray:
         record = self.record(index)
+        end = record.offset + record.num_bytes
         try:
             shard = self._shard(record.shard)
             # Reading a page beyond the end of a file kills the process (SIGBUS). This check takes 1 µs per image.
-            self._check_end(index, record, os.fstat(shard.file).st_size >= record.offset + record.num_bytes)
+            is_there = os.fstat(shard.file).st_size >= end
         except OSError as error:
-            raise UnreadableImage(self.path(index), f"its shard cannot be read: {error}") from error
+            raise self._unreadable(index, f"its shard cannot be read: {error}") from error
+        if not is_there:
+            raise self._unreadable(index, f"{self.split.shards[record.shard].file} is truncated")
         assert shard.pixels is not None
-        pixels = shard.pixels[record.offset : record.offset + record.num_bytes]
+        pixels = shard.pixels[record.offset : end]
         if self._verify:
-            self._check(index, record, pixels)
+            self._verify_bytes(index, record, pixels)
         return pixels.reshape(record.height, record.width, 3)
 
-    def _check_end(self, index: int, record: Record, is_there: bool) -> None:
-        if not is_there:
-            raise UnreadableImage(self.path(index), f"{self.split.shards[record.shard].file} is truncated")
-
-    def _check(self, index: int, record: Record, data: Any) -> None:
+    def _verify_bytes(self, index: int, record: Record, data: Any) -> None:
         if zlib.crc32(memoryview(data)) != record.crc32:
             file = self.split.shards[record.shard].file
-            raise UnreadableImage(self.path(index), f"its bytes in {file} differ from the packed ones (wrong checksum)")
+            raise self._unreadable(index, f"its bytes in {file} differ from the packed ones (wrong checksum)")
+
+    def _unreadable(self, index: int, reason: str) -> UnreadableImage:
+        return UnreadableImage(self.path(index), reason)
 
 
 class Packed(SourceType):
@@ -210,16 +220,15 @@ class Packed(SourceType):
             return [f"data.root must be a packed folder, got null. Hint: set data.root=FOLDER, which `{PACK}` makes."]
         folder = Path(data.root)
         try:
-            manifest = manifests.read(folder)
+            manifest = read_manifest(folder)
         except ConfigError as error:
             return error.mistakes
-        found = manifests.missing_features(manifest, str(folder), data, verb)
-        names = [name for name in manifests.required_splits(verb) if name in manifest.splits]
-        if wrong := [text for name in names for text in manifests.wrong_sizes(folder, manifest.splits[name])]:
+        found = missing_features(manifest, str(folder), data, verb)
+        names = [name for name in required_splits(verb) if name in manifest.splits]
+        if wrong := [text for name in names for text in wrong_sizes(folder, manifest.splits[name])]:
             found.append(
-                f"{folder} must contain all packed files in full, but {'; '.join(wrong[:3])}"
-                f"{f', and {len(wrong) - 3} more' if len(wrong) > 3 else ''}. Hint: copy the folder again, or pack the "
-                "images again."
+                f"{folder} must contain all packed files in full, but {shorten_list(wrong, 3)}. Hint: copy the folder "
+                "again, or pack the images again."
             )
         return found
 
@@ -230,16 +239,14 @@ class Packed(SourceType):
         if found := self.check(data, verb):
             raise ConfigError(found)
         folder = Path(str(data.root))
-        return source_of(manifests.read(folder), data, verb, partial(PackedImages, folder))
+        return source_of(read_manifest(folder), data, verb, partial(PackedImages, folder))
 
 
 def source_of(manifest: Manifest, data: DataConfig, verb: str, make: Callable[..., PackedImages]) -> Source:
     """Return the source with the splits that the command needs. make: called with the arguments of PackedImages after
     `folder`."""
     options = {"reading": Reading(data.decoder), "verify": data.verify, "window": data.shuffle_window_shards}
-    images = {
-        name: make(name, manifest.splits[name], manifest.form, **options) for name in manifests.required_splits(verb)
-    }
+    images = {name: make(name, manifest.splits[name], manifest.form, **options) for name in required_splits(verb)}
     counts = " and ".join(f"{split.num_images:,} {name}" for name, split in manifest.splits.items())
     side = f"short side {manifest.short_side}" if manifest.short_side else "original sizes"
     left_out = sum(len(split.left_out) for split in manifest.splits.values())

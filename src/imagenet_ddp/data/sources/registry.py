@@ -27,7 +27,6 @@ SOURCES = {
     "streamed": "streamed.Streamed",
 }
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")  # to recognise a table; data=table reads files with any extension
-TABLE_COLUMNS = ("path", "label", "split", "weight")
 OF_FOLDERS = ("imagefolder", "imagenet")
 
 

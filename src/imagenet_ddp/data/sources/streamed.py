@@ -26,9 +26,15 @@ from typing import Any
 import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.sources import manifest as manifests
 from imagenet_ddp.data.sources.base import Pending, Source, SourceType
-from imagenet_ddp.data.sources.manifest import FILE, File, Split
+from imagenet_ddp.data.sources.pack_format import (
+    FILE,
+    File,
+    Split,
+    missing_features,
+    parse_manifest,
+    required_splits,
+)
 from imagenet_ddp.data.sources.packed import PackedImages, Shard, source_of
 from imagenet_ddp.data.unreadable_images import LoadError
 from imagenet_ddp.errors import ConfigError
@@ -222,10 +228,10 @@ class Streamed(SourceType):
         url = str(data.root).rstrip("/")
         try:
             raw = remote_call(f"{url}/{FILE}", data.args, lambda fs, path: fs.cat_file(path))
-            manifest = manifests.parse(raw, f"{url}/{FILE}")
-            if found := manifests.missing_features(manifest, url, data, verb):
+            manifest = parse_manifest(raw, f"{url}/{FILE}")
+            if found := missing_features(manifest, url, data, verb):
                 raise ConfigError(found)
-            splits = [manifest.splits[name] for name in manifests.required_splits(verb)]
+            splits = [manifest.splits[name] for name in required_splits(verb)]
             cache = _make_cache(url, hashlib.sha256(raw).hexdigest()[:16], splits, data)
             for split in splits:
                 for file in split.arrays.values():

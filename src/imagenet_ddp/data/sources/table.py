@@ -1,10 +1,14 @@
-"""Read the images of a table (data=table), and report all mistakes of its rows at once, with the row numbers."""
+"""Read the images of a table (data=table), CSV or Parquet, and report all mistakes of its rows at once, with the row
+numbers."""
 
+import csv
 import math
 import os
+import re
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,21 +16,25 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
-from imagenet_ddp.data.sources.base import Names, Source, SourceType
-from imagenet_ddp.data.sources.cells import class_names_of, is_missing, read_cells
+from imagenet_ddp.data.sources.base import Names, Source, SourceType, one_form
 from imagenet_ddp.data.sources.image_files import FileImages, digest, map_concurrently
-from imagenet_ddp.data.sources.registry import TABLE_COLUMNS, TABLE_SUFFIXES
+from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import count_noun, printable, shorten_list
+from imagenet_ddp.system.text import count_noun, first_line, missing_package, printable, shorten_list
 
+COLUMNS = ("path", "label", "split", "weight")
 NEEDED = ("path", "label")
 SPLITS = ("train", "val")
+PARQUET = (".parquet", ".pq")
 MAX_ROWS = 10  # number of rows named for each kind of mistake
 MAX_CELL = 300  # characters of a cell shown in a message
 BUDGET_S = 20.0  # for looking for files; those that are not looked for count as existing
 _CHUNK = 1024  # number of files that a thread looks for
+# What spreadsheets, pandas and databases write into a cell that has no value
+_NO_LABEL = re.compile(r"|-?nan|none|null|nil|undefined|\(null\)|\\n|#?n/?a|<na>|nat|#[a-z/0]+[!?]")
+_WHOLE = re.compile(r"(\d+)(\.0+)?", re.ASCII)
 
 
 class Row(NamedTuple):
@@ -44,7 +52,7 @@ class Table:
     file: Path
     folder: Path  # of the images
     rows: list[Row]
-    columns: Sequence[str]  # those of TABLE_COLUMNS that the table has
+    columns: Sequence[str]  # those of COLUMNS that the table has
     note: str  # sentences for the start of the log
 
     def of_split(self, name: str) -> list[Row]:
@@ -75,8 +83,8 @@ class ImageTable(SourceType):
     def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         """This function does not check whether the images exist."""
         table, is_share = read_table(data, verb), data.val_fraction is not None
-        train_rows = [] if verb == "evaluate" and not is_share else table.of_split("train")
-        val_rows = table.of_split("val")
+        need_train = verb != "evaluate" or is_share
+        train_rows, val_rows = table.of_split("train") if need_train else [], table.of_split("val")
         classes = sorted({row.label for row in (*train_rows, *val_rows)})
         train, val = (_images(table, rows, classes, data) for rows in (train_rows, val_rows))
         digits = digest(train, val)
@@ -89,7 +97,7 @@ class ImageTable(SourceType):
                 f"The loss of each training image is multiplied by its weight, {weights.min():g} to "
                 f"{weights.max():g}, {weights.mean():.4g} on average."
             )
-        return Source(classes, None if verb == "evaluate" and not is_share else train, val, notes=notes, digest=digits)
+        return Source(classes, train if need_train else None, val, notes=notes, digest=digits)
 
 
 def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: DataConfig) -> FileImages:
@@ -114,12 +122,108 @@ def find_missing(folder: Path, paths: Sequence[str], budget_s: float = BUDGET_S)
     return [at for found in map_concurrently(look, range(0, len(paths), _CHUNK)) for at in found]
 
 
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cells:
+    """The text of the wanted columns, row by row.
+
+    columns: purpose -> cells, for the wanted columns that the table has. numbers: the number of each row, as a
+    spreadsheet shows it (the header of a CSV is row 1). ragged: (row number, number of cells) of the rows that have
+    more or fewer cells than the header, which are left out of columns and numbers.
+    """
+
+    header: list[str]
+    columns: dict[str, list[str]]
+    numbers: Sequence[int]
+    ragged: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read_cells(path: Path, names: Mapping[str, str]) -> Cells:
+    """Read the columns of a table. names: purpose -> column name, which is not case-sensitive. Raises ConfigError if
+    the file is not a table, and OSError if it cannot be read."""
+    read, kind = (_read_parquet, "Parquet") if path.suffix.lower() in PARQUET else (_read_csv, "CSV")
+    try:
+        return read(path, names)
+    except (OSError, ConfigError):
+        raise
+    except Exception as error:  # UnicodeDecodeError, csv.Error, and pyarrow's errors of several types
+        raise ConfigError(
+            f"{path} must be a {kind} file, but cannot be read as one: {first_line(error)}. Hint: save the table as "
+            "CSV in UTF-8 with all quotes closed, and set data.root=FILE.csv."
+        ) from error
+
+
+def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(",;\t", key=first.count)  # in countries with decimal commas, spreadsheets write ;
+        # strict: a quote that is not closed is an error, and does not swallow the rows below
+        rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
+        header = [cell.strip() for cell in next(rows, [])]
+        positions = _find(header, names)
+        columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
+        numbers, ragged = [], []
+        for number, row in enumerate(rows, 2):
+            if len(row) == len(header):
+                numbers.append(number)
+                for purpose, position in positions.items():
+                    columns[purpose].append(sys.intern(row[position]))  # a million rows share one copy of each label
+            elif row:  # empty lines are skipped
+                ragged.append((number, len(row)))
+    return Cells(header, columns, numbers, ragged)
+
+
+def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
+    if missing := missing_package(
+        str(path), "pyarrow", requirement="imagenet_ddp[parquet]", instead="save the table as CSV"
+    ):
+        raise ConfigError(missing)
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path) as file:
+        header = list(file.schema_arrow.names)
+        positions = _find(header, names)
+        table = file.read(columns=[header[position] for position in positions.values()])
+        columns = {
+            purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
+            for purpose, position in positions.items()
+        }
+        return Cells(header, columns, range(1, file.metadata.num_rows + 1))
+
+
+def _find(header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
+    """Return purpose -> position of the wanted columns that exist."""
+    known = {name.lower(): position for position, name in reversed(list(enumerate(header)))}
+    return {purpose: known[name.lower()] for purpose, name in names.items() if name.lower() in known}
+
+
+def _is_missing(label: str) -> bool:
+    """Return whether a cell is empty or has a word for "no value", in any case."""
+    return _NO_LABEL.fullmatch(label.strip().casefold()) is not None
+
+
+def _class_names(labels: list[str]) -> list[str]:
+    """Return the class names of a table's labels. If all labels are whole numbers, 1.0 is 1: a column of numbers with
+    empty cells is written that way."""
+    names = {label: one_form(label) for label in set(labels)}
+    matches = {label: _WHOLE.fullmatch(name) for label, name in names.items() if not _is_missing(name)}
+    if all(matches.values()) and any(match[2] for match in matches.values() if match):
+        names |= {label: match[1] for label, match in matches.items() if match}
+    return [names[label] for label in labels]
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
 def read_table(data: DataConfig, verb: str = "train") -> Table:
     """Read data.root. Without a `split` column, all rows are training images, or validation images if verb is evaluate.
     Raises ConfigError with all mistakes except files that do not exist."""
-    if unknown := [key for key in data.args if key not in TABLE_COLUMNS]:
+    if unknown := [key for key in data.args if key not in COLUMNS]:
         raise ConfigError(
-            f"data.args of data=table must be among {', '.join(TABLE_COLUMNS)}, got {', '.join(map(str, unknown))}. "
+            f"data.args of data=table must be among {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))}. "
             f"Hint: leave data.args.{unknown[0]} out."
         )
     path = Path(data.root or "")
@@ -133,7 +237,7 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
             f"data.images_dir must be the folder of the images, but {describe_path(folder)} is not a folder. Hint: set "
             "data.images_dir=FOLDER, or leave it out if the paths are relative to the table's folder."
         )
-    names = {purpose: str(data.args.get(purpose) or purpose) for purpose in TABLE_COLUMNS}
+    names = {purpose: str(data.args.get(purpose) or purpose) for purpose in COLUMNS}
     cells = read_cells(path, names)
     # a column whose name is set in data.args must exist
     wanted = [purpose for purpose, name in names.items() if purpose in NEEDED or name != purpose]
@@ -144,16 +248,15 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
             f"{shorten_list(cells.header, MAX_ROWS) or 'none'}. Hint: for other names in the first row, set "
             f"{' '.join(f'+data.args.{purpose}=COLUMN' for purpose in missing)}."
         )
-    absent = {"split": "val" if verb == "evaluate" and data.val_fraction is None else "train", "weight": "1"}
-    columns = cells.columns | {
-        key: [value] * len(cells.numbers) for key, value in absent.items() if key not in cells.columns
-    }
-    labels = class_names_of([cell.strip() for cell in columns["label"]])
-    splits = [cell.strip().lower() for cell in columns["split"]]
-    weights = [cell.strip() for cell in columns["weight"]]
-    rows = list(map(Row, cells.numbers, columns["path"], labels, splits, weights))
-    ignored = f" Columns ignored: {shorten_list(cells.ignored)}." if cells.ignored else ""
-    note = f"{path}: {count_noun(len(rows), 'row')}. Columns read: {', '.join(cells.columns)}.{ignored}"
+    default = {"split": "val" if verb == "evaluate" and data.val_fraction is None else "train", "weight": "1"}
+    columns = {key: [value] * len(cells.numbers) for key, value in default.items()}
+    columns |= {purpose: [cell.strip() for cell in column] for purpose, column in cells.columns.items()}
+    paths, labels, splits = cells.columns["path"], _class_names(columns["label"]), map(str.lower, columns["split"])
+    rows = list(map(Row, cells.numbers, paths, labels, splits, columns["weight"]))
+    used = _find(cells.header, names).values()
+    ignored = [name for position, name in enumerate(cells.header) if position not in used]
+    note = f"{path}: {count_noun(len(rows), 'row')}. Columns read: {', '.join(cells.columns)}."
+    note += f" Columns ignored: {shorten_list(ignored)}." if ignored else ""
     table = Table(path, folder, rows, list(cells.columns), note)
     found = _rows_message(
         f"{path}: the number of cells must be that of the header ({len(cells.header)}), but is not",
@@ -169,7 +272,7 @@ def _wrong_rows(table: Table) -> list[str]:
     found = []
     rules: list[tuple[str, Callable[[str], bool], str, str]] = [
         ("path", lambda cell: not cell, "must not be empty, but is", "remove them"),
-        ("label", is_missing, "must name a class, but the cell is empty or says that there is no value",
+        ("label", _is_missing, "must name a class, but the cell is empty or says that there is no value",
          "remove them. A class that is really called so needs a longer name, such as no_defect"),
         ("label", lambda cell: any(char < " " for char in cell),
          "must be a single line without control characters, but is not",

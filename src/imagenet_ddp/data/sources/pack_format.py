@@ -1,21 +1,19 @@
-"""Describe the format of a packed folder, and read packed.json, which lists its files."""
+"""Define the format of a packed folder: packed.json (`Manifest`), which lists the shards with the images, one after the
+other, and the arrays of the index."""
 
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.errors import ConfigError
 
 FILE = "packed.json"  # written last
 WORK = ".packing"  # folder inside an unfinished packed folder
-FORMAT = "imagenet_ddp packed"
-VERSION = 1
-FORMS = ("jpeg", "raw")
+FORMAT, VERSION, FORMS = "imagenet_ddp packed", 1, ("jpeg", "raw")
 PACK = "python -m imagenet_ddp.prepare prepare=pack data=SOURCE out=FOLDER"
-
-# SPLIT.records.npy has one record per image, in the order of the source. crc32 is computed as in zlib.
+# SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, concatenated), name_ends int64 (N,), and records:
+# one per image, in the order of the source, with the crc32 of zlib
 RECORD = [
     ("offset", "<u8"),
     ("num_bytes", "<u8"),
@@ -24,8 +22,6 @@ RECORD = [
     ("height", "<u4"),
     ("width", "<u4"),
 ]
-# SPLIT.<name>.npy: targets int64 (N,), names uint8 (all names, concatenated), name_ends int64 (N,)
-ARRAYS = ("records", "targets", "names", "name_ends")
 WEIGHTS = "weights"  # additional array if the training images have weights: float32 (N,)
 
 
@@ -43,7 +39,7 @@ class Split:
     num_images: int
     shuffled: bool  # whether images are distributed over the shards at random; if false, shards keep their order
     shards: list[File]
-    arrays: dict[str, File]  # name (of ARRAYS, or WEIGHTS) -> file
+    arrays: dict[str, File]  # name -> file
     source_bytes: int  # number of bytes of its images before they were packed
     left_out: list[dict[str, str]] = field(default_factory=list)  # name and reason of images that could not be read
 
@@ -72,7 +68,7 @@ class Manifest(PackOptions):
         return (json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=1) + "\n").encode()
 
 
-def parse(data: bytes, where: str) -> Manifest:
+def parse_manifest(data: bytes, where: str) -> Manifest:
     """Parse packed.json. where: its name in messages. Raises ConfigError."""
     try:
         plain = json.loads(data)
@@ -81,7 +77,11 @@ def parse(data: bytes, where: str) -> Manifest:
                 f"{where} must describe a packed folder of version {VERSION}, but does not. Hint: remove the folder "
                 f"and pack the images again (`{PACK}`)."
             )
-        splits = {name: _split(**split) for name, split in plain.pop("splits").items()}
+        splits = {}
+        for name, split in plain.pop("splits").items():
+            shards = [File(**file) for file in split.pop("shards")]
+            arrays = {key: File(**file) for key, file in split.pop("arrays").items()}
+            splits[name] = Split(shards=shards, arrays=arrays, **split)
         return Manifest(**plain, splits=splits)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -90,16 +90,11 @@ def parse(data: bytes, where: str) -> Manifest:
         ) from error
 
 
-def _split(shards: list[dict[str, Any]], arrays: dict[str, dict[str, Any]], **others: Any) -> Split:
-    files = {name: File(**array) for name, array in arrays.items()}
-    return Split(shards=[File(**shard) for shard in shards], arrays=files, **others)
-
-
-def read(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a packed folder. Raises ConfigError if `folder` is not a completely packed folder."""
     path = folder / FILE
     if path.is_file():
-        return parse(path.read_bytes(), str(path))
+        return parse_manifest(path.read_bytes(), str(path))
     what, hint = f"it has no {FILE}", f"set data.root=FOLDER to a folder that `{PACK}` has made"
     if (folder / WORK).is_dir():
         what, hint = "packing was interrupted", "run the same command with prepare=pack again"
@@ -114,9 +109,9 @@ def required_splits(verb: str) -> tuple[str, ...]:
 def missing_features(manifest: Manifest, where: str, data: DataConfig, verb: str) -> list[str]:
     """Return messages about everything that these options need but a packed folder lacks. where: the folder or address
     in messages."""
-    has = ", ".join(manifest.splits) or "nothing"
     found = [
-        f"{where} must contain packed {name} images, but contains {has}. Hint: pack a source that has {name} images."
+        f"{where} must contain packed {name} images, but contains {', '.join(manifest.splits) or 'nothing'}. Hint: "
+        f"pack a source that has {name} images."
         for name in required_splits(verb)
         if name not in manifest.splits
     ]
@@ -130,12 +125,11 @@ def missing_features(manifest: Manifest, where: str, data: DataConfig, verb: str
 
 def wrong_sizes(folder: Path, split: Split) -> list[str]:
     """Return a phrase about each file of the split that is missing or has another size than packed.json says."""
-    sizes = {
-        file: path.stat().st_size if (path := folder / file.file).is_file() else None
-        for file in (*split.arrays.values(), *split.shards)
-    }
-    return [
-        f"{file.file} is missing" if size is None else f"{file.file} has {size:,} bytes instead of {file.num_bytes:,}"
-        for file, size in sizes.items()
-        if size != file.num_bytes
-    ]
+    found = []
+    for file in (*split.arrays.values(), *split.shards):
+        path = folder / file.file
+        if not path.is_file():
+            found.append(f"{file.file} is missing")
+        elif (size := path.stat().st_size) != file.num_bytes:
+            found.append(f"{file.file} has {size:,} bytes instead of {file.num_bytes:,}")
+    return found
