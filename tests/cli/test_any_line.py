@@ -14,18 +14,7 @@ from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 
-GROUPS = [
-    "data",
-    "model",
-    "optim",
-    "strategy",
-    "cluster",
-    "logger",
-    "experiment",
-    "recipe",
-    "nccl.env",
-    "hydra.run.dir",
-]
+GROUPS = ["data", "model", "optim", "strategy", "cluster", "logger", "experiment", "recipe", "nccl.env"]
 ODD = [
     "", "null", "true", "-1", "0", "3", "0.5", "1e999", "nan", "9" * 400, "a" * 300, "[]", "{}", "[1,2", "{a:{b:[1]}}",
     "[null]", "${x}", "${oc.env:NOPE}", "${", "'", "a,b", "range(3,3)", "glob(*)", "choice(a,b)", "???", "ä", "\0",

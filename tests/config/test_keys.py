@@ -1,12 +1,19 @@
-"""Every key is declared once, completely."""
+"""Every key is declared once, completely, and those of the trainer are Lightning's."""
 
+import inspect
 import re
+from typing import Any
 
+import pytest
 import yaml
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import declared, validate_group
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.config.schema.trainer import REFUSED, TrainerConfig
+from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.validators import shown
 
 KEYS = {key.path: key for command in COMMANDS for key in declared(command).values() if not key.is_group}
 
@@ -21,15 +28,48 @@ def test_each_key_has_a_meaning_a_default_and_an_example_that_are_allowed():
             assert key.path.startswith("trainer.") or "${" in str(key.default) or key.allowed.accepts(key.default), key
 
 
-def test_a_group_reports_each_value_that_is_not_allowed():
-    values = {"batch_size": 0, "fold": None, "num_workers": "many", "flip": 0.5, "unknown": 1}
-    assert validate_group("data", values) == [
-        "data.batch_size must be an integer ≥ 1, got 0. Hint: set data.batch_size=32.",
-        "data.num_workers must be auto or an integer ≥ 0, got many. Hint: set data.num_workers=auto.",
-    ]
+def test_the_two_tables_are_lightnings_keys():
+    from lightning.pytorch import Trainer
+
+    accepted = set(TrainerConfig())
+    assert accepted | REFUSED.keys() == set(inspect.signature(Trainer).parameters) | {"batch_finder"}
+    assert not accepted & REFUSED.keys()
 
 
-def test_a_commands_own_keys_are_a_group():
-    assert validate_group("", {"format": "csv", "top_k": 5, "name": "x"}, "predict") == []
-    (text,) = validate_group("", {"format": "txt"}, "predict")
-    assert text == "format must be csv or jsonl, got txt. Hint: set format=csv."
+def test_precisions_are_lightnings_and_auto():
+    from lightning.fabric.plugins.precision import precision
+
+    lightnings = {*precision._PRECISION_INPUT_STR.__args__, *precision._PRECISION_INPUT_STR_ALIAS.__args__}
+    kind = KEYS["trainer.precision"].allowed
+    assert kind is not None and set(kind.forms) == lightnings | {"auto"}
+    assert all(kind.accepts(value) for value in (*lightnings, 16, 32, 64, "auto"))
+
+
+def test_conf_lists_every_key_of_the_trainer_with_its_default():
+    listed: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / "trainer" / "default.yaml"))
+    assert list(listed.items()) == list(to_plain(TrainerConfig()).items())
+    assert validate_group("trainer", listed) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted", "refused"),
+    [
+        ("devices", [2, -1, [0, 3], "0,3", "2"], [0, True, [], [0, 0], "all"]),
+        ("max_epochs", [-1, None], [-2, "abc", 2.5, True]),
+        ("limit_train_batches", [3, 0.5, 1.0], [1.5, -1]),
+        ("max_time", ["00:12:00:00", {"hours": 12}], ["1h"]),
+        ("gradient_clip_val", [1], [float("nan")]),
+        ("benchmark", [None, True], ["yes", 1]),
+    ],
+)
+def test_what_lightning_takes_is_accepted(key: str, accepted: list[Any], refused: list[Any]):
+    assert [validate_group("trainer", {key: value}) for value in accepted] == [[]] * len(accepted)
+    for value in refused:
+        (text,) = validate_group("trainer", {key: value})
+        assert text.startswith(f"trainer.{key} must be ")
+        assert f", got {shown(value)}. Hint: set trainer.{key}=" in text or key == "benchmark"
+
+
+def test_values_are_shown_as_they_are_typed():
+    values = [None, True, [0, 3], {"a": False}, "x", "", 1.0, "1.10"]
+    assert [*map(shown, values)] == ["null", "true", "[0,3]", "{a:false}", "x", "empty", "1.0", "1.10"]

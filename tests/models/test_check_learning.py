@@ -34,15 +34,11 @@ def test_well(typed: dict[str, Any]):
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"model__name": "resnet19"}, "got resnet19. Hint: did you mean model.name=resnet18 or "),
     ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
     ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
-    ({"optim__lr": float("inf")}, "optim.lr must be a number > 0, got inf."),
     ({"optim__args": {"lr": 0.5}}, "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5."),
     ({"optim__args": {"weight_decay": 0.5}}, "optim.args.weight_decay must be set as optim.weight_decay, got 0.5."),
-    ({"model__freeze": "backbone"}, "model.freeze=backbone needs pretrained layers"),
     ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
-    ({"averaging__name": "ema", "averaging__start_epoch": 90}, "must be less than trainer.max_epochs (90), got 90"),
     ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the end of training"),
     ({"schedule__name": "one_cycle", "schedule__warmup_epochs": 2.0}, "the rate would rise twice"),
     ({"schedule__warmup": "constant"}, "schedule.warmup=constant keeps the learning rate at schedule.warmup_start"),
