@@ -6,12 +6,14 @@ Each validation image is counted once.
 
 import os
 import sys
+from pathlib import Path
 
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import worker
-from imagenet_ddp.engine.job import Job, new_folder
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.launch import Launch, find_launcher
 from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.errors import ConfigError
@@ -32,7 +34,12 @@ def launch(request: parse.Request) -> float | None:
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
-        run_dir = new_folder(request, os.environ, config.name, run_key=info.run_key)
+        wanted, is_typed = Path(request.hydra.run.dir), overrides.typed_value(request, "hydra.run.dir") is not None
+        if not is_typed and config.name:  # that of the checkpoint
+            wanted = wanted.parent.with_name(config.name) / wanted.name
+        run_dir = folder.new_folder(
+            wanted, is_typed=is_typed, options=request.typed, run_key=info.run_key, again=restarted(os.environ)
+        )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
     job = started.agree(decide, "evaluate")

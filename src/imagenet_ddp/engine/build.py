@@ -157,39 +157,23 @@ def _has(callbacks: list[L.Callback], kind: type) -> bool:
 def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> Run:
     """Make all parts of a training run. Raises ConfigError if they cannot be made or combined, or if the run cannot be
     resumed with them."""
-    config = plan.config
     stored = read(job.checkpoint) if job.checkpoint is not None else None
     data = make_data(plan, world, log.say)
-    source, num_images = data.source, len(data.train_images)
+    classes, images = data.source.classes, data.train_images
     if job.checkpoint is not None and stored is not None:
-        refuse_other_data(stored[KEY], job.checkpoint, source, num_images)
-    counts = np.bincount(data.train_images.targets, minlength=len(source.classes)).tolist()
-    module = make_module(plan, source.classes, len(data.val_images), counts)
-    learning, messages = prepare_training(plan, module, source.classes, resumed=stored is not None, say=log.say)
-    for message in messages:
-        log.say(message)
-    contents: dict[str, Any] = {
-        "command": job.command,
-        "experiment": job.experiment,
-        "config": to_plain(job.config),
-        "images_per_update": plan.update_wanted,  # may be divisible by another number of devices
-        "classes": source.classes,
-        "labels": source.labels,
-        "num_train_images": num_images,
-        "images_digest": source.digest,
-        "eval_transform": data.eval_transform.as_dict(),
-    }
+        refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))
+    counts = np.bincount(images.targets, minlength=len(classes)).tolist()
+    module = make_module(plan, classes, len(data.val_images), counts)
+    learning = prepare_training(plan, module, classes, resumed=stored is not None, say=log.say)
+    spanning = functools.partial(schedule_spanning, plan.config.schedule, plan.warmup_epochs.value)
     callbacks = make_callbacks(
-        config,
+        plan.config,
         job.run_dir,
         log=log,
         signals=signals,
-        learning_rate=LearningRate(
-            spanning=functools.partial(schedule_spanning, config.schedule, plan.warmup_epochs.value),
-            say=log.say,
-        ),
+        learning_rate=LearningRate(spanning=spanning, say=log.say),
         bad_images=data.bad_images.board.all,
-        contents=contents,
+        contents=_checkpoint_contents(job, plan, data),
         hyperparams=job.config,
     )
     trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir)
@@ -203,14 +187,24 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         ends_elsewhere = changes_end(changes(stored[KEY]["config"], job.config))
         checkpoint.is_over = stored[KEY]["has_ended"] and not ends_elsewhere
     if checkpoint is not None and world.info.rank == 0:
-        _place_checkpoints(checkpoint, job, plan, module)
+        # the run folder leads to the checkpoints, wherever they are
+        store = CheckpointStore.of_run(job.run_dir)
+        store.place(checkpoint.store.folder)
+        checkpoint.dirpath = store.folder
+        store.require_room(checkpoint_bytes(module.net, plan.config), resumed=stored is not None)
     return Run(trainer, module, data, find_log(trainer), checkpoint)
 
 
-def _place_checkpoints(callback: ResumeCheckpoint, job: Job, plan: Plan, module: ImageClassifier) -> None:
-    """Let the run folder lead to the checkpoints. Raises ConfigError if their disk has no room for them."""
-    store = CheckpointStore.of_run(job.run_dir)
-    store.place(callback.store.folder)
-    callback.dirpath = store.folder
-    size = checkpoint_bytes(module.net, plan.config)
-    store.require_room(size, resumed=job.checkpoint is not None)
+def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[str, Any]:
+    """Return what a checkpoint of the run stores beside the weights."""
+    return {
+        "command": job.command,
+        "experiment": job.experiment,
+        "config": to_plain(job.config),
+        "images_per_update": plan.update_wanted,  # may be divisible by another number of devices
+        "classes": data.source.classes,
+        "labels": data.source.labels,
+        "num_train_images": len(data.train_images),
+        "images_digest": data.source.digest,
+        "eval_transform": data.eval_transform.as_dict(),
+    }

@@ -7,6 +7,7 @@ own folder already; resume=PATH names the run; or resume=auto finds it.
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +93,18 @@ def decide(
     workers that each node has announced; None if the nodes have not announced any."""
     run_key, typed = launch_info.run_key, typed_value(request, "experiment")
     experiment = None if typed == "null" else typed
-    earlier = find_earlier(request, environ, run_key)
+    earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request, "hydra.run.dir") is not None
+    again = _started_before(request, environ)
+    new_folder = partial(
+        folder.new_folder, Path(request.hydra.run.dir), is_typed=is_typed, options=request.typed, run_key=run_key,
+        can_resume=True,
+    )  # fmt: skip
     if earlier.checkpoint is None:
         config, run_dir = _new_config(request, environ), earlier.run_dir
         if run_dir and is_finished(run_dir, config.trainer, changes(read_config(run_dir), config)):
             return _finished(run_dir, config)
         # a run that died before its first checkpoint starts over in its folder
-        run_dir = new_folder(request, environ, again=bool(config.resume), run_key=run_key)
+        run_dir = new_folder(again=again or (is_typed and bool(config.resume)))
         messages = (earlier.sentence,) if earlier.sentence else ()
         return Job(config, run_dir, messages=messages, command=command, experiment=experiment)
     from imagenet_ddp.runs.checkpoint_file import KEY, read
@@ -114,7 +120,7 @@ def decide(
         return _finished(earlier.run_dir, config)
     return Job(
         config,
-        earlier.run_dir or new_folder(request, environ, run_key=run_key),
+        earlier.run_dir or new_folder(again=again),
         earlier.checkpoint.resolve(),
         (earlier.sentence, *(f"Changed: {line}." for line in changed.values())),
         command=command,
@@ -171,29 +177,6 @@ def _checked(config: DictConfig, request: parse.Request, environ: Mapping[str, s
     if mistakes := check_config.validate(config, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
     return typed_config(config, RunConfig)
-
-
-def new_folder(
-    request: parse.Request,
-    environ: Mapping[str, str],
-    name: str | None = None,
-    *,
-    again: bool = False,
-    run_key: str | None = None,
-) -> Path:
-    """Make and return the folder of a new run: the typed folder, or one named after the run and the time, or after the
-    launcher's key. name: name of the run, if a checkpoint overrides the one of the command line. again: accept a folder
-    in which this run was started before."""
-    wanted = Path(request.hydra.run.dir)
-    if typed_value(request, "hydra.run.dir") is not None:
-        again = again or _started_before(request, environ)
-        return folder.make_given(wanted, again=again, can_resume=request.verb == "train")
-    if name:
-        wanted = wanted.parent.with_name(name) / wanted.name
-    if run_key is None:
-        return folder.make_new(wanted)
-    # the name must be the same when the launcher restarts the job later
-    return folder.make_new(wanted.with_name(run_key), again=restarted(environ), options=request.typed)
 
 
 # ---- the run to continue -------------------------------------------------------------------------------------------

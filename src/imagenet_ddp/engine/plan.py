@@ -92,29 +92,32 @@ class Plan:
 
 
 def make_plan(
-    config: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
+    asked: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
 ) -> Plan:
     """Make the plan without creating a CUDA context. Raises ConfigError if this machine cannot do what is requested.
 
-    update_before: images per update of the weights before the run was resumed. keep_update: change data.batch_size and
-    trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
+    asked: the options. update_before: images per update of the weights before the run was resumed. keep_update: change
+    data.batch_size and trainer.accumulate_grad_batches so that this number stays the same, if it divides among the
+    devices.
     """
-    trainer, data, optim, strategy = config.trainer, config.data, config.optim, config.strategy
     local_world_size = world_info.local_world_size
-    kind = devices.device_type(trainer.accelerator)
-    local_devices = devices.local_devices(replace(trainer, accelerator=kind), local_world_size)
+    kind = devices.device_type(asked.trainer.accelerator)
+    local_devices = devices.local_devices(replace(asked.trainer, accelerator=kind), local_world_size)
     num_local_devices = devices.count_devices(local_devices)
-    num_own_devices = num_local_devices // batch_split.num_processes(strategy, num_local_devices)
+    num_own_devices = num_local_devices // batch_split.num_processes(asked.strategy, num_local_devices)
     # the number of devices of trainer.devices=auto is known only now
-    if world_info.world_size > 1 and (mistakes := validate_multi_process(trainer)):
+    if world_info.world_size > 1 and (mistakes := validate_multi_process(asked.trainer)):
         raise ConfigError(mistakes)
     wanted = update_before if keep_update else None
-    size, accumulate, reason = batch_split.split_update(config, num_own_devices, world_info.world_size, wanted)
-    data = replace(config.data, batch_size=size)
-    trainer = batch_split.with_accumulation(trainer, accumulate)
-    config = replace(config, data=data, trainer=trainer)
-    images = batch_split.images_per_forward(strategy, data.batch_size, num_own_devices)
-    global_batch_size = images * world_info.world_size * trainer.accumulate_grad_batches
+    size, accumulate, reason = batch_split.split_update(asked, num_own_devices, world_info.world_size, wanted)
+    config = replace(
+        asked,
+        data=replace(asked.data, batch_size=size),
+        trainer=batch_split.with_accumulation(asked.trainer, accumulate),
+    )
+    data, trainer, optim, strategy = config.data, config.trainer, config.optim, config.strategy
+    images = batch_split.images_per_forward(strategy, size, num_own_devices)
+    global_batch_size = images * world_info.world_size * accumulate
     decoder = choose_decoder(data.decoder)
     gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data.image_size)
@@ -122,7 +125,7 @@ def make_plan(
     return Plan(
         config=config,
         world_info=world_info,
-        accelerator=Choice(kind, "as set" if trainer.accelerator != "auto" else "the best one that torch finds"),
+        accelerator=Choice(kind, "as set" if asked.trainer.accelerator != "auto" else "the best one that torch finds"),
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,

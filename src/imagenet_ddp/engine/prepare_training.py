@@ -25,26 +25,20 @@ MOST_ON_FEATURES = 0.4  # share of budget_min that may pass before the last laye
 
 
 def prepare_training(
-    plan: Plan,
-    module: ImageClassifier,
-    classes: list[str],
-    *,
-    resumed: bool,
-    say: Callable[[str], None] = print,
-) -> tuple[list[L.Callback], list[str]]:
+    plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool, say: Callable[[str], None] = print
+) -> list[L.Callback]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
-    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*, and log messages on
-    what was done. say: writes a line to the log later. Raises ConfigError if model.freeze or model.head is set for a
-    net without a suitable last layer."""
+    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*. say: writes a line
+    to the log. Raises ConfigError if model.freeze or model.head is set for a net without a suitable last layer."""
     config, model = plan.config, plan.config.model
     assert isinstance(config, RunConfig)
     heads = head_names(module.net, len(classes))
-    messages: list[str] = []
     callbacks: list[L.Callback] = []
     if model.weights and not resumed:
         weights = find_other(model)
         sentence, head_fits = load_weights_into(module.net, weights, heads, classes)
-        messages += [sentence, *weights.facts.lines(config.data)]
+        for line in (sentence, *weights.facts.lines(config.data)):
+            say(line)
         if model.head == "regression" and not head_fits:
             require_features(module.net, model.name, heads, config.data.image_size)
             minutes = math.inf if config.budget_min is None else config.budget_min
@@ -55,7 +49,8 @@ def prepare_training(
     module.teacher, sentence = make_teacher(
         config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
     )
-    messages += [sentence] if sentence else []
+    if sentence:
+        say(sentence)
     if model.freeze:
         if not heads:
             raise ConfigError(
@@ -66,10 +61,10 @@ def prepare_training(
             for name, parameter in module.net.named_parameters():
                 parameter.requires_grad_(is_in_head(name, heads))
         until = f"until epoch {model.unfreeze_epoch + 1}" if model.unfreeze_epoch else "throughout"
-        messages.append(f"All layers except {' and '.join(heads)} are frozen {until}.")
+        say(f"All layers except {' and '.join(heads)} are frozen {until}.")
     keeps_statistics = model.batch_norm == "frozen" and any(map(has_statistics, module.net.modules()))
     if keeps_statistics:
-        messages.append("Batch norm uses and keeps its stored statistics throughout.")
+        say("Batch norm uses and keeps its stored statistics throughout.")
     _require_batch(plan, module)
     if model.freeze or keeps_statistics:
         frozen = heads if model.freeze else None
@@ -78,7 +73,7 @@ def prepare_training(
     if averaging.name != "none":
         decay = averaging.decay if averaging.name == "ema" else None
         callbacks.append(WeightAverage(decay, averaging.every_n_steps, plan.averaging_start_epoch, averaging.warmup))
-    return callbacks, messages
+    return callbacks
 
 
 def _require_batch(plan: Plan, module: ImageClassifier) -> None:

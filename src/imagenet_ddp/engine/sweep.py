@@ -206,8 +206,11 @@ def _sweep_dir(request: parse.Request) -> Path:
     wanted = Path(request.hydra.sweep.dir)
     if request.configs[0].sweep.resume:
         return wanted
-    if overrides.typed_value(request, "hydra.sweep.dir"):
-        return wanted if restarted(os.environ) else folder.make_given(wanted, key="hydra.sweep.dir")
-    if key := slurm.sweep_key(os.environ):
-        return folder.make_new(wanted.with_name(key), again=restarted(os.environ), options=request.typed)
-    return folder.make_new(wanted)
+    return folder.new_folder(
+        wanted,
+        is_typed=bool(overrides.typed_value(request, "hydra.sweep.dir")),
+        options=request.typed,
+        run_key=slurm.sweep_key(os.environ),
+        again=restarted(os.environ),
+        key="hydra.sweep.dir",
+    )

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import slurm
@@ -19,6 +19,7 @@ from imagenet_ddp.system.process import exit_at_once, import_torch
 from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
+    from imagenet_ddp.distributed.failure_watch import FailureWatch
     from imagenet_ddp.engine.plan import Plan
     from imagenet_ddp.engine.world import World
 
@@ -73,30 +74,21 @@ def joined_ranks(
 ) -> Generator["World"]:
     """Join the other ranks, run the block, and turn every outcome into one exit code for all ranks. world: the
     connection of a process that has already joined. job: a job that SLURM may requeue after a stop."""
-    joined = world is not None
     is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
     try:
         with raise_on_signal():
             with import_torch():
                 from imagenet_ddp.engine.world import World, join_world  # imports torch
 
-            world = world or World(info)
-            if info.world_size > 1 and not joined:
-                world = join_world(info, config)
+            if world is None:
+                world = join_world(info, config) if info.world_size > 1 else World(info)
         yield world
         world.leave()
-    except ConfigError as error:
+    except (ConfigError, SignalExit) as error:
         if is_command:
             raise  # reported by the command that was typed
-        _refuse(error, world)
-    except SignalExit as left:
-        if is_command:
-            raise
-        if world is not None and world.watch:  # None while torch is being imported
-            world.watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
-        if info.rank == 0:
-            console.print_message(str(left))
-        exit_at_once(left.exit_code)
+        watch = world.watch if world else None
+        _refuse(error, info, watch) if isinstance(error, ConfigError) else _end_at_start(error, info, watch)
     except Stopped as stop:
         assert world is not None  # only the block raises Stopped
         world.leave()
@@ -104,37 +96,47 @@ def joined_ranks(
         here = not info.is_worker and info.rank == 0
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
-        if info.world_size > 1:
-            exit_at_once(128 + stop.signal_number)
-        sys.exit(128 + stop.signal_number)
+        (exit_at_once if info.world_size > 1 else sys.exit)(128 + stop.signal_number)
     except Exception as error:
-        explained = isinstance(error, RunError)
-        what = str(error) if explained else traceback.format_exc()
-        if info.world_size == 1:
-            console.print_message(what)
-            sys.exit(1)
-        watch = world.watch if world else None
-        cause = first_line(error) if explained else f"{type(error).__name__}: {first_line(error)}"
-        if watch is not None and not watch.fail(cause, follows=_is_lost_connection(error)):
-            _end_for_other(world)
-        console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
-        exit_at_once(1)
+        _fail(error, info, world.watch if world else None)
 
 
-def _refuse(error: ConfigError, world: Any) -> NoReturn:
+def _refuse(error: ConfigError, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
     """Print an error shared by all ranks on the first rank of each node, and a rank's own error on that rank."""
     from imagenet_ddp.distributed.meet import SharedError
 
-    info = world.info
     own = not isinstance(error, SharedError)
-    if own and world.watch is not None:
-        world.watch.fail(" ".join(error.mistakes), 2)
-        if world.watch.code > 128:  # this error follows from the stop of another rank
-            _end_for_other(world)
+    if own and watch is not None:
+        watch.fail(" ".join(error.mistakes), 2)
+        if watch.code > 128:  # this error follows from the stop of another rank
+            _end_for_other(info, watch)
     if own or info.local_rank == 0:
         for mistake in error.mistakes:
             console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
     exit_at_once(error.code if isinstance(error, SharedError) else 2)
+
+
+def _end_at_start(left: SignalExit, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
+    """End a process that was stopped before there was anything to save."""
+    if watch is not None:
+        watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
+    if info.rank == 0:
+        console.print_message(str(left))
+    exit_at_once(left.exit_code)
+
+
+def _fail(error: Exception, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
+    """Print why this rank failed, or which other rank's failure caused it, and let the others end."""
+    explained = isinstance(error, RunError)
+    what = str(error) if explained else traceback.format_exc()
+    if info.world_size == 1:
+        console.print_message(what)
+        sys.exit(1)
+    cause = first_line(error) if explained else f"{type(error).__name__}: {first_line(error)}"
+    if watch is not None and not watch.fail(cause, follows=_is_lost_connection(error)):
+        _end_for_other(info, watch)
+    console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
+    exit_at_once(1)
 
 
 def _is_lost_connection(error: Exception) -> bool:
@@ -143,7 +145,7 @@ def _is_lost_connection(error: Exception) -> bool:
     return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
 
 
-def _end_for_other(world: Any) -> NoReturn:
+def _end_for_other(info: WorldInfo, watch: "FailureWatch") -> NoReturn:
     """Exit with a message that names the rank whose failure caused this one."""
-    console.print_message(f"rank {world.info.rank} ends because {world.watch.failed}")
-    exit_at_once(world.watch.code if world.watch.code > 128 else 1)
+    console.print_message(f"rank {info.rank} ends because {watch.failed}")
+    exit_at_once(watch.code if watch.code > 128 else 1)

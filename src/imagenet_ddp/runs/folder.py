@@ -17,6 +17,29 @@ from imagenet_ddp.system.files import read_mapping
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
 
 
+def new_folder(
+    wanted: Path,
+    *,
+    is_typed: bool,
+    options: Sequence[str],
+    run_key: str | None = None,
+    again: bool = False,
+    key: str = "hydra.run.dir",
+    can_resume: bool = False,
+) -> Path:
+    """Make and return the folder of a new run or sweep: the typed one, or one named after the run and the time, or
+    after the launcher's key, because that name must be the same when the launcher restarts the job.
+
+    wanted: value of the key. is_typed: whether the user set it. options: as typed. run_key: name that the launcher
+    gives to the folder. again: accept a folder in which this run was started before.
+    """
+    if is_typed:
+        return make_given(wanted, key=key, again=again, can_resume=can_resume)
+    if run_key is None:
+        return make_new(wanted)
+    return make_new(wanted.with_name(run_key), again=again, options=options)
+
+
 def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None = None) -> Path:
     """Make the folder `wanted`, or wanted-1, wanted-2, ... if it exists, so that two runs started in the same second
     never share a folder. again: the job was restarted, so return the folder that was made for these options before, if
