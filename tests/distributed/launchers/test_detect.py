@@ -209,9 +209,9 @@ def test_a_node_without_gpus_has_one_process():
         # a node taken for a rank
         ({}, "cluster.rank=1 cluster.world_size=2 devices=8 cluster.address=a", "mean one command per process, but "
          "these values are not set: cluster.local_rank. Hint: ...or if each machine runs one command, set "
-         "trainer.num_nodes=2 cluster.node_rank=1, without cluster.rank and cluster.world_size."),
+         "only trainer.num_nodes=2 cluster.node_rank=1."),
         (KUBEFLOW, "devices=4", "not set: LOCAL_RANK. Hint: ...if each machine runs one command, set "
-         "trainer.num_nodes=4 cluster.node_rank=$RANK."),
+         "only trainer.num_nodes=4 cluster.node_rank=$RANK."),
         ({}, "cluster=env", "not set: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR (or cluster.address). Hint: "),
         (mpi(3, 4, 1, 2), "", "OMPI_COMM_WORLD_SIZE=4...not set: MASTER_ADDR...cluster.address=tcp://HOST:29500"),
         # numbers that contradict each other
@@ -248,7 +248,7 @@ def test_a_node_without_gpus_has_one_process():
         ({}, "cluster.address=a", "is for runs on several nodes, but trainer.num_nodes is not set. Hint:"),
         # node ranks
         ({"NODE_RANK": "1"}, "", "NODE_RANK=1 means that there are several nodes, but trainer.num_nodes is not set. "
-         "Hint: set trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500...or run `unset"),
+         "Hint: set trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500...or remove NODE_RANK if"),
         ({"MASTER_ADDR": "a"}, "cluster.node_rank=0", "cluster.node_rank=0 means that there are several nodes"),
         ({"NODE_RANK": "0"}, "cluster=env", "NODE_RANK=0 means that there are several nodes"),
         ({}, "cluster.node_rank=1 num_nodes=1", "must be from 0 to 0 (trainer.num_nodes=1), got 1. Hint: set"),

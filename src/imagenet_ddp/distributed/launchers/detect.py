@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.distributed.launchers import ranks, slurm, table
 from imagenet_ddp.distributed.launchers.world_info import (
     LaunchInfo,
@@ -46,12 +45,7 @@ def detect(
         line=f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}",
         cpu=no_gpu_reason(trainer) is not None,
     )
-    launcher = _launcher_name(cluster, environ)
-    if launcher is not None and (given := typed_ranks(cluster)):
-        raise ConfigError(
-            f"{launcher} assigns the ranks. Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
-        )
-    found = _first_row(request, environ, launcher)
+    found = _first_row(request, environ)
     if one_process and not found.standalone:
         raise ConfigError(
             f"strategy={config.strategy.name} runs in one process, but {found.source} requests several. "
@@ -60,40 +54,36 @@ def detect(
     return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found))
 
 
-def _launcher_name(cluster: ClusterConfig, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the launcher that assigns the ranks; None if a person or a platform has set the variables."""
-    if "TORCHELASTIC_RUN_ID" in environ:
-        return "torchrun"
-    if cluster.name == "env" or "RANK" in environ:
-        return None
-    if row := table.process_launcher(environ):
-        return row.name
-    return slurm.job_name(environ) if slurm.is_step_of_several(environ) else None
-
-
-def _first_row(request: LaunchRequest, environ: Mapping[str, str], launcher: str | None) -> LaunchInfo:
-    if request.cluster.name == "env":  # without all launchers but torchrun
-        found = None if launcher else _typed_rank(request, environ)
-        return found or _rank_in_variables(request, environ) or _typed_node(request, environ) or LaunchInfo()
-    row, step = table.process_launcher(environ), slurm.is_step_of_several(environ)
-    if launcher is None and (found := _typed_rank(request, environ)):
-        return found
-    is_rank = "TORCHELASTIC_RUN_ID" in environ or {"RANK", "LOCAL_RANK"} <= environ.keys()
-    if not (is_rank or row or step or request.num_nodes == 1) and (found := _machine(request, environ)):
+def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
+    cluster, in_torchrun, has_rank = request.cluster, "TORCHELASTIC_RUN_ID" in environ, "RANK" in environ
+    any_launcher = cluster.name != "env"  # which ignores all launchers but torchrun
+    row = table.process_launcher(environ) if any_launcher else None
+    step = any_launcher and slurm.is_step_of_several(environ)
+    assigned_by = row.name if row else slurm.job_name(environ) if step else None
+    assigned_by = "torchrun" if in_torchrun else None if has_rank else assigned_by  # RANK: by a person, or a platform
+    if assigned_by is None:
+        if found := _typed_rank(request, environ):
+            return found
+    elif given := typed_ranks(cluster):
+        raise ConfigError(
+            f"{assigned_by} assigns the ranks. Hint: leave {', '.join(f'cluster.{key}' for key in given)} out."
+        )
+    is_rank = in_torchrun or {"RANK", "LOCAL_RANK"} <= environ.keys() or row or step
+    if any_launcher and not is_rank and request.num_nodes != 1 and (found := _machine(request, environ)):
         return found
     # WORLD_SIZE alone may be exported in a batch script
-    is_exported = "RANK" not in environ and (row or step)
-    if not is_exported and (found := _rank_in_variables(request, environ)):
+    if (has_rank or not (row or step)) and (found := _rank_in_variables(request, environ)):
         return found
     if row:
         return _process(row, request, environ)
     if step:
         return _step(request, environ)
-    slurm.refuse_batch_shell(request, environ)
-    if found := _typed_node(request, environ):
-        return found
-    _refuse_unknown_size(request, environ)
-    return LaunchInfo()
+    if any_launcher:
+        slurm.refuse_batch_shell(request, environ)
+    found = _typed_node(request, environ)
+    if any_launcher and found is None:
+        _refuse_unknown_size(request, environ)
+    return found or LaunchInfo()
 
 
 def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
@@ -109,13 +99,12 @@ def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
 
 def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
     """Return the launch info of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
-    cluster = request.cluster
+    cluster, in_torchrun = request.cluster, "TORCHELASTIC_RUN_ID" in environ
     by_node = cluster.node_rank is not None or "NODE_RANK" in environ
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
         per_node = by_node or ((request.num_nodes or 1) > 1 and environ.get("MASTER_ADDR"))
         if cluster.name != "env" or per_node:
             return None
-    in_torchrun = "TORCHELASTIC_RUN_ID" in environ
     if in_torchrun and cluster.address:
         raise ConfigError(
             f"torchrun determines the rendezvous address, but cluster.address is {cluster.address}. "
@@ -194,28 +183,22 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     Raises ConfigError if the node rank, the address and trainer.num_nodes do not match.
     """
     cluster, num_nodes = request.cluster, request.num_nodes
-    given = {
-        "cluster.node_rank": cluster.node_rank,
-        **{name: environ.get(name) for name in ("NODE_RANK", "GROUP_RANK")},
-    }
-    source, value = next(((key, value) for key, value in given.items() if value is not None), ("", None))
-    node_rank = None if value is None else str(value)
+    given = {name: environ[name] for name in ("NODE_RANK", "GROUP_RANK") if name in environ}
+    if cluster.node_rank is not None:
+        given = {"cluster.node_rank": str(cluster.node_rank)}
+    key, node_rank = next(iter(given.items()), ("", None))
     # an option is deliberate, but a variable may be left over from another program
-    deliberate = source == "cluster.node_rank" or cluster.name == "env"
-    if num_nodes is None and node_rank is not None and (deliberate or node_rank != "0"):
-        unset = "" if source == "cluster.node_rank" else f", or run `unset {source}` if the variable is left over"
+    deliberate = key == "cluster.node_rank" or cluster.name == "env"
+    if node_rank is not None and num_nodes is None and (deliberate or node_rank != "0"):
         raise ConfigError(
-            f"{source}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
-            f"trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node{unset}."
+            f"{key}={node_rank} means that there are several nodes, but trainer.num_nodes is not set. Hint: set "
+            f"trainer.num_nodes=<number of nodes> and cluster.address=tcp://HOST:29500 on every node, or remove {key} "
+            "if it is left over."
         )
-    if (
-        node_rank is not None
-        and num_nodes is not None
-        and (num_nodes > 1 or deliberate)
-        and not (node_rank.isdecimal() and int(node_rank) < num_nodes)
-    ):
+    is_valid = node_rank is None or (node_rank.isdecimal() and int(node_rank) < (num_nodes or 1))
+    if num_nodes is not None and not is_valid and (num_nodes > 1 or deliberate):
         raise ConfigError(
-            f"{source} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
+            f"{key} must be from 0 to {num_nodes - 1} (trainer.num_nodes={num_nodes}), got "
             f"{node_rank or 'an empty value'}. Hint: set cluster.node_rank, which numbers the nodes from 0."
         )
     address = requested_address(cluster, environ)  # which also refuses cluster=tcp and cluster=file without an address
@@ -232,7 +215,7 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
             f"set. Hint: on every node, type `MASTER_ADDR=<address of node 0> {request.line}`."
         )
     source = "MASTER_ADDR" if cluster.address is None else "cluster.address"
-    return LaunchInfo(source, address, None, num_nodes, int(node_rank) if node_rank is not None else None, manual=True)
+    return LaunchInfo(source, address, None, num_nodes, None if node_rank is None else int(node_rank), manual=True)
 
 
 def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> None:

@@ -102,17 +102,16 @@ def _processes_per_node(request: LaunchRequest, number: Mapping[str, int], *, ty
 def _missing(environ: Mapping[str, str], source: str, missing: list[str], names: Mapping[str, str]) -> str:
     """Return an error message that lists the missing values, and hints how to set them per process or per machine."""
     given = [f"{names.get(name, name)}={environ[name]}" for name in OPTIONS if name in environ]
-    typed = [names[name] for name in OPTIONS if name in environ and name in names]
     listed = [
         "MASTER_ADDR (or cluster.address)" if name == "MASTER_ADDR" else names.get(name, name) for name in missing
     ]
-    machines = f"set trainer.num_nodes={environ.get('WORLD_SIZE', 'NODES')}"
+    each = "set trainer.num_nodes=NODES cluster.address=tcp://HOST:29500"
     if source in BY_HAND:
-        rank = environ.get("RANK", "N") if typed else "$RANK"
-        each = f"set these values for each process; or if each machine runs one command, {machines} "
-        each += f"cluster.node_rank={rank}" + f", without {' and '.join(typed)}" * bool(typed)
-    else:
-        each = "set trainer.num_nodes=NODES cluster.address=tcp://HOST:29500"
+        each = (
+            "set these values for each process; or if each machine runs one command, set only "
+            f"trainer.num_nodes={environ.get('WORLD_SIZE', 'NODES')} "
+            f"cluster.node_rank={environ.get('RANK', 'N') if names else '$RANK'}"
+        )
     return (
         f"{', '.join(given) or 'cluster=env'} mean one command per process, but these values are not set: "
         f"{', '.join(listed)}. Hint: start the command with torchrun; or {each}."
