@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from imagenet_ddp.callbacks.measures import Means, Span
-from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.progress import Progress, table_head, table_row
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.models.metrics import TopKAccuracy
 from imagenet_ddp.runs.log import Log
@@ -158,3 +158,16 @@ def test_the_log_has_what_lightning_warns_of_and_what_an_option_requests(
     log.close()
     lines = [line.split(" ", 2)[2] for line in (tmp_path / "rank0.log").read_text().splitlines()]
     assert lines == ["the sky is falling"] * 2 + ["a table that was requested"]
+
+
+@pytest.mark.parametrize("values", [
+    {"epoch": 1.0},
+    {"epoch": 999, "train/loss": 12345.6, "train/top1": 1.0, "val/loss": math.nan, "val/top1": 1.0, "val/top5": None,
+     "images_per_s": 12345.6, "data_wait_frac": 0.999, "train_s": 86_399.0},
+])  # fmt: skip
+def test_a_row_stands_below_its_titles(values: dict):
+    text = table_row(values, 300 if values["epoch"] < 300 else None, is_best=True)
+    assert len(text) == len(table_head()) <= 80
+    for title in ("val loss", "top-5"):
+        end = table_head().index(title) + len(title)
+        assert text[end - 1] == "-" and text[end : end + 1] in ("", " ")

@@ -21,7 +21,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.engine.job import Earlier, Job, changes, find_earlier, is_finished, should_requeue
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 TRAINER = {"max_epochs": 2, "max_steps": -1, "max_time": None}
 

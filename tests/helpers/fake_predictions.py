@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from imagenet_ddp.runs.summary import write_predictions
+from imagenet_ddp.runs.result_files import write_predictions
 
 
 def random_probabilities(target: np.ndarray, num_classes: int, seed: int = 0, strength: float = 2.5) -> np.ndarray:

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.runs import summary
+from imagenet_ddp.runs import result_files
 from imagenet_ddp.system.cpu_cores import cpu_model, num_cores
 from imagenet_ddp.system.text import percent
 from imagenet_ddp.system.text_table import Cell, Column, Table, as_text, text_cell
@@ -50,9 +50,9 @@ def finish(folder: Path, mode: str, repeats: int, command: str, results: Results
     """Write benchmark.json, and print the tables."""
     machine = {"cpu": cpu_model(), "num_cores": num_cores(), "system": sys.platform, "load": os.getloadavg()[0]}
     content = {"mode": mode, **vars(results), **results.figures, "repeats": repeats, "machine": machine}
-    content |= summary.provenance(command)
+    content |= result_files.provenance(command)
     del content["figures"]
-    summary.write_json(folder / "benchmark.json", content)
+    result_files.write_json(folder / "benchmark.json", content)
     print(text(content))
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"Written to {folder}: {', '.join(names)}")

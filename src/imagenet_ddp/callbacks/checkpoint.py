@@ -21,7 +21,7 @@ from imagenet_ddp.callbacks.loop_state import (
 from imagenet_ddp.callbacks.measures import Best
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 
 class ResumeCheckpoint(Checkpoint):

@@ -17,7 +17,7 @@ from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import make
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals

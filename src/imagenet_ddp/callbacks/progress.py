@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as L
@@ -10,7 +10,6 @@ import lightning.pytorch as L
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
 from imagenet_ddp.callbacks.measures import Means
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
-from imagenet_ddp.runs import terminal_table
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.text import duration, format_loss, percent
 
@@ -112,10 +111,10 @@ class Progress(L.Callback):
         values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **scores}
         values |= {"images_per_s": times.images_per_s, "data_wait_frac": times.data_wait_frac}
         values["train_s"] = self._train_log.elapsed_s
-        titles = [terminal_table.head(has_top5=has_top5)] if self._num_rows_shown % 20 == 0 else []
+        titles = [table_head(has_top5=has_top5)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
         is_best = bool(scores) and self._train_log.best.epoch == values["epoch"]
-        line = terminal_table.row(values, trainer.max_epochs, is_best=is_best, has_top5=has_top5)
+        line = table_row(values, trainer.max_epochs, is_best=is_best, has_top5=has_top5)
         return "\n".join([*titles, line])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
@@ -161,3 +160,42 @@ class Progress(L.Callback):
 def _filled(step: int, steps: int) -> str:
     full = BAR_COLUMNS * step // max(steps, 1)
     return f"[{'#' * full}{'-' * (BAR_COLUMNS - full)}]"
+
+
+# ---- the table of epochs, within 80 columns --------------------------------------------------------------------------
+
+_WIDTHS = {
+    "epoch": 7, "train loss": 11, "top-1": 9, "val loss": 9, "top-1 ": 10, "top-5": 9, "images/s": 9, "wait": 7,
+    "time": 9,
+}  # fmt: skip
+
+
+def table_head(*, has_top5: bool = True) -> str:
+    """Return the column titles. has_top5: include val/top5."""
+    return _line(list(_WIDTHS), has_top5)
+
+
+def table_row(
+    values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False, has_top5: bool = True
+) -> str:
+    """Format one row of the table. values: a row of metrics.csv; missing values become "-". is_best: mark the
+    validation top-1 with a star. has_top5: include val/top5."""
+    epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
+    speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
+    cells = [
+        epoch, _cell(values, "train/loss", format_loss), _cell(values, "train/top1", percent),
+        _cell(values, "val/loss", format_loss), _cell(values, "val/top1", percent) + ("*" if is_best else " "),
+        _cell(values, "val/top5", percent), speed,
+        _cell(values, "data_wait_frac", lambda value: percent(value, 1)), _cell(values, "train_s", duration),
+    ]  # fmt: skip
+    return _line(cells, has_top5)
+
+
+def _line(cells: Sequence[str], has_top5: bool) -> str:
+    columns = zip(cells, _WIDTHS.items(), strict=True)
+    return "".join(cell.rjust(width) for cell, (title, width) in columns if has_top5 or title != "top-5")
+
+
+def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float], str]) -> str:
+    value = values.get(name)
+    return "-" if value is None or math.isnan(value) else form(value)

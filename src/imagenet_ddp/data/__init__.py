@@ -8,7 +8,7 @@ Names are imported on first use, because the checks before a run must not import
 
 from typing import TYPE_CHECKING
 
-from imagenet_ddp.system.lazy_names import lazy_names
+from imagenet_ddp.system.process import lazy_names
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.module import ImageDataModule

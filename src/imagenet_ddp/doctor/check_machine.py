@@ -20,7 +20,7 @@ from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import check_run
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.files import not_writable_reason

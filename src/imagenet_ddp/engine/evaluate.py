@@ -32,10 +32,10 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.calibration import calibrate, log_sums
 from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, further_metrics, has_class
-from imagenet_ddp.runs import summary
+from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.runs.summary import NOT_FINITE
+from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.text import count_noun, format_loss, percent
 
 
@@ -106,7 +106,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         if file is not None:
             reasons = dict(data.bad_images.board.all())
             columns = prediction_columns(predicted, data.val_images, classes, reasons)
-            summary.write_predictions(job.run_dir / file, columns)
+            result_files.write_predictions(job.run_dir / file, columns)
         result = {
             **metrics,
             "num_val_images": counted[0],
@@ -124,16 +124,16 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "predictions": file,
             **further,
             "plan": plan.choices(training=False),
-            **summary.provenance(job.command),
+            **result_files.provenance(job.command),
         }
-        summary.write_config(job.run_dir, config)
-        summary.write_json(job.run_dir / "evaluation.json", result)
+        result_files.write_config(job.run_dir, config)
+        result_files.write_json(job.run_dir / "evaluation.json", result)
     log.say(f"Written to {job.run_dir / 'evaluation.json'}")
     share = ""
     if fraction is not None and data.source.train is not None:
         total = num_images + len(data.source.train)
         share = f" (a share of the {total:,} images of {data.val_images.location}, data.val_fraction={fraction:g})"
-    log.say(summary.counted_sentence(counted, num_images, num_unreadable, share))
+    log.say(result_files.counted_sentence(counted, num_images, num_unreadable, share))
     log.close()
     destroy_process_group()
     return metrics["val/top1"]

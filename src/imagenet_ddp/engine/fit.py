@@ -15,7 +15,7 @@ from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, results
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs import summary
+from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
@@ -41,14 +41,16 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         log.say(f"Run folder: {job.run_dir}")
         if is_first:
             (job.run_dir / "summary.json").unlink(missing_ok=True)
-            summary.write_config(job.run_dir, job.config)
+            result_files.write_config(job.run_dir, job.config)
         with _end_explained(job, plan, parts, log):
             connect(parts.trainer.loggers)
             checkpoint = str(job.checkpoint) if job.checkpoint else None
             parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
         train_s, train_cpu_s = parts.train_log.times(parts.trainer)  # a collective
         if is_first:
-            summary.write_json(job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s))
+            result_files.write_json(
+                job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s)
+            )
         for line in closing_lines(job, parts, train_s):
             log.say(line)
         log.close()

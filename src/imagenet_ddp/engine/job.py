@@ -24,8 +24,8 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.runs.checkpoints import CheckpointStore, require_whole
-from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore, require_whole
+from imagenet_ddp.runs.result_files import read_config
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source

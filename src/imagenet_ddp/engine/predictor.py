@@ -24,7 +24,7 @@ from imagenet_ddp.models.class_activation import class_activation_maps
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.runs.checkpoint_file import load_weights
-from imagenet_ddp.runs.summary import NOT_FINITE
+from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.text import first_line
 
 

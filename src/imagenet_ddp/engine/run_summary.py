@@ -18,7 +18,7 @@ from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
-from imagenet_ddp.runs import summary
+from imagenet_ddp.runs import result_files
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 FEW_IMAGES = 20_000  # a sixtieth of ImageNet
@@ -175,7 +175,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "num_parameters": sum(parameter.numel() for parameter in parts.module.net.parameters()),
         "finished": True,
         "plan": plan.choices(),
-        **summary.provenance(job.command),
+        **result_files.provenance(job.command),
     }
 
 
@@ -195,7 +195,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
         lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")
     if (counted := parts.module.num_counted)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
-        lines.append(summary.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
+        lines.append(result_files.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     if parts.trainer.global_step and not parts.train_log.begun:
         lines.append("No epoch was left to train. Hint: set a larger trainer.max_epochs to continue.")
     if not parts.trainer.global_step and best is None:

@@ -19,7 +19,7 @@ from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.job import TYPED_ONLY
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import graph_format
-from imagenet_ddp.runs.checkpoints import require_whole
+from imagenet_ddp.runs.checkpoint_store import require_whole
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path, not_writable_reason
 from imagenet_ddp.system.text import first_line, missing_package
 

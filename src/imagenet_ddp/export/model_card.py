@@ -13,7 +13,7 @@ from imagenet_ddp.data.transforms import EvalTransform, mean_colour
 from imagenet_ddp.engine.stored_config import data_name, model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.export.formats import FORMATS, KEY, Format
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
 from imagenet_ddp.system.text import percent, shorten_list
 

@@ -5,7 +5,7 @@ Names are imported on first use: importing this package does not import torch.
 
 from typing import TYPE_CHECKING
 
-from imagenet_ddp.system.lazy_names import lazy_names
+from imagenet_ddp.system.process import lazy_names
 
 if TYPE_CHECKING:
     from imagenet_ddp.models.factory import create_model

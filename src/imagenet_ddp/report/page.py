@@ -15,7 +15,7 @@ from imagenet_ddp.report import error_analysis, predictions
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.report.run_folders import MARKER, Run, read_run
 from imagenet_ddp.runs import plots
-from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import count_noun, duration, format_loss, percent
 

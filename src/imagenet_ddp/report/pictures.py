@@ -24,7 +24,7 @@ from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.class_activation import class_activation_maps, overlay
 from imagenet_ddp.report.predictions import Predictions
-from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.text import first_line
 
 SIDE = 96  # pixels of a thumbnail's longer side

@@ -16,8 +16,8 @@ from imagenet_ddp.cli.overrides import in_folder, quoted
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoints import CheckpointStore
-from imagenet_ddp.runs.summary import NOT_FINITE
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.files import describe_path
 
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes

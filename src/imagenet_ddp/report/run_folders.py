@@ -12,7 +12,7 @@ import numpy as np
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.runs.plots import Table, column, read_metrics
-from imagenet_ddp.runs.summary import read_config
+from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.files import read_mapping
 
 MARKER = "imagenet_ddp.report"  # among the first bytes of each file that report writes, except CSV files

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError, causes
-from imagenet_ddp.runs.checkpoints import CheckpointStore
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
 
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder

@@ -1,13 +1,15 @@
-"""Start and end a process quickly: imports of torch, and an exit without Python's clean-up. Does not import torch."""
+"""Start and end a process quickly: cheap and delayed imports, and an exit without Python's clean-up. Does not
+import torch."""
 
 import atexit
 import contextlib
 import gc
 import os
 import sys
-from collections.abc import Callable, Generator, MutableMapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NoReturn
 
 SPIN_COUNT = "1000"  # about 20 µs; docs/performance.md has the measurements
@@ -38,6 +40,20 @@ def limit_spinning(environ: MutableMapping[str, str]) -> None:
     that share their cores with another program then mostly wait for threads that are not running."""
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environ.keys():
         environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that exports names of modules imported on first use (PEP 562).
+
+    modules: name -> module below the package.
+    """
+
+    def getattr_of_package(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return getattr_of_package
 
 
 LONGEST_S = 60.0  # longest wait in seconds, in case a disk no longer responds

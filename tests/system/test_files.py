@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imagenet_ddp.system.files import atomic_path, atomic_write
+from imagenet_ddp.system.files import atomic_path, atomic_write, nearest_existing, not_writable_reason
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path):
@@ -35,3 +35,13 @@ def test_rights(tmp_path: Path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "text").stat().st_mode) == 0o640
+
+
+def test_what_is_in_the_way_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for path in (Path("a/b/c"), tmp_path / "a" / "b", tmp_path):
+        assert (not_writable_reason(path), nearest_existing(path)) == ("", tmp_path)
+    assert not_writable_reason(Path("file/a")) == f"{tmp_path}/file is a file"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    assert not_writable_reason(Path("a/b")) == f"{tmp_path} is not writable"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.runs.checkpoints import CheckpointStore, damage, require_whole
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore, damage, require_whole
 
 
 def spoil(path: Path, position: int = 2000) -> None:

@@ -1,4 +1,4 @@
-"""Write config.yaml, summary.json and predictions.csv, and make the sentence on the number of counted images."""
+"""Write the files with the results of a run: config.yaml, summary.json, evaluation.json and predictions.csv."""
 
 import json
 import math
