@@ -107,6 +107,16 @@ def test_the_body_of_a_fastai_net_is_loaded_beside_a_new_head(tmp_path: Path):
     assert not head_fits and all(torch.equal(loaded[name], expected[name]) for name in expected if "fc." not in name)
 
 
+def test_torchvisions_names_in_files_of_densenets_are_those_of_before(tmp_path: Path):
+    source, net = (create_model("densenet121", 3, seed) for seed in (1, 2))
+    stored = {re.sub(r"(layer\d+\.(norm|conv))([12])", r"\1.\3", name): v for name, v in source.state_dict().items()}
+    assert "features.denseblock1.denselayer1.norm.1.weight" in stored
+    torch.save(stored, tmp_path / "x.pt")
+    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", "densenet121")
+    assert load_weights_into(net, weights, ("classifier",), list("abc"))[1]
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), source.state_dict().values(), strict=True))
+
+
 def test_a_layer_that_another_one_follows_is_no_head(net: torch.nn.Module, tmp_path: Path):
     stored = {name: value for name, value in net.state_dict().items() if not name.startswith("fc.")}
     for number, (outputs, inputs) in enumerate(((50, 1024), (6, 50))):
@@ -229,8 +239,8 @@ def test_a_damaged_file_in_torchvisions_cache_is_named(tmp_path: Path, monkeypat
     path = tmp_path / "hub/checkpoints" / url.rpartition("/")[2]
     path.parent.mkdir(parents=True)
     path.write_bytes(b"<html>")
-    with pytest.raises(ConfigError, match=f"{re.escape(str(path))}, but that file cannot be read .*Hint: delete it"):
-        _ = find_weights("model.weights", "DEFAULT", "torchvision", "resnet18").tensors
+    with pytest.raises(ConfigError, match=f"{re.escape(str(path))} cannot be read .*Hint: delete that file"):
+        find_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
 
 
 def test_a_part_of_the_net_that_is_named_as_a_prefix_stays(tmp_path: Path):

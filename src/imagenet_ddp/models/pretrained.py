@@ -31,6 +31,8 @@ from imagenet_ddp.system.text import count_noun, load_error, shorten_list
 PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model_state_dict", "model",
          "net", "student")  # fmt: skip
 AVERAGES = ("ema", "teacher")  # words in the prefix of averaged weights beside those that were trained
+# torchvision's files of densenets have norm.1 for norm1.
+_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
 DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 
@@ -175,7 +177,7 @@ def _content(path: Path) -> Any:
 def _unreadable(key: str, path: Path, reason: str) -> ConfigError:
     return ConfigError(
         f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read ({reason}). "
-        f"Hint: set {key}=DEFAULT to load the weights of the library."
+        "Hint: delete that file, and download or write it again."
     )
 
 
@@ -203,18 +205,8 @@ def _of_torchvision(key: str, weights: str, name: str) -> Weights:
     file = entry.url.rpartition("/")[2]
     digest = re.search(r"-([0-9a-f]+)\.", file)  # resnet18-f37072fd.pth
     path = from_url(f"{key}={weights}", entry.url, file, digest and digest[1])
-
-    def read() -> Mapping[str, Tensor]:
-        try:
-            return entry.get_state_dict(progress=False)
-        except Exception as error:  # as in _of_file
-            raise ConfigError(
-                f"{key}={weights} must be in {path}, but that file cannot be read ({load_error(error)}). Hint: delete "
-                "it, and run this command again to download it."
-            ) from error
-
     facts = weight_facts.of_torchvision(name, entry)
-    return Weights(facts.origin, read, facts)
+    return replace(_of_file(key, path, "", name, ""), origin=facts.origin, facts=facts)
 
 
 def _of_timm(key: str, weights: str, name: str) -> Weights:
@@ -237,6 +229,7 @@ def _of_timm(key: str, weights: str, name: str) -> Weights:
 def _by_own_names(tensors: Mapping[str, Tensor], net: nn.Module, heads: tuple[str, ...]) -> dict[str, Tensor]:
     """Return the tensors by the names that the net gives them, as far as it has them."""
     own = net.state_dict()
+    tensors = {_DENSENET.sub(r"\1\2", name): tensor for name, tensor in tensors.items()}
     forms = _without_prefixes(tensors, own), _by_position(tensors, net)
     found = max(forms, key=lambda form: len(own.keys() & form.keys()))
     if len(heads) == 1:
