@@ -15,7 +15,8 @@ from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
 from imagenet_ddp.doctor.check_machine import Check, CheckFunction, Machine, inspect_machine, run_checks
-from imagenet_ddp.engine.step_timer import AllReduce, Step
+from imagenet_ddp.doctor.scaling import Step
+from imagenet_ddp.engine.step_timer import AllReduce
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import cpu_cores

@@ -15,10 +15,12 @@ from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.doctor import scaling
 from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES, Check, failed
+from imagenet_ddp.doctor.scaling import Step
 from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.plan import Plan, make_plan
-from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep, Step, Training, make_training
+from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep, Training, make_training
 from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, first_line, percent
@@ -170,19 +172,17 @@ def check_scaling(
     if all_reduce and num_nodes > 1:
         efficiencies: dict[int, float] = {}
         for nodes in sorted({2, 4, 8, num_nodes, 2 * num_nodes}):
-            all_reduce_s = step_timer.all_reduce_s(all_reduce.seconds, all_reduce.num_ranks, nodes * ranks_per_node)
-            efficiencies[nodes] = step_timer.efficiency(step, all_reduce_s)
+            all_reduce_s = scaling.all_reduce_s(all_reduce.seconds, all_reduce.num_ranks, nodes * ranks_per_node)
+            efficiencies[nodes] = scaling.efficiency(step, all_reduce_s)
         words = [f"{nodes} nodes {percent(value, 0)}" for nodes, value in efficiencies.items()]
         current = efficiencies[num_nodes] if measured is None else measured
         gbit_per_s, can_halve = all_reduce.bus_bytes_per_s * 8 / 1e9, config.strategy.comm_hook is None
-        ok, advice, hint = step_timer.advise(
-            num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=can_halve
-        )
+        ok, advice, hint = scaling.advise(num_nodes, current, step, all_reduce.seconds, gbit_per_s, can_halve=can_halve)
         texts.append(f"predicted: {', '.join(words)}")
     else:
         ok, hint = True, ""
-        gbit_per_s = step_timer.needed_gbit_per_s(step, 2 * ranks_per_node)
-        reached = percent(step_timer.GOOD_EFFICIENCY, 0)
+        gbit_per_s = scaling.needed_gbit_per_s(step, 2 * ranks_per_node)
+        reached = percent(scaling.GOOD_EFFICIENCY, 0)
         advice = f"two such nodes would reach {reached} over a link that carries {gbit_per_s:.2g} Gbit/s"
     return Check("scaling", ok, "; ".join([*texts, advice]), hint)
 
