@@ -57,8 +57,10 @@ def test_captions():
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        *((name, name) for name in ("cat", "Ångström", "Zitröne", "лимон", "λεμόνι", "")),
-        *(("Zitro\u0308ne", "Zitröne"), ("a\nb", "a\\nb"), ("\udcff", "\\udcff")),
+        ("лимон", "лимон"),
+        ("", ""),
+        ("Zitro\u0308ne", "Zitröne"),
+        ("\udcff", "\\udcff"),
     ],
 )
 def test_any_name_can_be_drawn(name: str, shown: str):

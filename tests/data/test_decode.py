@@ -189,21 +189,6 @@ def test_a_file_cut_about_its_headers_end_cannot_be_read(progressive: bool):
             decode(data[:length], "a.jpg")
 
 
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_fewer_rows_are_the_same_rows(mode: str, subsampling: int):
-    data = photo(203, 120, mode, subsampling=subsampling, quality=92)
-    header = decoding.read_header(data)
-    assert header is not None
-    decoder = decoding.decoder("simplejpeg")
-    whole, shortened = decoder(data, 0, 0), 0
-    for bottom in range(1, 204, 23):
-        if (shorter := decoding.until(data, header, bottom)) is not None:
-            assert np.array_equal(decoder(shorter[0], 0, 0)[:bottom], whole[:bottom])
-            shortened += 1
-    assert shortened > 5
-
-
 def _forget() -> None:
     decoding.choose_decoder.cache_clear()
     decoding.decoder.cache_clear()

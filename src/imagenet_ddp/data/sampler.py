@@ -174,22 +174,24 @@ class BatchSampler(DistributedSampler):
 def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """Return the order of an epoch: positions of images, int64 (N,). targets: int64 (N,), the classes of the images. A
     class without images is ignored."""
-    by_class = np.argsort(targets, kind="stable")
-    classes, begins = np.unique(targets[by_class], return_index=True)
+    classes, class_of_image = np.unique(targets, return_inverse=True)
+    # Each class has `each` images in an epoch, and `left` of the classes, which take turns, have one more.
     each, left = divmod(len(targets), len(classes))
-    # `left` classes have one image more than the others; the classes take turns, and class k has turn number turn[k]
     turn = _generator(seed, 1).permutation(len(classes))
+    # Of each class, these numbers of images are drawn before this epoch and before the next one.
     first, last = (number * each + _times_in_turn(turn, number * left) for number in (epoch, epoch + 1))
-    drawn = [
-        _draw(members, int(begin), int(end), (seed, 2, int(target)))
-        for target, members, begin, end in zip(classes, np.split(by_class, begins[1:]), first, last, strict=True)
-    ]
-    # for each epoch, positions are drawn for each class and filled with the next images of its sequence
-    generator = _generator(seed, 3, epoch)
-    places = np.argsort(generator.permutation(np.repeat(np.arange(len(classes)), last - first)), kind="stable")
+    class_of_place = _generator(seed, 3, epoch).permutation(np.repeat(np.arange(len(classes)), last - first))
+    members, places = (_positions_of_each(numbers, len(classes)) for numbers in (class_of_image, class_of_place))
     order = np.empty(len(targets), np.int64)
-    order[places] = np.concatenate(drawn)
+    for number, target in enumerate(classes.tolist()):
+        order[places[number]] = _draw(members[number], int(first[number]), int(last[number]), (seed, 2, target))
     return order
+
+
+def _positions_of_each(numbers: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return the positions of 0, of 1, ..., and of count - 1 in `numbers`, each in ascending order."""
+    ends = np.cumsum(np.bincount(numbers, minlength=count))
+    return np.split(np.argsort(numbers, kind="stable"), ends[:-1])
 
 
 def count_earlier(order: np.ndarray) -> np.ndarray:
@@ -202,20 +204,23 @@ def count_earlier(order: np.ndarray) -> np.ndarray:
 
 
 def _times_in_turn(turn: np.ndarray, number: int) -> np.ndarray:
-    """Return how often each class occurs among the first `number` terms of 0, 1, ..., C - 1, 0, 1, ..."""
+    """Return how often each class occurs among the first `number` terms of 0, 1, ..., C - 1, 0, 1, ...  turn: the term
+    of each class."""
     return (number - turn + len(turn) - 1) // len(turn)
 
 
 def _draw(members: np.ndarray, begin: int, end: int, seed: tuple[int, ...]) -> np.ndarray:
     """Return the elements from `begin` to `end` of the endless sequence of shuffles of `members`."""
-    size = len(members)
-    shuffles = -(-_LEAST // size)  # drawn by one generator
-    parts = [
-        _generator(*seed, block).permuted(np.tile(members, (shuffles, 1)), axis=1).ravel()
-        for block in range(begin // (shuffles * size), -(-end // (shuffles * size)))
+    if begin == end:
+        return members[:0]
+    per_block = -(-_LEAST // len(members))  # shuffles drawn by one generator
+    length = per_block * len(members)
+    first_block, last_block = begin // length, (end - 1) // length
+    blocks = [
+        _generator(*seed, block).permuted(np.tile(members, (per_block, 1)), axis=1).ravel()
+        for block in range(first_block, last_block + 1)
     ]
-    skipped = begin // (shuffles * size) * shuffles * size
-    return np.concatenate(parts)[begin - skipped : end - skipped] if parts else members[:0]
+    return np.concatenate(blocks)[begin - first_block * length : end - first_block * length]
 
 
 def _generator(*numbers: int) -> np.random.Generator:

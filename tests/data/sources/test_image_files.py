@@ -72,14 +72,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_links_to_files_are_images_and_links_to_folders_below_a_class_are_left_out(folder: Path):
-    (folder / "a" / "linked.jpg").symlink_to(folder / "b" / "1.jpg")
-    (folder / "a" / "deep").symlink_to(folder / "b")
-    (folder / "a" / "up").symlink_to("..")
-    (folder / "a" / "like an image.jpg").symlink_to(folder / "b")
-    assert list_folder(folder / "a") == (["linked.jpg"], {".txt": 1, "linked": 3})
-
-
 def test_a_link_to_a_parent_is_no_class_and_a_pipe_is_no_image(folder: Path):
     """The link would have the images of all classes, and reading the pipe would never end."""
     before = class_folders(folder), list_folder(folder / "b")[0]

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import write_images
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.imagenet import class_labels, reassessed_labels
-from imagenet_ddp.data.sources.registry import check_classes
+from imagenet_ddp.data.sources.registry import check_classes, open_source
 from imagenet_ddp.errors import ConfigError
 
 PATHS = [f"val/n01440764/ILSVRC2012_val_{number:08}.JPEG" for number in (3, 1, 2)]
@@ -54,3 +56,15 @@ def test_numbers_are_classes_of_imagenet_alone():
     ):
         with pytest.raises(ConfigError, match="1 are not"):
             check_classes(source_of(numbers), classes, "x")
+
+
+def test_imagenets_folders_get_names_people_read(tmp_path: Path):
+    from torchvision.models import ResNet18_Weights
+
+    labels = class_labels()
+    assert list(labels) == sorted(labels)
+    assert list(labels.values()) == ResNet18_Weights.DEFAULT.meta["categories"]
+    for split in ("train", "val"):
+        write_images(tmp_path / split, {"n01440764": 1, "n99999999": 1})
+    source = open_source(DataConfig(name="imagenet", root=str(tmp_path)), 0)
+    assert (source.classes, source.labels) == (["n01440764", "n99999999"], ["tench", "n99999999"])

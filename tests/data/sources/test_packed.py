@@ -1,5 +1,4 @@
 import multiprocessing
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -78,16 +77,6 @@ def test_packed_is_the_same_as_unpacked(tree: Path, as_it_is: Path):
             assert one.path(index).endswith(other.path(index).partition(f"{name}: ")[2])
             assert torch.equal(one.read(index), other.read(index))
     assert train_of(found).path(10) == f"{as_it_is}/train: dog/000.jpg"
-
-
-def test_it_weighs_little_in_another_process(as_it_is: Path):
-    images = train_of(open_source(keys(as_it_is), 0))
-    before = images.read(7)
-    images.targets = images.targets + 1  # an evaluation against other classes
-    data = pickle.dumps(images)
-    assert len(data) < 4_000
-    assert torch.equal(pickle.loads(data).read(7), before)
-    assert np.array_equal(pickle.loads(data).targets, images.targets)
 
 
 def test_a_window_of_shards(in_shards: Path):

@@ -1,7 +1,5 @@
-import os
 import pickle
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,8 @@ from conftest import write_images
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data import Images, Source
 from imagenet_ddp.data.sources.base import Names
-from imagenet_ddp.data.sources.image_files import FileImages, list_images
-from imagenet_ddp.data.sources.imagenet import class_labels
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import check_classes, open_source, options_for
-from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
 
 
@@ -25,68 +21,10 @@ def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfi
     return DataConfig(name=name, root=None if root is None else str(root), **more)
 
 
-def names(images: Images | None) -> list[str]:
-    assert isinstance(images, FileImages)
-    return [os.path.relpath(images.path(index), images.folder) for index in range(len(images))]
-
-
 def test_no_image_at_all_is_said(tmp_path: Path):
     write_images(tmp_path / "train", {"cat": 1, "dog": 1})
     with pytest.raises(ConfigError, match="validation images, but has none"):
         open_source(keys(tmp_path, val_fraction=0.5), 0)
-
-
-def test_imagenets_folders_get_names_people_read(tmp_path: Path):
-    for split in ("train", "val"):
-        write_images(tmp_path / split, {"n01440764": 1, "n15075141": 1, "n99999999": 1})
-    source = open_source(keys(tmp_path, "imagenet"), 0)
-    assert source.classes == ["n01440764", "n15075141", "n99999999"]
-    assert source.labels == ["tench", "toilet tissue", "n99999999"]
-
-
-def test_the_table_of_imagenets_classes_is_whole():
-    from torchvision.models import ResNet18_Weights
-
-    labels = class_labels()
-    assert len(labels) == 1000
-    assert list(labels) == sorted(labels)
-    assert labels["n01440764"] == "tench"
-    assert list(labels.values()) == ResNet18_Weights.DEFAULT.meta["categories"]
-
-
-@pytest.fixture
-def uneven(tmp_path: Path) -> FileImages:
-    """40, 7, 2 and 1 images; nothing is read, so the files are empty."""
-    for name, count in {"a": 40, "b": 7, "c": 2, "d": 1}.items():
-        (tmp_path / name).mkdir()
-        for number in range(count):
-            (tmp_path / name / f"{number:02}.jpg").touch()
-    return list_images(tmp_path, ["a", "b", "c", "d"])
-
-
-def test_a_share_of_each_class_is_split_off(uneven: FileImages):
-    train, val, _ = split_validation(uneven, 0.2, seed=0)
-    assert Counter(val.targets.tolist()) == {0: 8, 1: 1, 2: 1}
-    assert Counter(train.targets.tolist()) == {0: 32, 1: 6, 2: 1, 3: 1}
-    assert not set(names(train)) & set(names(val))
-    assert sorted(names(train) + names(val)) == sorted(names(uneven))
-    for images in (train, val):
-        assert [name[0] for name in names(images)] == ["abcd"[target] for target in images.targets]
-
-
-@pytest.mark.parametrize(("fraction", "num_folds"), [(0.2, 5), (0.3, 3), (0.5, 2), (0.45, 2)])
-def test_the_folds_hold_out_each_image_once(uneven: FileImages, fraction: float, num_folds: int):
-    splits = [split_validation(uneven, fraction, 0, fold) for fold in range(num_folds)]
-    assert sorted(name for _, val, _ in splits for name in names(val)) == sorted(names(uneven))
-    for train, val, _ in splits:
-        assert sorted(names(train) + names(val)) == sorted(names(uneven))
-    assert names(splits[0][1]) == names(split_validation(uneven, fraction, 0)[1])
-    if fraction == 0.2:  # of 40, 7, 2 and 1 images
-        counts = [Counter(val.targets.tolist()) for _, val, _ in splits]
-        assert counts[0] == {0: 8, 1: 1, 2: 1}
-        assert [count[0] for count in counts] == [8] * 5
-        assert sorted(count[1] for count in counts[1:]) == [1, 1, 2, 2]
-        assert sorted(count[2] for count in counts[1:]) == [0, 0, 0, 1]
 
 
 class MadeSource(Source):

@@ -22,18 +22,10 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("few")
-def test_tree_has_every_class_and_readable_jpegs(tmp_path: Path):
-    folder = made(tmp_path, 7)
-    assert folder == tmp_path / "imagenet_ddp" / "shapes-v2-seed7"
-    for part, num_images in (("train", 3), ("val", 2)):
-        assert tuple(sorted(path.name for path in (folder / part).iterdir())) == shapes.CLASSES
-        for name in shapes.CLASSES:
-            assert len(list((folder / part / name).glob("*.jpg"))) == num_images
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # no draft is left
-
-
-@pytest.mark.usefixtures("few")
 def test_same_seed_same_bytes_and_another_seed_other_images(tmp_path: Path):
+    folder = made(tmp_path / "a", 0)
+    assert folder == tmp_path / "a" / "imagenet_ddp" / "shapes-v2-seed0"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # no draft is left
     first, again, other = (tree(made(tmp_path / name, seed)) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
     assert first == again
     images = {name: data for name, data in first.items() if name.endswith(".jpg")}

@@ -1,7 +1,6 @@
 """STL-10: the layout on real records and small sets, and the archive's way from a server into the folder."""
 
 import hashlib
-import pickle
 import shutil
 import socket
 import tarfile
@@ -67,14 +66,6 @@ def test_a_fold_takes_its_images_of_train_only(folder: Path) -> None:
     assert train.targets.tolist() == [3, 6]
     assert [train.path(i) for i in range(2)] == ["train_X.bin[3]", "train_X.bin[16]"]
     np.testing.assert_array_equal(train.read(1), generated(20, 20)[16])
-
-
-def test_pickled_without_pixels(folder: Path) -> None:
-    images = Stl10Images(folder, "train", None)
-    images.read(0)
-    data = pickle.dumps(images)
-    assert len(data) < 2000
-    np.testing.assert_array_equal(pickle.loads(data).read(5), images.read(5))
 
 
 def test_real_records_stand_upright(shared_data: Path, folder: Path) -> None:
@@ -151,15 +142,6 @@ def test_an_archive_that_is_there_is_unpacked(archive: Archive, tmp_path: Path) 
     shutil.copy(tmp_path / "served" / archive.name, root)
     stl10.prepare(root, False, replace(archive, url="http://127.0.0.1:1/none"))
     assert_complete(root)
-
-
-def test_wrong_md5_of_a_download(archive: Archive, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"cannot be downloaded from .*corrupted\. Hint: put stl10_binary.tar.gz into"
-    ):
-        stl10.prepare(tmp_path / "root", True, replace(archive, md5="0" * 32))
-    stl10.prepare(tmp_path / "root", True, archive)
-    assert_complete(tmp_path / "root")
 
 
 def test_silence_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

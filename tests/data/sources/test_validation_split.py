@@ -30,6 +30,45 @@ def test_a_split_depends_on_the_names_alone():
     assert len(grown - before - set(names[600:])) <= 6
 
 
+def names_of(images: FileImages) -> list[str]:
+    return [os.path.relpath(images.path(index), images.folder) for index in range(len(images))]
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> FileImages:
+    """40, 7, 2 and 1 images; nothing is read, so the files are empty."""
+    for name, count in {"a": 40, "b": 7, "c": 2, "d": 1}.items():
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"{number:02}.jpg").touch()
+    return list_images(tmp_path, ["a", "b", "c", "d"])
+
+
+def test_a_share_of_each_class_is_split_off(uneven: FileImages):
+    train, val, _ = split_validation(uneven, 0.2, seed=0)
+    assert Counter(val.targets.tolist()) == {0: 8, 1: 1, 2: 1}
+    assert Counter(train.targets.tolist()) == {0: 32, 1: 6, 2: 1, 3: 1}
+    assert not set(names_of(train)) & set(names_of(val))
+    assert sorted(names_of(train) + names_of(val)) == sorted(names_of(uneven))
+    for images in (train, val):
+        assert [name[0] for name in names_of(images)] == ["abcd"[target] for target in images.targets]
+
+
+@pytest.mark.parametrize(("fraction", "num_folds"), [(0.2, 5), (0.3, 3), (0.5, 2), (0.45, 2)])
+def test_the_folds_hold_out_each_image_once(uneven: FileImages, fraction: float, num_folds: int):
+    splits = [split_validation(uneven, fraction, 0, fold) for fold in range(num_folds)]
+    assert sorted(name for _, val, _ in splits for name in names_of(val)) == sorted(names_of(uneven))
+    for train, val, _ in splits:
+        assert sorted(names_of(train) + names_of(val)) == sorted(names_of(uneven))
+    assert names_of(splits[0][1]) == names_of(split_validation(uneven, fraction, 0)[1])
+    if fraction == 0.2:  # of 40, 7, 2 and 1 images
+        counts = [Counter(val.targets.tolist()) for _, val, _ in splits]
+        assert counts[0] == {0: 8, 1: 1, 2: 1}
+        assert [count[0] for count in counts] == [8] * 5
+        assert sorted(count[1] for count in counts[1:]) == [1, 1, 2, 2]
+        assert sorted(count[2] for count in counts[1:]) == [0, 0, 0, 1]
+
+
 def files(folder: Path, contents: dict[str, bytes]) -> FileImages:
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
