@@ -5,12 +5,12 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, Run
+from conftest import ROOT, SMALL, Run
 
-ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 # Hosts of package registries (a mirror may be all that a machine reaches) and folders of one machine. The brackets keep
@@ -32,25 +32,17 @@ def test_uv_run_installs_the_tools_only_when_asked():
         assert all("--group dev " in line["options"] for line in found), name
 
 
-def _build(source: Path, target: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = folder.iterdir()
-    return built
-
-
-def _contents(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(next(folder.iterdir())) as archive:
+        yield archive
 
 
-def test_the_wheel_holds_every_file(wheel: Path):
+def test_the_wheel_holds_every_file(wheel: zipfile.ZipFile):
     source, conf = ROOT / "src", ROOT / "conf"
     files = [path for path in (source / "imagenet_ddp").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     expected = {path.relative_to(source).as_posix() for path in files}
@@ -61,16 +53,15 @@ def test_the_wheel_holds_every_file(wheel: Path):
     assert "imagenet_ddp/conf/train.yaml" in expected
 
     info = f"imagenet_ddp-{PYPROJECT['project']['version']}.dist-info/"
-    contents = _contents(wheel)
+    contents = wheel.namelist()
     assert {name for name in contents if not name.startswith(info)} == expected
     assert f"{info}licenses/LICENSE" in contents
 
 
 @pytest.mark.slow
-def test_the_installed_wheel_runs_from_another_folder(wheel: Path, tree: Path, run: Run, tmp_path: Path):
+def test_the_installed_wheel_runs_from_another_folder(wheel: zipfile.ZipFile, tree: Path, run: Run, tmp_path: Path):
     site = tmp_path / "site"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)  # all that installing is, for a wheel of plain files without scripts
+    wheel.extractall(site)  # all that installing is, for a wheel of plain files without scripts
 
     shown = run("train", "--cfg", "job", PYTHONPATH=str(site))
     assert shown.returncode == 0, shown.stderr
@@ -82,33 +73,18 @@ def test_the_installed_wheel_runs_from_another_folder(wheel: Path, tree: Path, r
     assert " site/imagenet_ddp/scripts/train.sbatch" in submitted.stdout, submitted.stdout + submitted.stderr
 
     run_dir = tmp_path / "trained"
-    options = [
-        *SMALL,
-        f"data.root={tree}",
-        "trainer.max_epochs=1",
-        "trainer.limit_train_batches=3",
-        f"hydra.run.dir={run_dir}",
-    ]
-    trained = run("train", *options, PYTHONPATH=str(site))
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    assert (run_dir / "summary.json").is_file()
+    options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1", "trainer.limit_train_batches=3"]
+    run("train", *options, f"hydra.run.dir={run_dir}", code=0, PYTHONPATH=str(site))
     assert (run_dir / "checkpoints" / "best.ckpt").is_file()
 
 
-@pytest.fixture(scope="module")
-def tracked() -> list[Path]:
-    """Files in git. safe.directory: CI may have cloned as another user."""
-    listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+def test_no_tracked_file_belongs_to_one_machine():
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]  # CI may have cloned as another user
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     if listed.returncode != 0 or not listed.stdout:
         pytest.skip("not a git checkout")
-    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
-
-
-def test_no_tracked_file_belongs_to_one_machine(tracked: list[Path]):
     found = []
-    for path in tracked:
+    for path in (ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()):
         for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
             if FOREIGN.search(line) or str(ROOT) in line:
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")

@@ -12,8 +12,7 @@ import psutil
 import pytest
 import torch
 from conftest import PROBES, clean_environ
-from faults.breakages import largest
-from faults.trainings import SLOW, assert_same, family, options_of, short
+from faults.trainings import SLOW, assert_same, family, largest, options_of, short
 from helpers.forked_commands import Command, run
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Processes that die or stand still while a training runs; tests/faults/test_kill.py kills them at random moments."""
+"""Processes that die, stand still or want the same folder while a training runs; test_kill.py has random moments."""
 
 import signal
 import time
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults.breakages import largest
-from faults.trainings import assert_same, begin, end, family, resume, short, told, wait_for
+from conftest import SMALL, clean_environ
+from faults.trainings import QUIET, assert_same, begin, end, family, largest, resume, short, told, wait_for
+from helpers.forked_commands import Command
 
 
 def test_killed_rank(tree: Path, tmp_path: Path) -> None:
@@ -39,3 +40,40 @@ def test_stopped_rank(tree: Path, unharmed: Callable[..., Path], tmp_path: Path)
     assert "leaked semaphore" not in ended.err
     resume(tmp_path, *options)
     assert_same(unharmed(2), tmp_path / "r")
+
+
+@pytest.mark.slow
+def test_two_trainings_in_one_folder(tree: Path, unharmed: Callable[..., Path], tmp_path: Path) -> None:
+    """A second command is started in the folder of a run in progress: the second command is refused, and the first
+    one is not affected."""
+    options = short(tree)
+    running = begin(tmp_path, *options)
+    second = Command(
+        "imagenet_ddp.train", *options, *QUIET, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ()
+    )
+    refused = end(second)
+    assert refused.code == 2
+    told(refused, "r must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
+    assert end(running).code == 0
+    assert_same(unharmed(), tmp_path / "r")
+
+
+@pytest.mark.slow
+def test_two_tunes(tree: Path, tmp_path: Path) -> None:
+    """A second tune is started on a running study: the second tune is refused, and the first one runs each
+    trial once."""
+    pytest.importorskip("optuna", reason="the extra `tune` is not installed")
+    small = [option for option in SMALL if not option.startswith("optim.lr")]
+    options = [*small, f"data.root={tree}", "trainer.max_epochs=1", "search=none", "search.optim.lr=[0.01,0.02]",
+               "tune.num_trials=2", "hydra.run.dir=s"]  # fmt: skip
+
+    def tune(*words: str) -> Command:
+        return Command("imagenet_ddp.tune", *words, folder=tmp_path, environment=clean_environ())
+
+    first = tune(*options)
+    wait_for((tmp_path / "s/trials/0").exists, first)
+    refused = end(tune(*options))
+    assert refused.code == 2
+    told(refused, "s must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
+    assert first.wait(240) == 0, first.err
+    assert "2 trials: 2 finished." in first.out

@@ -1,6 +1,6 @@
 """Trainings to which something happens: started, resumed, and compared with one to which nothing has happened."""
 
-import csv
+import contextlib
 import functools
 import subprocess
 import time
@@ -10,12 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
 from helpers.forked_commands import Command, run
+from helpers.run_asserts import assert_same_runs
 
-MEASURED = ("images_per_s", "data_wait_frac", "train_s")
 OPTIONS = (
     *SMALL, "trainer.devices=2", "trainer.max_epochs=6", "trainer.log_every_n_steps=1", "data.augment=pad_crop",
     "data.policy=randaugment", "data.mixup_alpha=0.4", "averaging=ema", "averaging.decay=0.5", "logger=csv",
@@ -41,39 +40,20 @@ def family(command: Command) -> list[psutil.Process]:
         return []
 
 
-def state(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint that training and evaluation read."""
-    found = {}
+def largest(processes: list[psutil.Process]) -> psutil.Process:
+    """Return a rank: the largest process below the first one, or the first one if there is no other."""
 
-    def visit(name: str, value: object) -> None:
-        if isinstance(value, torch.Tensor):
-            found[name] = value
-        elif isinstance(value, dict):
-            for key, each in value.items():
-                visit(f"{name}.{key}", each)
-        elif isinstance(value, list | tuple):
-            for key, each in enumerate(value):
-                visit(f"{name}.{key}", each)
+    def size(process: psutil.Process) -> int:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.memory_info().rss
+        return 0
 
-    stored = torch.load(path, weights_only=True)
-    for key in ("state_dict", "current_model_state", "optimizer_states"):
-        visit(key, stored.get(key))
-    assert len(found) > 100
-    return found
+    return max(processes[1:] or processes, key=size)
 
 
 def assert_same(whole: Path, parts: Path, *, logged_steps: bool = True) -> None:
     """logged_steps: compare those of the CSV logger too."""
-    for name in ("last.ckpt", "best.ckpt"):
-        one, other = state(whole / "checkpoints" / name), state(parts / "checkpoints" / name)
-        assert one.keys() == other.keys()
-        assert [key for key in one if not torch.equal(one[key], other[key])] == [], name
-    rows = []
-    for folder in (whole, parts):
-        with (folder / "metrics.csv").open(newline="") as file:
-            kept = [{key: row[key] for key in row.keys() - set(MEASURED)} for row in csv.DictReader(file)]
-        rows.append([{key: float(value) for key, value in row.items()} for row in kept])
-    assert rows[0] == [pytest.approx(row, rel=1e-9) for row in rows[1]]
+    assert_same_runs(whole, parts)
     if logged_steps:  # those that were trained twice are logged twice
         one, other = ({step for step, _ in logged.of_csv(folder)["train/loss"]} for folder in (whole, parts))
         assert one == other, "no logged step is missing"
