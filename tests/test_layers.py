@@ -37,13 +37,11 @@ def imports() -> Iterator[tuple[str, str, str]]:
     for path in sorted((SOURCE / PROJECT).rglob("*.py")):
         importer = package_of(".".join(path.relative_to(SOURCE).with_suffix("").parts))
         for node in ast.walk(ast.parse(path.read_text())):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert not node.level, f"{path}: relative imports are not read here"
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            for name in names:
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            assert not getattr(node, "level", 0), f"{path}: relative imports are not read here"
+            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (f"{above}{alias.name}" for alias in node.names):
                 if name.partition(".")[0] == PROJECT:
                     imported = package_of(name)
                     yield f"{path}:{node.lineno}", importer, imported if imported in LAYER_OF else "__init__"
