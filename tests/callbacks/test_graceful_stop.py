@@ -1,4 +1,4 @@
-"""A run that a signal stops has given its loggers all that it trained."""
+"""The ranks exchange the signals that they have received at the same steps, and seldom."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.measures import ImageSums, Means, hits
+from imagenet_ddp.callbacks.measures import ImageSums, Means, Span, StepTimes, hits
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.errors import ConfigError, RunError
@@ -192,6 +192,38 @@ def test_sums_are_those_of_a_plain_count() -> None:
     assert sums.total(trainer) == pytest.approx(epoch)
     assert ImageSums("cpu", epoch).take() == [0.0] * 4, "a resumed run logs only its own steps"
     assert Means.from_sums([3.0, 1, 2, 4]) == Means(0.75, 0.25, 0.5)
+
+
+def test_times_of_epochs_of_the_run_and_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause before a step counts only without begin(); a resumed run goes on with the sums of the first."""
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+
+    def epoch(times: StepTimes, *, data_s: float, rest_s: float, pause_s: float = 0.0) -> None:
+        for _ in range(2):
+            clock[0] += data_s
+            times.data_is_here()
+            clock[0] += rest_s
+            times.end_step(4)
+            clock[0] += pause_s
+            times.begin()
+
+    times = StepTimes()
+    assert (times.epoch.images_per_s, times.run.data_wait_frac) == (0.0, 0.0)
+    times.begin_epoch()
+    epoch(times, data_s=1.0, rest_s=3.0, pause_s=50.0)
+    times.add_wait(2.0)
+    assert (times.last.batch_s, times.last.data_s, times.epoch.batch_s) == (6.0, 1.0, 10.0)
+    assert (times.epoch.images_per_s, times.epoch.data_wait_frac) == (0.8, 0.2)
+    assert times.epoch == times.run == times.take()
+    assert times.take() == Span()
+
+    resumed = StepTimes()
+    resumed.load_state_dict(times.state_dict())
+    resumed.begin_epoch()
+    epoch(resumed, data_s=5.0, rest_s=10.0)
+    assert resumed.epoch.images_per_s == pytest.approx(8 / 30)
+    assert (resumed.run.images_per_s, resumed.run.data_wait_frac) == (16 / 40, 12 / 40)
 
 
 @pytest.mark.parametrize(("begun", "kind"), [(False, ConfigError), (True, RunError)])

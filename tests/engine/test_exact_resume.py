@@ -1,7 +1,4 @@
-"""A run that is killed goes on to the bit: each source, number of ranks and workers, and setting, at least once.
-
-A compiled run, and data=table, are in test_speed_keys.py.
-"""
+"""A run that is killed goes on to the bit: each source, number of ranks and workers, and setting, at least once."""
 
 import shutil
 from collections.abc import Callable

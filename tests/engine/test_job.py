@@ -68,6 +68,6 @@ def _merged(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any], *typed: str
     content = {checkpoint_file.KEY: {"config": stored, "eval_transform": transform}}
     monkeypatch.setattr(checkpoint_file, "read", lambda path: content)
     # there is no such file
-    monkeypatch.setattr("imagenet_ddp.engine.stored_config.check_config.validate", lambda *args, **more: ([], []))
+    monkeypatch.setattr("imagenet_ddp.engine.job.check_config.validate", lambda *args, **more: ([], []))
     request = command_line("evaluate", ["checkpoint=some.ckpt", "data=shapes", *typed], {}, compose_only=True)
     return from_checkpoint(request, Path("some.ckpt"), {}, EvaluateConfig)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -29,6 +29,8 @@ from imagenet_ddp.runs.result_files import read_config
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source
+
+T = TypeVar("T", bound=CommonConfig)
 
 # Keys that a resumed run must not change: another net, other images or another order would make it a different run.
 FIXED_PREFIXES = (
@@ -148,7 +150,7 @@ def _new_config(request: parse.Request, environ: Mapping[str, str]) -> RunConfig
 
     config = copy.deepcopy(config)
     use_preprocessing(config, request, find_other(typed_config(config, RunConfig).model).facts)
-    return _checked(config, request, environ)
+    return checked(config, request, environ, RunConfig)
 
 
 def _resumed_config(
@@ -170,13 +172,14 @@ def _resumed_config(
             f"but this command has trainer.num_nodes={here[0]} trainer.devices={here[1] or 'auto'}. Hint: type the "
             "numbers of nodes and devices, and cluster.address, on each node."
         )
-    return _checked(merged, request, environ)
+    return checked(merged, request, environ, RunConfig)
 
 
-def _checked(config: DictConfig, request: parse.Request, environ: Mapping[str, str]) -> RunConfig:
+def checked(config: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
+    """Return a config that was composed from several sources, typed. Raises ConfigError for all of its mistakes."""
     if mistakes := check_config.validate(config, environ, request.verb, typed=request.typed)[0]:
         raise ConfigError(mistakes)
-    return typed_config(config, RunConfig)
+    return typed_config(config, cls)
 
 
 # ---- the run to continue -------------------------------------------------------------------------------------------

@@ -5,18 +5,18 @@ import copy
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from imagenet_ddp.cli import check_config, parse
+from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, typed_value
-from imagenet_ddp.config.schema.commands import CommonConfig, TrainedConfig
+from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.folder import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
-from imagenet_ddp.engine.job import TYPED_ONLY
+from imagenet_ddp.engine.job import TYPED_ONLY, T, checked
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import graph_format
 from imagenet_ddp.runs.checkpoint_store import require_whole
@@ -25,8 +25,6 @@ from imagenet_ddp.system.process import import_torch
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
-
-T = TypeVar("T", bound=CommonConfig)
 
 # Keys that belong to the machine on which an evaluation runs, not to the run that wrote the checkpoint.
 OF_THIS_MACHINE = (
@@ -127,11 +125,10 @@ def checkpoint_path(config: TrainedConfig | DictConfig) -> Path | None:
 
 
 def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
-    if mistakes := check_config.validate(merged, environ, request.verb, typed=request.typed)[0]:
-        raise ConfigError(mistakes)
-    if merged.trainer.limit_val_batches == 0:
+    config = checked(merged, request, environ, cls)
+    if config.trainer.limit_val_batches == 0:
         raise ConfigError("trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: leave it out.")
-    return typed_config(merged, cls)
+    return config
 
 
 def _other_split(before: DataConfig, now: DataConfig, seeds: tuple[Any, Any], checkpoint: Path) -> list[str]:
