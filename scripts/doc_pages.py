@@ -98,8 +98,8 @@ these tables from `src/imagenet_ddp/cli/known_terms.txt`.
 # Title -> (introduction of its table, its options in the order of the page).
 PROGRAMS = {
     "pytorch/examples, imagenet/main.py": (
-        "In pytorch/examples, `--batch-size` and `--workers` are totals for all GPUs of a machine, and are divided by "
-        "the number of GPUs. Here, both values are per process. The folder, `DIR`, is the last argument there.",
+        "There, `--batch-size` and `--workers` are totals for all GPUs of a machine; here, both are per process. The "
+        "folder, `DIR`, is the last argument there.",
         "DIR -a --arch --pretrained --lr --learning-rate --momentum --wd --weight-decay --epochs --start-epoch --seed "
         "-b --batch-size -j --workers --dummy -p --print-freq --resume -e --evaluate --no-accel --gpu "
         "--multiprocessing-distributed --world-size --rank --dist-url --dist-backend",

@@ -49,7 +49,7 @@ def mistakes(*argv: str) -> list[str]:
         ("--opt sgd_nesterov", "type optim=sgd optim.nesterov=true (for"),
         ("--scale 0.08 1.0", "type 'data.crop_scale=[0.08,1.0]'."),
         ("--world-size=2", "type trainer.num_nodes=2 (if"),
-        ("--remode rand", "leave it out: const and pixel have an equivalent"),
+        ("--remode rand", "leave it out: one random colour (rand) has no equivalent"),
         ("--pretrained", "type model.weights=DEFAULT (the"),
     ],
 )
