@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as L
@@ -103,19 +103,21 @@ class Progress(L.Callback):
     def _row(self, trainer: L.Trainer, train: Mapping[str, float]) -> str:
         """Return the epoch's row of the table on a terminal, preceded by the column titles at the start and every 20
         rows."""
-        scores, times, has_top5 = (
-            self._train_log.scores,
-            self._train_log.train_times.epoch,
-            len(self._train_log.accuracies) > 1,
-        )
-        values: dict[str, Any] = {"epoch": trainer.current_epoch + 1, **train, **scores}
-        values |= {"images_per_s": times.images_per_s, "data_wait_frac": times.data_wait_frac}
-        values["train_s"] = self._train_log.elapsed_s
-        titles = [table_head(has_top5=has_top5)] if self._num_rows_shown % 20 == 0 else []
+        log, epoch = self._train_log, trainer.current_epoch + 1
+        times, has_top5 = log.train_times.epoch, len(log.accuracies) > 1
+        last = trainer.max_epochs
+        values: dict[str, Any] = {
+            "epoch": f"{epoch}/{last}" if last and last > 0 else epoch,
+            **train,
+            **log.scores,
+            "images_per_s": times.images_per_s,
+            "data_wait_frac": times.data_wait_frac,
+            "train_s": log.elapsed_s,
+        }
+        titles = [table_row(None, has_top5=has_top5)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
-        is_best = bool(scores) and self._train_log.best.epoch == values["epoch"]
-        line = table_row(values, trainer.max_epochs, is_best=is_best, has_top5=has_top5)
-        return "\n".join([*titles, line])
+        is_best = bool(log.scores) and log.best.epoch == epoch
+        return "\n".join([*titles, table_row(values, is_best=is_best, has_top5=has_top5)])
 
     def _scores(self, scores: Mapping[str, float]) -> str:
         """Format the scores, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
@@ -162,40 +164,32 @@ def _filled(step: int, steps: int) -> str:
     return f"[{'#' * full}{'-' * (BAR_COLUMNS - full)}]"
 
 
-# ---- the table of epochs, within 80 columns --------------------------------------------------------------------------
-
-_WIDTHS = {
-    "epoch": 7, "train loss": 11, "top-1": 9, "val loss": 9, "top-1 ": 10, "top-5": 9, "images/s": 9, "wait": 7,
-    "time": 9,
-}  # fmt: skip
+def _speed(images_per_s: float) -> str:
+    return f"{images_per_s:,.0f}" if images_per_s >= 100 else f"{images_per_s:.1f}"
 
 
-def table_head(*, has_top5: bool = True) -> str:
-    """Return the column titles. has_top5: include val/top5."""
-    return _line(list(_WIDTHS), has_top5)
+# The columns of the table of epochs, within 80 characters: title, width, key of the value, form of the value.
+TABLE: tuple[tuple[str, int, str, Callable[[Any], str]], ...] = (
+    ("epoch", 7, "epoch", str),
+    ("train loss", 11, "train/loss", format_loss),
+    ("top-1", 9, "train/top1", percent),
+    ("val loss", 9, "val/loss", format_loss),
+    ("top-1 ", 10, "val/top1", percent),
+    ("top-5", 9, "val/top5", percent),
+    ("images/s", 9, "images_per_s", _speed),
+    ("wait", 7, "data_wait_frac", lambda share: percent(share, 1)),
+    ("time", 9, "train_s", duration),
+)
 
 
-def table_row(
-    values: Mapping[str, float | None], max_epochs: int | None, *, is_best: bool = False, has_top5: bool = True
-) -> str:
-    """Format one row of the table. values: a row of metrics.csv; missing values become "-". is_best: mark the
-    validation top-1 with a star. has_top5: include val/top5."""
-    epoch = f"{values['epoch']:.0f}" + (f"/{max_epochs}" if max_epochs and max_epochs > 0 else "")
-    speed = _cell(values, "images_per_s", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.1f}")
-    cells = [
-        epoch, _cell(values, "train/loss", format_loss), _cell(values, "train/top1", percent),
-        _cell(values, "val/loss", format_loss), _cell(values, "val/top1", percent) + ("*" if is_best else " "),
-        _cell(values, "val/top5", percent), speed,
-        _cell(values, "data_wait_frac", lambda value: percent(value, 1)), _cell(values, "train_s", duration),
-    ]  # fmt: skip
-    return _line(cells, has_top5)
-
-
-def _line(cells: Sequence[str], has_top5: bool) -> str:
-    columns = zip(cells, _WIDTHS.items(), strict=True)
-    return "".join(cell.rjust(width) for cell, (title, width) in columns if has_top5 or title != "top-5")
-
-
-def _cell(values: Mapping[str, float | None], name: str, form: Callable[[float], str]) -> str:
-    value = values.get(name)
-    return "-" if value is None or math.isnan(value) else form(value)
+def table_row(values: Mapping[str, Any] | None, *, is_best: bool = False, has_top5: bool = True) -> str:
+    """Format one row of the table, or the titles if there are no values. values: a row of metrics.csv; missing values
+    become "-". is_best: mark the validation top-1 with a star. has_top5: include val/top5."""
+    line = ""
+    for title, width, key, form in TABLE:
+        value = values.get(key) if values else None
+        text = title if values is None else "-" if value is None or value != value else form(value)  # nan
+        if key == "val/top1" and values is not None:
+            text += "*" if is_best else " "
+        line += text.rjust(width) if has_top5 or key != "val/top5" else ""
+    return line
