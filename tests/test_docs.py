@@ -12,7 +12,7 @@ from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import COMMANDS
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.report import __main__ as report
-from imagenet_ddp.tune import space
+from imagenet_ddp.tune import search_space
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -73,7 +73,9 @@ def test_documented_commands_compose(where: str, monkeypatch: pytest.MonkeyPatch
                     report.read([".", *(word for word in _argv(rest) if "=" in word and word != "out=FOLDER")])
                 else:
                     argv = _argv(rest)
-                    command_line(verb, space.as_overrides(argv) if verb == "tune" else argv, {}, compose_only=True)
+                    command_line(
+                        verb, search_space.as_overrides(argv) if verb == "tune" else argv, {}, compose_only=True
+                    )
             except (ConfigError, ValueError) as error:
                 refused.append(f"{place}: {verb} {rest}\n    {error}")
     assert not refused, "\n".join(refused)

@@ -17,7 +17,6 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.unreadable_images import UnreadableImage
-from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.prepare.options import Plan
 from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
@@ -54,12 +53,6 @@ def run(plan: Plan) -> int:
     config, data = plan.config, plan.config.data
     layout = dataset_summary.describe(data, config.seed, open_source(data, config.seed))
     images = {name: split.images for name, split in layout.splits.items()}
-    if config.out is None:
-        out = run_folder.make_new(plan.out)
-    else:
-        out = plan.out
-        with disk_errors_as_run_error(out):
-            out.mkdir(parents=True, exist_ok=True)
     bad: list[tuple[str, str]] = []  # path, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
@@ -67,32 +60,29 @@ def run(plan: Plan) -> int:
     progress.more = lambda: f" ({len(bad):,} bad)"
     tasks = ((name, index) for name, members in images.items() for index in range(len(members)))
     results = process_images(probe_image, images, tasks, plan.num_workers, config.prepare.timeout_s, WINDOW)
-    try:
-        with contextlib.closing(progress), contextlib.closing(results):
-            for result in results:
-                probe = result.value or Probe(result.failure)
-                if probe.reason is not None:
-                    bad.append((images[result.split].path(result.index), probe.reason))
-                    num_bad[result.split] += 1
-                num_rotated[result.split] += probe.is_rotated
-                contents[result.split][result.index] = probe.content_hash
-                progress.add(1)
-    except BaseException:
-        if config.out is None:
-            run_folder.remove_refused(out, ConfigError(""))  # nothing was written
-        raise
+    with contextlib.closing(progress), contextlib.closing(results):
+        for result in results:
+            probe = result.value or Probe(result.failure)
+            if probe.reason is not None:
+                bad.append((images[result.split].path(result.index), probe.reason))
+                num_bad[result.split] += 1
+            num_rotated[result.split] += probe.is_rotated
+            contents[result.split][result.index] = probe.content_hash
+            progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
     findings = layout.mistakes + findings
+    out = run_folder.make_new(plan.out) if config.out is None else plan.out
     with disk_errors_as_run_error(out):
+        out.mkdir(parents=True, exist_ok=True)
         # file names may contain bytes that are not valid text
         atomic_write(out / "bad_images.csv", csv_bytes(("path", "reason"), bad))
         atomic_write(out / "duplicates.csv", csv_bytes(("where", "path", "other"), duplicates))
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
-    notes = layout.notes + notes + [
+    rotated = [
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
         for name, number in num_rotated.items()
         if number
-    ]  # fmt: skip
+    ]
     write = partial(print_message, stream=sys.stdout)
     for name, split in layout.splits.items():
         least, most = min(split.counts.values()), max(split.counts.values())
@@ -100,14 +90,12 @@ def run(plan: Plan) -> int:
         num_images, classes = split.num_images, count_noun(len(split.counts), "class")
         read = f"{num_images - num_bad[name]:,} of {num_images:,} images can be read"
         write(f"{name}: {read}, {classes} with {span} images each")
-    for path, reason in bad[:MAX_PRINTED]:
-        write(f"bad: {path}: {reason}")
+    lines = [f"bad: {path}: {reason}" for path, reason in bad[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
-        write(f"and {len(bad) - MAX_PRINTED:,} more in {out / 'bad_images.csv'}")
-    for text in notes:
-        write(f"note: {text}")
-    for text in findings:
-        write(f"found: {text}")
+        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in {out / 'bad_images.csv'}")
+    lines += [f"note: {text}" for text in (*layout.notes, *notes, *rotated)]
+    for line in (*lines, *(f"found: {text}" for text in findings)):
+        write(line)
     num_problems = len(findings) + len(bad)
     verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
     rate = sum(map(len, images.values())) / max(progress.seconds, 1e-9)

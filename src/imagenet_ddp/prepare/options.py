@@ -40,14 +40,13 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
             mistakes.append(
                 f"out must be outside data.root ({root}), got {out}. Hint: set out=FOLDER to another folder."
             )
-    if out is not None or options.name != "check":
-        mistakes += _validate_out(out)
+    if out is None and options.name == "check":
+        out = request.hydra.run.dir
+    mistakes += _validate_out(out)
     if mistakes:
         raise ConfigError(list(dict.fromkeys(mistakes)))
-    if out is None:
-        out = request.hydra.run.dir
     num_workers = num_cores() if options.num_workers == "auto" else options.num_workers
-    return Plan(config, Path(out), num_workers)
+    return Plan(config, Path(str(out)), num_workers)
 
 
 def _validate_archive_dir(value: str | None) -> list[str]:

@@ -15,7 +15,7 @@ from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.text import first_line
 from imagenet_ddp.tune.options import Plan, read
-from imagenet_ddp.tune.space import as_overrides
+from imagenet_ddp.tune.search_space import as_overrides
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import missing_package
-from imagenet_ddp.tune import space
-from imagenet_ddp.tune.space import Parameter
+from imagenet_ddp.tune import search_space
+from imagenet_ddp.tune.search_space import Parameter
 from imagenet_ddp.tune.trials import Slot, make_slots
 
 STORED = "tune.yaml"
@@ -38,8 +38,8 @@ class Plan:
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return the plan, and create the folder of a new study. argv: as returned by space.as_overrides. A study that is
-    in hydra.run.dir already is continued. Raises ConfigError with every mistake."""
+    """Return the plan, and create the folder of a new study. argv: as returned by as_overrides. A study that
+    is in hydra.run.dir already is continued. Raises ConfigError with every mistake."""
     request = parse.command_line("tune", argv, environ, compose_only=True)
     if request.hydra.runtime.choices.get("search") == "auto":
         optim = request.configs[0].optim
@@ -67,10 +67,10 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if missing := missing_package("tune", "optuna", requirement="imagenet_ddp[tune]"):
         found += missing
     else:
-        parameters, mistakes = space.read(search or {}, typed)
+        parameters, mistakes = search_space.read(search or {}, typed)
         found += mistakes
     train_mistakes, _ = check_config.validate(config, environ, "train", typed=typed)
-    found += train_mistakes or space.check_values(parameters, config, environ, typed)
+    found += train_mistakes or search_space.check_values(parameters, config, environ, typed)
     if found:
         raise ConfigError(list(dict.fromkeys(found)))
     options = to_config(tune, TuneOptions)
