@@ -20,7 +20,7 @@ else:
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten)
 connect = lambda: PrefixStore("x", TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten))
 met = meet_as(PrefixStore("x", raw), number, size, 20)
-line = failure_watch.FailureWatch(met, connect, who, failure_watch.end_process(who(number)))
+line = failure_watch.FailureWatch(met, connect, who)
 print("ready")
 exec(then)
 """

@@ -25,22 +25,15 @@ GONE = "is gone: its process, or its machine, no longer answers"
 
 
 class FailureWatch:
-    """Post this rank's failure, and call on_failure, in a thread of its own, with the exit code and the sentence of
-    another rank's failure if that is the first.
+    """Post this rank's failure, and end this process if another rank's failure is the first.
 
     client: opens the watch's own connection. label: returns the name of a rank. Every rank counts a beat up in the
     store; rank 0 looks for beats that stand still. Beats are counted instead of seconds, because a suspended machine
     suspends its other ranks, too. The end of a process on this machine is seen at once by its number.
     """
 
-    def __init__(
-        self,
-        meeting: Meeting,
-        client: Callable[[], Store],
-        label: Callable[[int], str],
-        on_failure: Callable[[int, str], None],
-    ):
-        self._rank, self._label, self._on_failure = meeting.number, label, on_failure
+    def __init__(self, meeting: Meeting, client: Callable[[], Store], label: Callable[[int], str]):
+        self._rank, self._label = meeting.number, label
         own = meeting.members[self._rank].pids
         self._local = {
             rank: member.pid for rank, member in enumerate(meeting.members) if rank != self._rank and member.pids == own
@@ -144,7 +137,12 @@ class FailureWatch:
             if is_first:
                 self.failed, self.code = sentence, code
         if is_first and not self._ended.is_set():
-            threading.Thread(target=self._on_failure, args=(code, sentence), name="failure", daemon=True).start()
+            threading.Thread(target=self._end_process, name="failure", daemon=True).start()
+
+    def _end_process(self) -> None:
+        time.sleep(STOP_GRACE_S if self.code > 128 else GRACE_S)
+        console.print_message(f"rank {self._rank} ends because {self.failed}")
+        exit_at_once(self.code)
 
 
 def _exists(pid: Any) -> bool:
@@ -154,15 +152,3 @@ def _exists(pid: Any) -> bool:
         except ProcessLookupError:
             return False
     return True
-
-
-def end_process(rank: str) -> Callable[[int, str], None]:
-    """Return a function for on_failure that ends a worker process. The function first waits for a grace period, in
-    which the rank may raise its own error."""
-
-    def end(code: int, sentence: str) -> None:
-        time.sleep(STOP_GRACE_S if code > 128 else GRACE_S)
-        console.print_message(f"{rank} ends because {sentence}")
-        exit_at_once(code)
-
-    return end

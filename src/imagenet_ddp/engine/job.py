@@ -5,6 +5,7 @@ own folder already; resume=PATH names the run; or resume=auto finds it.
 """
 
 import copy
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,6 @@ from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_valu
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.errors import ConfigError
@@ -77,10 +77,10 @@ class Job:
 
 
 def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM should requeue a stopped job. Without a checkpoint it should not, because the job would
-    start over each time."""
-    is_saved = bool(CheckpointStore.of_run(job.run_dir).files())
-    return is_saved and slurm.should_requeue(signal_number, job.config, environ)
+    """Return whether SLURM should requeue a job that this signal has stopped. Without a checkpoint it should not,
+    because the job would start over each time."""
+    is_asked = signal_number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and job.config.cluster.requeue
+    return is_asked and bool(CheckpointStore.of_run(job.run_dir).files())
 
 
 def decide(

@@ -62,10 +62,6 @@ class Plan:
     std: Choice  # three values, one per channel
 
     @property
-    def on_cpu(self) -> bool:
-        return self.accelerator.value == "cpu"
-
-    @property
     def sees_own_gpu_only(self) -> bool:
         """Return whether this is one of several processes of its node, of which each sees one GPU, its own."""
         one = self.accelerator.value == "cuda" and self.local_devices in (1, [0])

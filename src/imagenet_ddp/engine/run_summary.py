@@ -94,7 +94,7 @@ def _batch_lines(plan: Plan) -> list[str]:
     """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
     config, info = plan.config, plan.world_info
     batch_size, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
-    lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate, plan.on_cpu) or [
+    lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate) or [
         f"Batch: {batch_size} per device × {count_noun(info.local_world_size, 'device')}"
         f" × {count_noun(info.num_nodes, 'node')} × {accumulate} accumulation ="
         f" {plan.global_batch_size} images per step."

@@ -10,7 +10,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.compare_members import Member, shared_gpus, this_process
-from imagenet_ddp.distributed.failure_watch import FailureWatch, end_process
+from imagenet_ddp.distributed.failure_watch import FailureWatch
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
 from imagenet_ddp.distributed.network import connectivity, nccl
@@ -67,7 +67,7 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     client = lambda: connect(info, timeout_s)  # noqa: E731
     watch = None
     try:
-        watch = FailureWatch(meeting, client, info.label, end_process(f"rank {info.rank}"))
+        watch = FailureWatch(meeting, client, info.label)
         own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
         found = meeting.agree("gpus", own_gpus, check_gpus)
         if several:

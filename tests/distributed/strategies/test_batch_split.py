@@ -31,7 +31,7 @@ def test_every_batch_is_split_as_a_full_one(
     own = batch_split.first_device_images(keys, batch_size, num_devices)
     sizes = batch_split.split_batch(full, num_devices, own, full)
     assert sizes == [batch_size if own is None else own] + (num_devices - 1) * [batch_size]
-    (line, *_) = batch_split.describe(keys, batch_size, num_devices, 3, False)
+    (line, *_) = batch_split.describe(keys, batch_size, num_devices, 3)
     assert num_devices == 1 or f"= {full} images per forward pass and, with 3 passes per step, " in line
     assert num_devices == 1 or f"= {3 * full} images per step." in line
     num_images = int(part * full)
@@ -45,7 +45,7 @@ def test_every_batch_is_split_as_a_full_one(
 
 def test_the_arithmetic_of_the_two_examples():
     def split(keys: StrategyConfig, batch_size: int, num_devices: int, accumulate: int) -> str:
-        return batch_split.describe(keys, batch_size, num_devices, accumulate, False)[0]
+        return batch_split.describe(keys, batch_size, num_devices, accumulate)[0]
 
     two_three_three = StrategyConfig("balanced_dp", first_device_batch=2)
     assert split(two_three_three, 3, 3, 2) == (
@@ -54,6 +54,6 @@ def test_the_arithmetic_of_the_two_examples():
     assert split(StrategyConfig("balanced_dp"), 4, 3, 1) == "Split: 2 + 4 + 4 = 10 images per forward pass.", (
         "half of 4"
     )
-    assert "ddp is usually faster" in " ".join(batch_split.describe(StrategyConfig("dp"), 32, 2, 1, False))
+    assert "ddp is usually faster" in " ".join(batch_split.describe(StrategyConfig("dp"), 32, 2, 1))
     with pytest.raises(ConfigError, match="needs two devices or more, but there is 1"):
         batch_split.images_per_forward(StrategyConfig("balanced_dp", first_device_batch=0), 3, 1)

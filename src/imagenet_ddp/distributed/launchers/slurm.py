@@ -6,14 +6,10 @@ The variables are documented in the manual pages of srun and sbatch, section "OU
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 
-from omegaconf import DictConfig
-
-from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.world_info import LaunchRequest
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
@@ -102,7 +98,7 @@ def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> No
     With trainer.num_nodes and a node rank or an address, the other nodes are started in another way."""
     if "SLURM_JOB_ID" not in environ:
         return
-    job_nodes = num_job_nodes(environ)
+    job_nodes = _number(environ, "SLURM_JOB_NUM_NODES", 1)
     others_come = request.cluster.address or request.cluster.node_rank is not None or "NODE_RANK" in environ
     if (request.num_nodes or (1 if in_step(environ) else job_nodes)) <= 1 or (
         others_come and request.num_nodes is not None
@@ -115,11 +111,6 @@ def refuse_batch_shell(request: LaunchRequest, environ: Mapping[str, str]) -> No
         f"as one of several tasks, so it would run on only one node instead of {nodes}. Hint: type `srun "
         f"--nodes={nodes}{per_node} {request.line}` in a job of {nodes} nodes, or set trainer.num_nodes=1."
     )
-
-
-def num_job_nodes(environ: Mapping[str, str]) -> int:
-    """Return the number of nodes of this job; 1 outside SLURM."""
-    return _number(environ, "SLURM_JOB_NUM_NODES", 1)
 
 
 def run_key(environ: Mapping[str, str]) -> str | None:
@@ -159,11 +150,6 @@ def expand_counts(text: str) -> tuple[int, ...]:
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
     return tuple(counts)
-
-
-def should_requeue(number: int | None, config: CommonConfig | DictConfig, environ: Mapping[str, str]) -> bool:
-    """Return whether a stop by this signal requests a requeue of the SLURM job."""
-    return number == signal.SIGUSR2 and "SLURM_JOB_ID" in environ and config.cluster.requeue
 
 
 def requeue_and_print(environ: Mapping[str, str]) -> bool:

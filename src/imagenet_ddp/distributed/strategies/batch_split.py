@@ -108,7 +108,7 @@ def split_batch(num_images: int, num_devices: int, first: int | None, full: int)
     return [own] + [share + (device < rest) for device in range(num_devices - 1)]
 
 
-def describe(strategy: StrategyConfig, batch_size: int, num_devices: int, accumulate: int, on_cpu: bool) -> list[str]:
+def describe(strategy: StrategyConfig, batch_size: int, num_devices: int, accumulate: int) -> list[str]:
     """Return the log lines of a run with dp or balanced_dp; [] for other strategies."""
     if strategy.name not in DATA_PARALLEL:
         return []
@@ -125,8 +125,7 @@ def describe(strategy: StrategyConfig, batch_size: int, num_devices: int, accumu
         f"strategy=ddp is usually faster than strategy={strategy.name}, in which one Python process drives all "
         "devices and copies the weights to them in every forward pass."
     )
-    cpu = ["On a CPU, the replicas take turns, which is useful for tests but not faster."] if on_cpu else []
-    return [f"{split}.", ddp, *cpu]
+    return [f"{split}.", ddp]
 
 
 def _sum(sizes: Sequence[int]) -> str:
