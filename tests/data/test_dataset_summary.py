@@ -8,7 +8,7 @@ import pytest
 from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.dataset_summary import Layout, inspect_data, read_samples
+from imagenet_ddp.data.dataset_summary import DatasetSummary, read_samples, summarise
 from imagenet_ddp.data.sources import imagenet as imagenet_layout
 
 WNIDS = ["n01440764", "n01443537", "n01484850"]
@@ -18,8 +18,8 @@ def keys(root: Path | None, name: str = "imagefolder", **more: Any) -> DataConfi
     return DataConfig(name=name, root=str(root) if root else None, **more)
 
 
-def look(root: Path | None, name: str = "imagefolder", **more: Any) -> Layout:
-    return inspect_data(keys(root, name, **more), 0)
+def look(root: Path | None, name: str = "imagefolder", **more: Any) -> DatasetSummary:
+    return summarise(keys(root, name, **more), 0)
 
 
 @pytest.fixture

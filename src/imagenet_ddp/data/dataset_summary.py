@@ -29,8 +29,8 @@ class Split:
 
 
 @dataclass
-class Layout:
-    """Result of an inspection. mistakes: messages with a hint. notes: other remarks."""
+class DatasetSummary:
+    """What was found. mistakes: messages with a hint. notes: other remarks."""
 
     mistakes: list[str]
     notes: list[str] = field(default_factory=list)
@@ -38,32 +38,32 @@ class Layout:
     num_classes: int | None = None
 
 
-def inspect_data(data: DataConfig, seed: int) -> Layout:
-    """Inspect a data set without writing, generating or downloading anything. Raises ConfigError for what is found only
-    by opening the source."""
+def summarise(data: DataConfig, seed: int) -> DatasetSummary:
+    """Check a data set and count its images without writing, generating or downloading anything. Raises ConfigError for
+    what is found only by opening the source."""
     mistakes = check_data.validate(data)
     if mistakes or data.target:
-        return Layout(mistakes)
+        return DatasetSummary(mistakes)
     if pending := source_type(data.name).pending(data, seed):
-        return Layout([], [pending.note], num_classes=pending.num_classes)
-    return describe(data, seed, open_source(data, seed))
+        return DatasetSummary([], [pending.note], num_classes=pending.num_classes)
+    return summarise_source(data, seed, open_source(data, seed))
 
 
-def describe(data: DataConfig, seed: int, source: Source) -> Layout:
+def summarise_source(data: DataConfig, seed: int, source: Source) -> DatasetSummary:
     """Count the images of an opened source, and find what training accepts but hardly anyone wants."""
     mistakes = [] if data.target else source_type(data.name).audit(source)
-    layout = Layout(mistakes, [note.rstrip(".") for note in source.notes], num_classes=len(source.classes))
+    summary = DatasetSummary(mistakes, [note.rstrip(".") for note in source.notes], num_classes=len(source.classes))
     for name, images in (("train", source.train), ("val", source.val)):
         if images is not None:
-            split = layout.splits[name] = _split(images, source.classes, seed)
+            split = summary.splits[name] = _split(images, source.classes, seed)
             least, most = (choose(split.counts, key=split.counts.__getitem__) for choose in (min, max))
             if split.counts[most] > UNEVEN * split.counts[least]:
-                layout.notes.append(
+                summary.notes.append(
                     f"{name} is imbalanced: {split.counts[most]:,} images of {most}, {split.counts[least]:,} of {least}"
                 )
-    if len(layout.splits) == 2 and layout.splits["val"].num_images > layout.splits["train"].num_images:
-        layout.notes.append("there are more validation images than training images: are the two splits swapped?")
-    return layout
+    if len(summary.splits) == 2 and summary.splits["val"].num_images > summary.splits["train"].num_images:
+        summary.notes.append("there are more validation images than training images: are the two splits swapped?")
+    return summary
 
 
 def _split(images: Images, classes: list[str], seed: int) -> Split:
@@ -88,9 +88,9 @@ class SampleReading:
         return self.num_read / self.seconds if self.num_read else 0.0
 
 
-def read_samples(layout: Layout, budget_s: float = 5.0) -> SampleReading:
+def read_samples(summary: DatasetSummary, budget_s: float = 5.0) -> SampleReading:
     """Read one image of each class and split, alternating between the splits, until budget_s seconds have passed."""
-    splits = layout.splits.values()
+    splits = summary.splits.values()
     turns = itertools.zip_longest(*([(split.images, index) for index in split.samples] for split in splits))
     begin_s, found = time.monotonic(), SampleReading()
     for images, index in (each for each in itertools.chain.from_iterable(turns) if each):

@@ -72,13 +72,15 @@ class Machine:
         return make_plan(replace(self.config, trainer=trainer), world_info)
 
     @cached_property
-    def layout(self) -> dataset_summary.Layout:
+    def layout(self) -> dataset_summary.DatasetSummary:
         """Return the splits of the images that a source of this project would read; no splits for data._target_."""
         data = self.config.data
         try:
-            return dataset_summary.Layout([]) if data.target else dataset_summary.inspect_data(data, self.config.seed)
+            return (
+                dataset_summary.DatasetSummary([]) if data.target else dataset_summary.summarise(data, self.config.seed)
+            )
         except ConfigError as error:
-            return dataset_summary.Layout(error.mistakes)
+            return dataset_summary.DatasetSummary(error.mistakes)
 
     @property
     def has_other_nodes(self) -> bool:
