@@ -72,7 +72,7 @@ def test_images_are_listed_before_the_checkpoint_is_read(run: Run, tmp_path: Pat
     assert f"but empty ({tmp_path}/empty) matches none." in " ".join(result.stderr.split())
     write_images(tmp_path, {"cat": 2})
     result = run("predict", "checkpoint=no.ckpt", "images=cat", "out=cat/001.jpg", code=2)
-    assert "got cat/001.jpg, the name of an image" in " ".join(result.stderr.split())
+    assert "got cat/001.jpg, a model or an image" in " ".join(result.stderr.split())
 
 
 @pytest.mark.slow
