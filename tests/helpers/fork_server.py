@@ -21,6 +21,7 @@ import os
 import pickle
 import platform
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -70,39 +71,50 @@ def serve() -> NoReturn:
     del sys.modules["wandb"]
     gc.freeze()  # a collection in a forked process would copy every page
     gc.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the parents of the commands
-    listener = socket.socket(fileno=0)
+    listener, events = socket.socket(fileno=0), select.poll()
+    events.register(listener, select.POLLIN)
+    running: dict[int, tuple[int, socket.socket]] = {}  # pidfd: (pid, connection) of a command
     while True:
-        connection, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
+        for fd, _ in events.poll():
+            if fd in running:
+                events.unregister(fd)
+                os.close(fd)
+                pid, connection = running.pop(fd)
+                answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            else:
+                connection, _ = listener.accept()
+                answer = pid = _fork_command(
+                    connection, [listener, *(each for _, each in running.values())], [*running]
+                )
+                running[pidfd := os.pidfd_open(pid)] = pid, connection
+                events.register(pidfd, select.POLLIN)
             with contextlib.suppress(OSError):  # the test no longer waits for the command
-                _be_parent(connection)
-            os._exit(0)
-        connection.close()
+                connection.send(str(answer).encode())
 
 
-def _be_parent(connection: socket.socket) -> None:
-    """Fork the command that is requested there, and answer with its pid and its exit code."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _end_with_parent()
+def _fork_command(connection: socket.socket, others: list[socket.socket], pidfds: list[int]) -> int:
+    """Fork the command that is requested there, and return its pid. others, pidfds: what the command must close."""
     message, received, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, MAX_FDS)
     host, request = pickle.loads(message)
     names = ("pid", "net", "uts", "ipc", "mnt") if host else ()
     spaces = [os.open(f"/proc/{host}/ns/{name}", os.O_RDONLY) for name in names]
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     for fd in spaces[:1]:
         _enter(fd)  # takes effect for the child: a process cannot change its own pid namespace
     if (pid := os.fork()) == 0:
-        connection.close()
+        for each in (connection, *others):
+            each.close()
         for fd in spaces[1:]:
             _enter(fd)
-        for fd in spaces:
+        for fd in (own, *spaces, *pidfds):
             os.close(fd)
         _end_with_parent()
         _run(request, received)
-    connection.send(str(pid).encode())
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    connection.send(str(code).encode())
+    if host:
+        _enter(own)
+    for fd in (own, *spaces, *received):
+        os.close(fd)
+    return pid
 
 
 def _enter(fd: int) -> None:
