@@ -45,7 +45,7 @@ def test_the_step_is_measured_without_and_with_compile(run: Run, tree: Path, tmp
     found = measured(run, tmp_path, "step", *small_run(*net), *few, PYTHONPATH=PROBES)
     off, default = found["rows"]
     assert [off["title"], default["title"]] == ["compile=off", "compile=default"]
-    assert found["ratios"]["compile"] == pytest.approx(default["median"] / off["median"], rel=0.01)
+    assert found["ratios"]["compile"] == pytest.approx(default["median"] / off["median"], rel=0.01, abs=0.001)
     assert found["compile_s"] > 0
 
 
