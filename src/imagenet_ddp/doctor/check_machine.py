@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data import dataset_summary
+from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
@@ -72,15 +73,13 @@ class Machine:
         return make_plan(replace(self.config, trainer=trainer), world_info)
 
     @cached_property
-    def layout(self) -> dataset_summary.DatasetSummary:
+    def layout(self) -> DatasetSummary:
         """Return the splits of the images that a source of this project would read; no splits for data._target_."""
         data = self.config.data
         try:
-            return (
-                dataset_summary.DatasetSummary([]) if data.target else dataset_summary.summarise(data, self.config.seed)
-            )
+            return DatasetSummary([]) if data.target else dataset_summary.summarise(data, self.config.seed)
         except ConfigError as error:
-            return dataset_summary.DatasetSummary(error.mistakes)
+            return DatasetSummary(error.mistakes)
 
     @property
     def has_other_nodes(self) -> bool:
