@@ -86,8 +86,7 @@ class Machine:
         return self.launch_info is not None and self.launch_info.num_nodes > 1
 
     @property
-    def host(self) -> str | None:
-        """Return the host name or IP address of the rendezvous; None if there is none."""
+    def rendezvous_host(self) -> str | None:
         return self.launch_info.host if self.launch_info else None
 
 
@@ -251,7 +250,7 @@ def _variables(machine: Machine) -> list[Check]:
     if mistakes := _variable_mistakes(machine):
         return failed(mistakes)
     keys, environ = machine.config.nccl, machine.environ
-    meets = machine.host if machine.has_other_nodes else None
+    meets = machine.rendezvous_host if machine.has_other_nodes else None
     words = [f"{name}={environ[name]} (environment)" for name in sorted(environ) if name.startswith(nccl.PREFIXES)]
     made = nccl.configured_variables(keys, environ)
     words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in environ]
@@ -261,7 +260,9 @@ def _variables(machine: Machine) -> list[Check]:
 
 
 def _variable_mistakes(machine: Machine) -> list[str]:
-    return nccl.validate(machine.config.nccl, machine.environ, machine.host if machine.has_other_nodes else None)
+    return nccl.validate(
+        machine.config.nccl, machine.environ, machine.rendezvous_host if machine.has_other_nodes else None
+    )
 
 
 def _rendezvous(machine: Machine) -> list[Check]:
