@@ -87,7 +87,7 @@ class Machine:
 
     @property
     def rendezvous_host(self) -> str | None:
-        return self.launch_info.host if self.launch_info else None
+        return self.launch_info.host if self.launch_info and self.has_other_nodes else None
 
 
 def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
@@ -250,7 +250,7 @@ def _variables(machine: Machine) -> list[Check]:
     if mistakes := _variable_mistakes(machine):
         return failed(mistakes)
     keys, environ = machine.config.nccl, machine.environ
-    meets = machine.rendezvous_host if machine.has_other_nodes else None
+    meets = machine.rendezvous_host
     words = [f"{name}={environ[name]} (environment)" for name in sorted(environ) if name.startswith(nccl.PREFIXES)]
     made = nccl.configured_variables(keys, environ)
     words += [f"{name}={value} (nccl=)" for name, value in made.items() if name not in environ]
@@ -260,9 +260,7 @@ def _variables(machine: Machine) -> list[Check]:
 
 
 def _variable_mistakes(machine: Machine) -> list[str]:
-    return nccl.validate(
-        machine.config.nccl, machine.environ, machine.rendezvous_host if machine.has_other_nodes else None
-    )
+    return nccl.validate(machine.config.nccl, machine.environ, machine.rendezvous_host)
 
 
 def _rendezvous(machine: Machine) -> list[Check]:
