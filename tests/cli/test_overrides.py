@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.engine.job import changes
+from imagenet_ddp.engine.resume import changes
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -19,7 +19,8 @@ from test_train import probe, start, wait_for
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.engine.job import Earlier, Job, changes, find_earlier, is_finished, should_requeue
+from imagenet_ddp.engine.job import Job, should_requeue
+from imagenet_ddp.engine.resume import Earlier, changes, find_earlier, is_finished
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 

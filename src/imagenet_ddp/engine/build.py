@@ -28,9 +28,10 @@ from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment, SyncBatchNorm, make_strategy
 from imagenet_ddp.engine.diagnosis import refusing
-from imagenet_ddp.engine.job import Job, changes, changes_end, refuse_other_data
+from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
+from imagenet_ddp.engine.resume import changes, changes_end, refuse_other_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_calls
