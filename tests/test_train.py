@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -250,12 +249,6 @@ def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Pat
     assert summary(folder)["experiment"] == "quick", "as the first command said"
     assert summary(folder)["data"] == {"name": "imagefolder", "folder": tree.name}
 
-    # a run that died before its first checkpoint begins again
-    (tmp_path / "died").mkdir()
-    shutil.copy(folder / "config.yaml", tmp_path / "died")
-    result = succeeded(run("train", *options, "resume=auto", "hydra.run.dir=died", "trainer.max_epochs=1"))
-    assert "starting a new run, because" in result.stdout and "has no checkpoint." in result.stdout
-
     result = run("train", f"resume={folder}", "hydra.run.dir=other_folder", "trainer.max_epochs=4")
     assert result.returncode == 2
     assert "because a resumed run continues in its own folder, got other_folder" in " ".join(result.stderr.split())
@@ -361,21 +354,6 @@ def drain(terminal: int, is_closed: Path) -> None:
         if select.select([terminal], [], [], 0.05)[0]:
             os.read(terminal, 4096)
     os.close(terminal)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="a worker learns of its parent's death by prctl")
-def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: Path) -> None:
-    """As from a shell without OMP_NUM_THREADS, for which Lightning's launcher would set a number of its own."""
-    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
-    options += ["cluster.num_threads=2", *probe(tmp_path / "seen", slow_s=0.05)]
-    process = start(tmp_path, *options, forked=False, OMP_NUM_THREADS=None)
-    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
-    assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
-    pids = descendants(process.pid)
-    process.kill()
-    process.communicate(timeout=30)
-    wait_for(lambda: not alive(pids), 30)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from conftest import PROBES, SMALL_DRAWN, clean_environ
 from helpers import forked_commands, logged
-from helpers.ports import free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,16 +116,3 @@ def test_trackio(stopped: Path) -> None:
     run, curves = logged.of_trackio(stopped.parent / "trackio")
     assert_whole(curves, stopped)
     assert run == json.loads((stopped / "logger_trackio.json").read_text())["id"]
-
-
-@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
-def test_a_server_that_is_not_there_is_refused(tree: Path, tmp_path: Path) -> None:
-    uri = f"http://127.0.0.1:{free_port()}"
-    result = train(
-        tmp_path, *SMALL_DRAWN, f"data.root={tree}", "hydra.run.dir=r", "logger=mlflow", MLFLOW_TRACKING_URI=uri
-    )
-    assert result.returncode == 2
-    message = " ".join(result.stderr.split())
-    assert f"logger.mlflow must be able to reach {uri}, but cannot: " in message
-    assert "MLFLOW_TRACKING_URI, or set logger=none." in message
-    assert not (tmp_path / "r").exists()

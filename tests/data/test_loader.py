@@ -1,9 +1,3 @@
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import clean_environ, write_images
+from conftest import write_images
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.config.schema.data import DataConfig
@@ -20,8 +14,6 @@ from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
 from imagenet_ddp.data.transforms import TrainTransform
 from imagenet_ddp.data.unreadable_images import Bad, LoadError
-
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
 @pytest.fixture(scope="module")
@@ -151,74 +143,6 @@ def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
     none = ImageDataset(list_images(broken, ["cat"]).subset(np.array([2])), samples.transform, 0, replace=True)
     with pytest.raises(LoadError, match="nor can 100 others"):
         none.__getitems__([Key(0, 0, True, 1, 1)])
-
-
-# All processes of a run get the same signal, as from a batch system or a terminal, and at the worst moment: while the
-# fork server is still importing torch. The process then says who its helpers are, and waits to be killed.
-STOPPED_AT_ONCE = """
-    import os, signal, sys, time
-    from multiprocessing import forkserver, resource_tracker
-    from pathlib import Path
-    from imagenet_ddp.config.schema.data import DataConfig
-    from imagenet_ddp.data.loader import make_loader
-    from imagenet_ddp.data.sampler import BatchSampler
-    from imagenet_ddp.data.sources.image_files import list_images
-    from imagenet_ddp.data.transforms import TrainTransform
-
-    def main():
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda *_: None)
-        sampler = BatchSampler(29, 4, 1, 0, shuffle=True, seed=7, fill_to=2)
-        transform = TrainTransform(DataConfig(image_size=16))
-        images = list_images(Path(sys.argv[1]) / "train", ["cat", "dog", "owl"])
-        keys = dict(seed=7, num_workers=2, pin_memory=False, replace=True)
-        loader = make_loader(images, transform, sampler, **keys)
-        helpers = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]
-        for moment in range(2):
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-                for pid in helpers:
-                    os.kill(pid, number)
-            assert sum(batch["num_counted"] for batch in loader) == 29
-            helpers += [worker.pid for worker in loader._iterator._workers]
-        print(*helpers[:4], flush=True)
-        time.sleep(100)
-
-    if __name__ == "__main__":
-        main()
-"""
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.slow
-@linux_only
-def test_all_helpers_outlive_stop_signals_but_not_the_training_process(tree: Path, tmp_path: Path):
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(STOPPED_AT_ONCE))
-    process = subprocess.Popen(
-        [sys.executable, script, tree], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environ()
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        said = process.stdout.readline()
-    finally:
-        process.kill()
-    helpers = [int(pid) for pid in said.split()]
-    assert len(helpers) == 4, process.stderr.read()
-    deadline = time.monotonic() + 30
-    while any(map(is_running, helpers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    left = [pid for pid in helpers if is_running(pid)]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    process.communicate()
-    assert left == []
 
 
 def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: Path):

@@ -6,14 +6,16 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import test_train
 import torch
 from conftest import ROOT, SMALL, small_run
 from helpers.hosts import Host, Hosts, Process, requirement
+from test_train import probe, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,10 +71,7 @@ def ends(*processes: Process, timeout_s: float = 240) -> list[End]:
 
 
 def start(
-    hosts: Sequence[Host],
-    *options: str,
-    each: Sequence[Sequence[str]] = (),
-    env: dict[str, str] | None = None,
+    hosts: Sequence[Host], *options: str, each: Sequence[Sequence[str]] = (), env: dict[str, str] | None = None
 ) -> list[Process]:
     """train with the same options on every host. each: more of every host's own."""
     more = each or [()] * len(hosts)
@@ -94,13 +93,6 @@ def refused(found: Sequence[End], *sentences: str) -> None:
             assert sentence in end.said, end.printed
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
-    limit = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.05)
-
-
 def nobody_is_left(hosts: Sequence[Host]) -> None:
     """Workers that are told to stop save first, and an agent's resource tracker ends a moment after it."""
     limit = time.monotonic() + 10
@@ -109,19 +101,9 @@ def nobody_is_left(hosts: Sequence[Host]) -> None:
         time.sleep(0.05)
 
 
-def probe(folder: Path, **keys: object) -> list[str]:
-    options = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder='{folder}'"]
-    return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
-
-
 def seen(folder: Path) -> dict[int, list[int]]:
     """Epoch -> the images trained on, over all ranks, sorted."""
-    images: dict[int, list[int]] = {}
-    for path in folder.glob("seen*.jsonl"):
-        for line in path.read_text().splitlines():
-            epoch, _, indices = json.loads(line)
-            images.setdefault(epoch, []).extend(indices)
-    return {epoch: sorted(images[epoch]) for epoch in sorted(images)}
+    return {epoch: sorted(images) for epoch, images in sorted(test_train.seen(folder).items())}
 
 
 def steps(folder: Path) -> list[int]:
@@ -249,13 +231,6 @@ def test_on_a_shared_disk_both_nodes_have_one_run_folder(trained: Trained, tree:
     assert [path.name for path in disk.iterdir()] == ["runs"], "the file of the meeting is not left"
 
 
-def torchrun_c10d(node: int, *options: str) -> list[str]:
-    """c10d itself needs help where a host's name is 127.0.1.1: who serves, and each agent's address."""
-    own = [[f"--local-addr={ZETA}", "--rdzv-conf=is_host=1"], ["--local-addr=10.77.0.1", "--rdzv-conf=is_host=0"]]
-    rendezvous = ["--rdzv-backend=c10d", f"--rdzv-endpoint={ZETA}:29400", "--rdzv-id=job7", *own[node]]
-    return ["torchrun", "--nnodes=2", "--nproc-per-node=1", *rendezvous, "-m", "imagenet_ddp.train", *options]
-
-
 def launch(node: int, *options: str) -> list[str]:
     static = [f"--node_rank={node}", f"--master_addr={ZETA}", "--master_port=29500"]
     started = ["python", "-m", "torch.distributed.launch", "--nnodes=2", "--nproc_per_node=1", *static]
@@ -268,25 +243,21 @@ def one_per_terminal(node: int, *options: str) -> list[str]:
 
 
 def test_ways_to_start(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
-    """Without any trainer key: one world of 2, one run folder, the same weights to the bit."""
+    """Without any trainer key: one world of 2, one run folder, the same weights to the bit. The last test here is of
+    torchrun."""
     found: list[dict[str, torch.Tensor]] = []
-    for way in (torchrun_c10d, launch, one_per_terminal):
-        images, folder = tmp_path / way.__name__, f"hydra.run.dir={way.__name__}"
-        own = [] if way is torchrun_c10d else [folder]
-        options = [*small, *own, *probe(images)]
+    for way in (launch, one_per_terminal):
+        images = tmp_path / way.__name__
+        options = [*small, f"hydra.run.dir={way.__name__}", *probe(images)]
         succeeded(ends(*(host.popen(way(node, *options), PROBES) for node, host in enumerate(two))))
         assert seen(images) == {0: ALL[0]}
         assert len(steps(images)) == 2
-        # c10d orders nodes by name: its rank 0 is alpha, and there the run is
-        first = two[1] if way is torchrun_c10d else two[0]
-        run_dir = first.folder / "work" / way.__name__ if own else run_folder(first)
+        run_dir = two[0].folder / "work" / way.__name__
         summary = json.loads((run_dir / "summary.json").read_text())
         assert [summary["world_size"], summary["num_nodes"]] == [2, 2]
-        assert own or "job7" in run_dir.name
         found.append(weights(run_dir))
-        for name, values in found[-1].items():
-            assert torch.equal(values, found[0][name]), (name, way)
         nobody_is_left(two)
+    assert all(torch.equal(values, found[0][name]) for name, values in found[1].items())
 
 
 # ---- the world is not what was asked --------------------------------------------------------------------------------

@@ -113,15 +113,6 @@ def test_a_weight_multiplies_the_loss_of_its_image():
         assert result["loss_sum"].item() == pytest.approx(expected)
 
 
-def test_a_rank_without_images_has_no_loss_but_gradients():
-    """Of zero: each rank takes part in every all-reduce."""
-    classifier = as_one_of(make(Shown(3), 3), 2)
-    result = classifier.training_step(batch_of(torch.randn(2, 3, 1, 1), [0, 1], num_counted=0, update_images=1), 0)
-    assert result["loss"].item() == 0
-    [gradient] = torch.autograd.grad(result["loss"], list(classifier.net.parameters()))
-    assert gradient.item() == 0
-
-
 def test_label_smoothing_is_for_training_only():
     logits = torch.tensor([4.0, 0.0, 0.0])
     images = logits.reshape(1, 3, 1, 1)

@@ -136,11 +136,7 @@ def test_columns_of_other_names(tmp_path: Path):
 
 
 def test_the_root(tmp_path: Path):
-    for root, said in (
-        (None, "got null"),
-        (tmp_path / "gone.csv", "is not a file"),
-        (tmp_path, f"data.root={tmp_path}"),
-    ):
+    for root, said in ((tmp_path / "gone.csv", "is not a file"), (tmp_path, f"data.root={tmp_path}")):
         (text,) = ImageTable().check(keys(root), "train")
         assert text.startswith("data.root must be the table of the images") and said in text
 

@@ -87,17 +87,6 @@ def test_a_process_has_its_rank(name: str, around: dict[str, str]):
         assert (info.node_rank, info.num_nodes, found.host) == (1, 2, "node-a")
 
 
-@pytest.mark.parametrize("name", RANK_3)
-def test_one_process_per_node_starts_workers(name: str):
-    words = {"=4": "=2", "=3": "=1", "LOCAL_SIZE=2": "LOCAL_SIZE=1", "LOCALNRANKS=2": "LOCALNRANKS=1"}
-    line = RANK_3[name].replace("_LOCAL_RANK=1", "_LOCAL_RANK=0").replace("RANKID=1", "RANKID=0")
-    for before, after in words.items():
-        line = line.replace(before, after)
-    line = line.replace("LOCAL_ID=1", "LOCAL_ID=0").replace("PALS_RANKID=0", "PALS_RANKID=1")
-    found = find(pairs(line), "cluster.address=node-a devices=8")
-    assert (found.world_info, found.num_nodes, found.node_rank) == (None, 2, 1), line
-
-
 @pytest.mark.parametrize("environ", [*MACHINE_1.values(), PYTORCHJOB])
 @pytest.mark.parametrize("line", ["", "num_nodes=2 devices=8 cluster.node_rank=1"])
 def test_a_machine_starts_workers(environ: dict[str, str], line: str):
@@ -181,9 +170,3 @@ def test_one_command_on_one_machine_is_not_held_up(tmp_path: Path):
     assert find({"LSB_DJOB_HOSTFILE": str(hosts), "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0"}).standalone
     for machine in MACHINE_1.values():
         assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone
-
-
-def test_processes_of_one_machine_need_no_address():
-    found = find({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "1"}, "trainer.num_nodes=1")
-    assert found.world_info is not None
-    assert (found.world_info.rank, found.world_info.world_size, found.world_info.address) == (1, 2, "127.0.0.1")

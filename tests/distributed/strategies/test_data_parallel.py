@@ -2,24 +2,21 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, ClassVar
 
 import lightning.pytorch as L
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.in_memory import Images
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split, data_parallel
 from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.runs.checkpoint_file import BackgroundCheckpointIO, wait_until_written
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,11 +24,9 @@ CPU = torch.device("cpu")
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 
 
-def make_net(dropout: float = 0.0, seed: int = 3) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(dropout), nn.Flatten(), nn.Linear(64, 5)
-    )
+def make_net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
 
 
 def replicas_of(net: nn.Module, num_devices: int, first: int | None = None, full: int = 8) -> Replicas:
@@ -121,49 +116,6 @@ def test_every_replica_computes_in_the_mode_of_the_caller(dtype: torch.dtype | N
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------
 
 
-class Drawn(Dataset):
-    """Images in memory, with something to learn; a batch at a time, as the project's own loader gives them."""
-
-    def __init__(self, num_images: int):
-        self.num_images = num_images
-
-    def __len__(self) -> int:
-        return self.num_images
-
-    def __getitems__(self, keys: list[Key]) -> dict[str, Any]:
-        index = torch.tensor([key.index for key in keys])
-        drawn = [torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(key.index)) for key in keys]
-        return {
-            "image": torch.stack(drawn) + (index % 5).view(-1, 1, 1, 1),
-            "target": index % 5,
-            "index": index,
-            "num_counted": sum(key.counts for key in keys),
-            "step_images": keys[0].step_images,
-            "update_images": keys[0].update_images,
-        }
-
-
-class Batches(L.LightningDataModule):
-    """loaded: images per forward of the whole process."""
-
-    def __init__(self, num_train: int, num_val: int, loaded: int):
-        super().__init__()
-        self.num_train, self.num_val, self.loaded = num_train, num_val, loaded
-        self.train_sampler: BatchSampler | None = None
-
-    def _loader(self, num_images: int, *, shuffle: bool) -> DataLoader:
-        assert self.trainer
-        world_size, rank = self.trainer.world_size, self.trainer.global_rank
-        sampler = BatchSampler(num_images, self.loaded, world_size, rank, shuffle=shuffle, seed=1, fill_to=1 + shuffle)
-        return DataLoader(Drawn(num_images), batch_sampler=sampler, collate_fn=lambda batch: batch)
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.num_train, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(self.num_val, shuffle=False)
-
-
 class Fixed(nn.BatchNorm2d):
     """Batch norm in eval mode all along: no image's result depends on another's."""
 
@@ -171,50 +123,27 @@ class Fixed(nn.BatchNorm2d):
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias)
 
 
-def make_classifier(num_val: int, dropout: float = 0.0) -> ImageClassifier:
-    return ImageClassifier(
-        make_net(dropout),
-        5,
-        num_val,
-        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-        seed=0,
-    )
-
-
-def make_trainer(strategy: Any, folder: Path, **keys: Any) -> L.Trainer:
-    return L.Trainer(
-        **{"accelerator": "cpu", "devices": 1, "max_epochs": 2, **keys},
-        strategy=strategy,
-        plugins=[DetectedEnvironment(WorldInfo()), BackgroundCheckpointIO()],
-        logger=False,
-        use_distributed_sampler=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        default_root_dir=folder,
-    )
-
-
-def on_cpu(name: str, num_devices: int, batch_size: int, first: int | None = None) -> Any:
-    return make_data_parallel(StrategyConfig(name, first_device_batch=first), "cpu", num_devices, batch_size)
-
-
 @pytest.mark.parametrize(
     ("num_train", "name", "first", "precision", "tolerance"),
     [(29, "dp", None, "bf16-mixed", 5e-2), (31, "balanced_dp", 1, "32-true", 1e-5)],
 )
-def test_training_is_that_of_one_device(
-    num_train: int, name: str, first: int | None, precision: str, tolerance: float, tmp_path: Path
-):
+def test_training_is_that_of_one_device(num_train: int, name: str, first: int | None, precision: Any, tolerance: float):
     """With last batches that do not divide, and are smaller than the devices are many."""
-    num_devices, found = 4, []
-    loaded = batch_split.images_per_forward(StrategyConfig(name, first_device_batch=first), 2, num_devices)
-    for strategy in ("auto", on_cpu(name, num_devices, 2, first)):
-        classifier = make_classifier(11)
-        classifier.net[1] = Fixed(4)  # type: ignore[index, operator]
-        trainer = make_trainer(strategy, tmp_path, precision=precision)
-        trainer.fit(classifier, datamodule=Batches(num_train, 11, loaded))
+    num_devices, found, config = 4, [], StrategyConfig(name, first_device_batch=first)
+    loaded = batch_split.images_per_forward(config, 2, num_devices)
+    strategy: Any
+    for strategy in ("auto", make_data_parallel(config, "cpu", num_devices, 2)):
+        net: Any = make_net()
+        net[1] = Fixed(4)
+        classifier = ImageClassifier(
+            net, 5, 11, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9), seed=0
+        )
+        trainer = L.Trainer(
+            accelerator="cpu", devices=1, max_epochs=2, strategy=strategy, precision=precision, logger=False,
+            plugins=[DetectedEnvironment(WorldInfo())], use_distributed_sampler=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        )  # fmt: skip
+        trainer.fit(classifier, datamodule=Images(num_train, 11, loaded, size=6, fill_to=2))
         metrics = {key: value.item() for key, value in trainer.callback_metrics.items()}
         found.append((metrics, classifier.state_dict(), classifier.counted.compute(), trainer.global_step))
         assert (trainer.world_size, trainer.global_rank, trainer.is_global_zero) == (1, 0, True)
@@ -228,23 +157,6 @@ def test_training_is_that_of_one_device(
         assert (metrics["val/top1"], metrics["val/top5"]) == (its_metrics["val/top1"], its_metrics["val/top5"])
     for key, value in weights.items():
         torch.testing.assert_close(value, its_weights[key], rtol=0, atol=tolerance)
-
-
-def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path):
-    dropout = 0.5
-    whole = make_classifier(6, dropout)
-    make_trainer(on_cpu("dp", 3, 2), tmp_path).fit(whole, datamodule=Batches(29, 6, 6))
-    begun = make_trainer(on_cpu("dp", 3, 2), tmp_path, max_epochs=1)
-    begun.fit(make_classifier(6, dropout), datamodule=Batches(29, 6, 6))
-    begun.save_checkpoint(tmp_path / "half.ckpt")
-    wait_until_written(begun)
-    resumed = make_classifier(6, dropout)
-    resumed.net[5].weight.data.zero_()  # type: ignore[index, union-attr, operator]
-    trainer = make_trainer(on_cpu("dp", 3, 2), tmp_path)
-    trainer.fit(resumed, datamodule=Batches(29, 6, 6), ckpt_path=tmp_path / "half.ckpt", weights_only=True)
-    assert trainer.current_epoch == 2
-    for key, value in whole.state_dict().items():
-        torch.testing.assert_close(resumed.state_dict()[key], value, rtol=0, atol=0)
 
 
 def test_the_devices_are_those_of_the_list():
