@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 from helpers.fake_predictions import random_probabilities, write_evaluation
 from PIL import Image
 
+from imagenet_ddp.data.sources.image_files import FileImages
+from imagenet_ddp.data.sources.streamed import ShardError
 from imagenet_ddp.report.pictures import read_pictures
 from imagenet_ddp.report.predictions import read
 
@@ -40,6 +43,22 @@ def test_no_image_under_the_name_of_another(tmp_path: Path):
         f"the data must be that of the evaluation in {folder}, but image 1 is no longer {paths[1]}. "
         f"Hint: run `rm -r {folder}`, then run report again to evaluate the run."
     )
+
+
+def test_images_that_can_no_longer_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The report is written without pictures."""
+    (tmp_path / "val/a").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(path := tmp_path / "val/a/0.png")
+    folder = write_evaluation(
+        tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], paths=[str(path)], data=data(tmp_path)
+    )
+
+    def fail(self: FileImages, index: int) -> None:
+        raise ShardError("the shard cannot be fetched")
+
+    monkeypatch.setattr(FileImages, "open", fail)
+    pictures = read_pictures(read(folder), [0], [])
+    assert (pictures.thumbnails, pictures.reason) == ({}, "the shard cannot be fetched")
 
 
 def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):

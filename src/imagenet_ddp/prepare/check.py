@@ -71,12 +71,6 @@ def run(plan: Plan) -> int:
             progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
     findings = layout.mistakes + findings
-    out = run_folder.make_new(plan.out) if config.out is None else plan.out
-    with disk_errors_as_run_error(out):
-        out.mkdir(parents=True, exist_ok=True)
-        # file names may contain bytes that are not valid text
-        atomic_write(out / "bad_images.csv", csv_bytes(("path", "reason"), bad))
-        atomic_write(out / "duplicates.csv", csv_bytes(("where", "path", "other"), duplicates))
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
     rotated = [
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
@@ -92,10 +86,17 @@ def run(plan: Plan) -> int:
         write(f"{name}: {read}, {classes} with {span} images each")
     lines = [f"bad: {path}: {reason}" for path, reason in bad[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
-        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in {out / 'bad_images.csv'}")
+        lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")
     lines += [f"note: {text}" for text in (*layout.notes, *notes, *rotated)]
     for line in (*lines, *(f"found: {text}" for text in findings)):
         write(line)
+    # only now: what a long check has found is printed even if the files cannot be written
+    out = run_folder.make_new(plan.out) if config.out is None else plan.out
+    with disk_errors_as_run_error(out):
+        out.mkdir(parents=True, exist_ok=True)
+        # file names may contain bytes that are not valid text
+        atomic_write(out / "bad_images.csv", csv_bytes(("path", "reason"), bad))
+        atomic_write(out / "duplicates.csv", csv_bytes(("where", "path", "other"), duplicates))
     num_problems = len(findings) + len(bad)
     verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
     rate = sum(map(len, images.values())) / max(progress.seconds, 1e-9)

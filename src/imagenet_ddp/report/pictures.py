@@ -48,12 +48,12 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
     pictures = Pictures()
     try:
         images = _open(found)
-    except (ConfigError, RunError, OSError) as error:
+        wanted = sorted(set(rows))
+        uris = map_concurrently(lambda row: _thumbnail(images, int(found.index[row])), wanted)
+        pictures.thumbnails = {row: uri for row, uri in zip(wanted, uris, strict=True) if uri is not None}
+    except (ConfigError, RunError, OSError) as error:  # RunError: a shard of streamed data cannot be fetched
         pictures.reason = first_line(error)
         return pictures
-    wanted = sorted(set(rows))
-    uris = map_concurrently(lambda row: _thumbnail(images, int(found.index[row])), wanted)
-    pictures.thumbnails = {row: uri for row, uri in zip(wanted, uris, strict=True) if uri is not None}
     if for_maps:
         try:
             pictures.maps = _activation_maps(images, found, for_maps)
