@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, small_run, write_images
@@ -280,13 +281,6 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if lives(pid)]
 
 
-def descendants(pid: int) -> list[int]:
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()
-    ]
-    return children + [grandchild for child in children for grandchild in descendants(child)]
-
-
 def start(cwd: Path, *options: str, forked: bool = True, **environ: str | None) -> subprocess.Popen[str] | Command:
     environment = clean_environ(PYTHONPATH=PROBES, **environ)
     return forked_commands.start("imagenet_ddp.train", *options, folder=cwd, environment=environment, forked=forked)
@@ -310,7 +304,7 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
     options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "data.num_workers=1", "trainer.max_epochs=50"]
     process = start(tmp_path, *options, "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05))
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
-    pids = [process.pid, *descendants(process.pid)]
+    pids = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(recursive=True))]
     began = time.monotonic()
     if whom == "group":
         os.killpg(process.pid, number)
@@ -341,7 +335,7 @@ def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path) -> None:
     os.close(theirs)
     threading.Thread(target=drain, args=(ours, tmp_path / "terminal"), daemon=True).start()
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")) or process.poll() is not None)
-    pids = [process.pid, *descendants(process.pid)]
+    pids = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(recursive=True))]
     (tmp_path / "terminal").touch()
     assert process.wait(60) == 129
     assert torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"] > 0

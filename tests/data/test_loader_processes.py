@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from conftest import SMALL, clean_environ
 
@@ -118,8 +119,8 @@ def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
     try:
         while not process.stdout.readline().startswith("epoch 2/"):
             assert process.poll() is None
-        workers = [pid for pid in _below(process.pid) if "forkserver" in _command(pid) and not _children(pid)]
-        os.kill(workers[0], signal.SIGKILL)
+        below = psutil.Process(process.pid).children(recursive=True)
+        next(each for each in below if "forkserver" in str(each.cmdline()) and not each.children()).kill()
         process.communicate(timeout=60)
     finally:
         watch.cancel()
@@ -130,16 +131,3 @@ def test_training_ends_with_one_sentence(tree: Path, tmp_path: Path):
     assert process.returncode == 1
     assert re.search(r"DataLoader worker \d+ \(one of 2\) was killed by SIGKILL", said)
     assert "Traceback" not in said
-
-
-def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _below(pid: int) -> list[int]:
-    children = _children(pid)
-    return children + [each for child in children for each in _below(child)]
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()

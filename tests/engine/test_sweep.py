@@ -28,17 +28,6 @@ def test_each_job_has_its_own_world(run: Run, tree: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_failing_job_is_reported_and_the_others_run(run: Run, tree: Path, tmp_path: Path) -> None:
-    options = [*SHORT, f"data.root={tree}", "trainer.devices=2", "hydra.sweep.dir=s"]
-    options += [*probe(tmp_path / "seen", step=2, rank=1), "+callbacks.probe.what=nothing,crash,nothing"]
-    result = run("train", "-m", *options, PYTHONPATH=PROBES, code=1)
-    assert "1 of 3 jobs failed" in result.stderr
-    assert "callbacks.probe.what=crash" in result.stderr.partition("1 of 3 jobs failed")[2]
-    assert "the probe crashes on purpose" in result.stderr
-    assert [(tmp_path / f"s/{number}/summary.json").exists() for number in range(3)] == [True, False, True]
-
-
-@pytest.mark.slow
 def test_no_further_job_starts_after_a_signal(tree: Path, tmp_path: Path) -> None:
     options = [*SHORT, f"data.root={tree}", "trainer.max_epochs=40", "seed=1,2,3", "hydra.sweep.dir=s"]
     process = start(tmp_path, "-m", *options, *probe(tmp_path / "seen", slow_s=0.05))

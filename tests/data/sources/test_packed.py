@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import write_images
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources import pack_format
@@ -52,16 +53,9 @@ def as_it_is(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def in_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 images in 8 shards or so."""
-    from PIL import Image
-
     root = tmp_path_factory.mktemp("many")
-    generator = np.random.default_rng(0)
     for split, count in (("train", 20), ("val", 3)):
-        for name in ("a", "b", "c"):
-            (root / "tree" / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.integers(0, 255, (200, 200 + number, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / "tree" / split / name / f"{number}.jpg")
+        write_images(root / "tree" / split, dict.fromkeys("abc", count), size=200)
     return packed(root / "tree", root / "out", "prepare.form=raw", "prepare.short_side=0", TINY)
 
 
@@ -116,7 +110,7 @@ def test_an_altered_image_is_found(in_shards: Path, tmp_path: Path):
     for index in range(len(images)):
         if index != 17:
             images.verify(index)
-    with pytest.raises(UnreadableImage, match=r"train: a/7\.jpg cannot be read as an image: its bytes in train-\d+"):
+    with pytest.raises(UnreadableImage, match=r"train: a/017\.jpg cannot be read as an image: its bytes in train-\d+"):
         images.verify(17)
     images.read(17)
     with pytest.raises(UnreadableImage, match="checksum"):

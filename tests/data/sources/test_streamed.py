@@ -7,17 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from conftest import write_images
+from test_train import wait_for
 from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema.data import DataConfig
@@ -40,13 +39,8 @@ MIB = 2**20
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 training images in 8 shards or so, 9 validation images in 2, each shard of about 1 MiB."""
     root = tmp_path_factory.mktemp("many")
-    generator = np.random.default_rng(0)
     for split, count in (("train", 20), ("val", 4)):
-        for position, name in enumerate(("a", "b", "c")):
-            (root / "tree" / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = generator.integers(0, 100 + 60 * position, (200, 200 + number, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / "tree" / split / name / f"{number}.jpg")
+        write_images(root / "tree" / split, dict.fromkeys("abc", count), size=200)
     argv = ["prepare=pack", "data=imagefolder", f"data.root={root / 'tree'}", f"out={root / 'out'}"]
     plan = prepare_options.read(
         [*argv, "prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1", "prepare.num_workers=1"], {}
@@ -107,13 +101,6 @@ def cached(images: StreamedImages) -> list[str]:
     return sorted(path.name for path in images.folder.glob("train-*.bin"))
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def same(one: Source, other: Source) -> bool:
     return all(
         a.targets.tolist() == b.targets.tolist() and all(torch.equal(a.read(i), b.read(i)) for i in range(len(a)))
@@ -129,7 +116,7 @@ def test_streamed_is_the_same_as_packed(server: str, bucket: Any, folder: Path, 
     assert cached(streamed.train) == [], "nothing is fetched before it is needed"
     assert (streamed.classes, streamed.labels) == (packed.classes, packed.labels)
     assert same(streamed, packed)
-    assert streamed.train.path(0) == "s3://bucket/pack/train: a/0.jpg"
+    assert streamed.train.path(0) == "s3://bucket/pack/train: a/000.jpg"
     assert not list(streamed.train.folder.glob("*.part"))
     bucket.rm("bucket/pack/train-00000.bin")  # no second fetch
     assert same(open_source(keys(server, tmp_path), 0), packed)
