@@ -160,14 +160,6 @@ def test_a_broken_jpeg_is_refused_whichever_part_is_asked_for(odd: Path):
             open_picture((odd / name).read_bytes(), name).region(0, 0, 16, 16)
 
 
-def test_cmyk_becomes_the_colours_seen():
-    file = io.BytesIO()
-    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(file, "JPEG", quality=95)  # no cyan: red
-    red, green, blue = decode(file.getvalue(), "cmyk.jpg").float().mean((1, 2)).tolist()
-    assert red > 250
-    assert max(green, blue) < 5
-
-
 # ---- headers of JPEGs, and the choice of the decoder
 
 

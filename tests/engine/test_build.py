@@ -12,15 +12,6 @@ from imagenet_ddp.engine.build import make_data, make_module
 from imagenet_ddp.engine.world import World
 
 
-@pytest.mark.parametrize(("clip", "fused"), [("null", True), ("0", True), ("1.0", False)])
-def test_gradients_that_are_clipped_need_an_unfused_step(clip: str, fused: bool, tmp_path: Path):
-    """Lightning raises for a fused optimizer in mixed precision where gradients are clipped."""
-    options = [f"trainer.gradient_clip_val={clip}", "trainer.precision=bf16-mixed", "model.name=mobilenet_v3_small"]
-    plan = plan_of(*options, environ={"HOME": str(tmp_path)})
-    optimizer = make_module(plan, list("abcdefghij"), 10).configure_optimizers()
-    assert bool(optimizer.param_groups[0]["fused"]) == fused
-
-
 def test_double_precision_begins_before_a_checkpoint_is_loaded(tmp_path: Path):
     """Lightning converts the net only after that, so its weights would be rounded to float32."""
     plan = plan_of("trainer.precision=64-true", "model.name=mobilenet_v3_small", environ={"HOME": str(tmp_path)})

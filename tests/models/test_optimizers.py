@@ -406,11 +406,3 @@ def test_other_parameters_without_weight_decay(name: str, kind: str, expected: s
     assert found == expected if kind == "embedding" else found > expected
     [plain] = groups(net, 0.1, (), weight_decay=0.05)
     assert "weight_decay" not in plain  # the optimizer's own
-
-
-def test_frozen_parameters_are_left_out():
-    net = meta("resnet18")
-    for name, parameter in net.named_parameters():
-        parameter.requires_grad_(name.startswith("fc."))
-    [group] = groups(net, 0.1, ("fc",), lr_head=0.2)
-    assert [tuple(parameter.shape) for parameter in group["params"]] == [(7, 512), (7,)]

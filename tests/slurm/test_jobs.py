@@ -54,15 +54,6 @@ def test_a_task_per_node_starts_its_workers(cluster: Cluster, work: Path, tree: 
     assert f"Rendezvous: SLURM job {job} at 127.0.0.1:{29500 + job % 1000}" in done.stdout
 
 
-def test_several_tasks_for_a_sweep_are_refused(cluster: Cluster, work: Path, tree: Path) -> None:
-    command = ["srun", "--ntasks=2", *TRAIN, *options(tree, "-m", "optim.lr=0.1,0.2")]
-    done = cluster.run(command, cwd=work, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "-m starts the workers of each job itself" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert not (work / "runs").exists()
-
-
 def test_time_limits(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str], run: Run) -> None:
     """On two nodes, whose names only SLURM can resolve. A run that its time limit stops ends like one on one node that
     was never stopped."""
