@@ -351,6 +351,21 @@ def drain(terminal: int, is_closed: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a worker learns of its parent's death by prctl")
+def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: Path) -> None:
+    """As from a shell without OMP_NUM_THREADS, for which Lightning's launcher would set a number of its own."""
+    options = [*SMALL, f"data.root={tree}", "trainer.devices=2", "trainer.max_epochs=50", "hydra.run.dir=r"]
+    options += ["cluster.num_threads=2", *probe(tmp_path / "seen", slow_s=0.05)]
+    process = start(tmp_path, *options, forked=False, OMP_NUM_THREADS=None)
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
+    assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
+    pids = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
+    process.kill()
+    process.communicate(timeout=30)
+    wait_for(lambda: not alive(pids), 30)
+
+
+@pytest.mark.slow
 def test_class_folders_alone_are_split_and_evaluated_on_the_same_share(run: Run, tree: Path, tmp_path: Path) -> None:
     """Two jobs, because Hydra composes those of a sweep on its own. The checkpoint keeps the transform."""
     options = [*small_run("model.name=resnet18"), "data.root=photos", "trainer.max_epochs=1", "data.fit=pad",

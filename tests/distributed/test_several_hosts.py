@@ -286,17 +286,27 @@ def test_blocked_data_ports(two: tuple[Host, Host], small: list[str]) -> None:
 # ---- the end comes from outside -------------------------------------------------------------------------------------
 
 
-def test_a_rank_that_fails_ends_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("what", "rank"), [("kill", 0), ("crash", 1)])
+def test_a_rank_that_dies_ends_all(
+    two: tuple[Host, Host], small: list[str], tmp_path: Path, what: str, rank: int
+) -> None:
     """In the middle of an epoch."""
-    trouble = probe(tmp_path / "seen", what="crash", rank=1, step=6)
-    other, own = ends(*start(two, *small, *TWO, "trainer.max_epochs=500", *trouble, env=AT_ZETA))
-    failed_at = (tmp_path / "seen/seen1.jsonl").stat().st_mtime
-    assert max(own.at_s, other.at_s) - failed_at < 10, (own.printed, other.printed)
+    trouble = probe(tmp_path / "seen", what=what, rank=rank, step=6)
+    found = ends(*start(two, *small, *TWO, "trainer.max_epochs=500", *trouble, env=AT_ZETA))
+    died_at = (tmp_path / f"seen/seen{rank}.jsonl").stat().st_mtime
+    assert max(end.at_s for end in found) - died_at < 10, [end.printed for end in found]
     nobody_is_left(two)
-    assert (own.code, other.code) == (1, 1)
-    assert "RuntimeError: the probe crashes on purpose" in own.err and own.err.count("Traceback") == 1
-    said = "ends because rank 1 (node 1, local rank 0) failed: RuntimeError: the probe crashes on purpose"
-    assert said in other.err and "Traceback" not in other.err
+    assert [end.code for end in found] == [1, 1]
+    own, other = found[rank], found[1 - rank]
+    name = f"rank {rank} (node {rank}, local rank 0)"
+    if what == "crash":
+        assert "RuntimeError: the probe crashes on purpose" in own.err
+        assert own.err.count("Traceback") == 1
+        assert f"ends because {name} failed: RuntimeError: the probe crashes on purpose" in other.err
+    else:
+        assert f"rank {rank} was ended by signal 9 (SIGKILL)" in own.err
+        assert f"ends because rank {rank} was ended by signal 9 (SIGKILL)" in other.err
+    assert "Traceback" not in other.err
 
 
 def test_a_signal_to_one_command_stops_all(two: tuple[Host, Host], small: list[str], tmp_path: Path) -> None:

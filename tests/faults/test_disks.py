@@ -73,6 +73,28 @@ def test_full_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path) -
     assert_same(unharmed(), disk / "r")
 
 
+def test_read_only_disk(tree: Path, unharmed: Unharmed, disk: Path, tmp_path: Path) -> None:
+    """The disk of the run folder becomes read-only during a run: the run ends with the reason, and once the disk is
+    writable it continues bit-exactly."""
+    options = short(tree)
+    running = begin(tmp_path, *options, run_dir="d/r")
+    wait_for((disk / "r/checkpoints/last.ckpt").exists, running)
+    subprocess.run(["mount", "--bind", disk, disk], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", disk], check=True)
+    try:
+        ended = end(running)
+        assert ended.code == 1
+        told(ended, "cannot be written: read-only file system. Files saved earlier are intact. Hint: fix that problem")
+        new = [option for option in options if option != "resume=auto"]
+        refused = command("train", *new, *QUIET, "resume=d/r", folder=tmp_path)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (2, False), refused.stderr
+        assert "d/r must be a writable folder, but is not: read-only file system" in " ".join(refused.stderr.split())
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+    resume(tmp_path, *options, run_dir="d/r")
+    assert_same(unharmed(), disk / "r")
+
+
 def test_images_that_vanish(tree: Path, unharmed: Unharmed, tmp_path: Path) -> None:
     """Images are deleted or truncated, or their disk stops answering, during a run: the run ends with an error that
     names the image, and continues bit-exactly once the image is back."""

@@ -1,4 +1,4 @@
-"""A machine with a small /dev/shm."""
+"""A machine with a small /dev/shm, or few open files."""
 
 import os
 import subprocess
@@ -34,3 +34,13 @@ def test_small_shared_memory(tree: Path, tmp_path: Path) -> None:
     told(ended, "DataLoader workers cannot send batches, because /dev/shm is full. Hint: start the container with "
          "docker run --ipc=host")  # fmt: skip
     assert "leaked semaphore" not in ended.err
+
+
+@pytest.mark.slow
+def test_few_open_files(tree: Path, tmp_path: Path) -> None:
+    """A process may open only 64 files (ulimit -n), with 8 loader processes: the run ends with a message that names the
+    setting to change."""
+    ended = in_shell("ulimit -n 64", tmp_path, *short(tree, "data.num_workers=8"))
+    assert ended.code == 1, ended.out + ended.err
+    told(ended, "too many open files: each batch in transit needs several, and this process may open 64 (ulimit -n). "
+         "Hint: ")  # fmt: skip

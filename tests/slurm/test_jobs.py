@@ -113,3 +113,12 @@ def test_torchrun_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Calla
     assert (run_dir.name, summary(run_dir)["world_size"]) == (f"torchrun_{job}", 2)
     assert [row["epoch"] for row in rows(run_dir)] == [str(epoch) for epoch in range(1, 7)]
     assert {epoch: sorted(images) for epoch, images in seen(work / "seen").items()} == dict.fromkeys(range(6), ALL)
+
+
+def test_doctor_sbatch(cluster: Cluster, work: Path, tree: Path, submit: Callable[..., str]) -> None:
+    job = submit("doctor.sbatch", *options(tree), sbatch=("--nodes=2", "--output=slurm-%j.log"))
+    cluster.end(job)
+    assert f"SLURM job {job} at 127.0.0.1:" in log(work, job)
+    assert "all 2 have joined" in log(work, job)
+    # on a machine with other work two nodes may really be slower than one
+    assert [line for line in log(work, job).splitlines() if "FAIL" in line and "scaling" not in line] == []
