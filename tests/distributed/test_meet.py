@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, meet_as, mistakes
 from helpers.forked_commands import start_code
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from imagenet_ddp.distributed import meet as module
+from imagenet_ddp.distributed.compare_members import Member
 from imagenet_ddp.distributed.meet import SharedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
@@ -69,6 +70,33 @@ def test_missing_ranks_are_named_in_time_on_all(
     for future in [fake_ranks.join(number, size) for number in numbers]:
         assert mistakes(future) == [f"{said} Hint: start the command there too."]
     assert said.partition(". ")[2] in capfd.readouterr().err
+
+
+def test_many_need_few_round_trips(monkeypatch: pytest.MonkeyPatch):
+    """A store that thousands of ranks poll answers slowly: number 0 reads many entries at once, the others none."""
+    calls: list[str] = []
+
+    class Counted:
+        def __init__(self, prefix: str, root: Any):
+            self.store = PrefixStore(prefix, root)
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            return getattr(self.store, name)
+
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
+    root = HashStore()
+    with pytest.raises(
+        ConfigError, match=r"^rank 0 \(node 0, local rank 0\) has not answered after 0 s\. Its messages"
+    ):
+        meet_as(root, 1, 1000, 0.1)
+    commands = PrefixStore("commands", root)
+    for number in range(2, 1000):
+        own = vars(Member("h", number, "m", "p", number=number, size=1000))
+        commands.set(f"arrival/{commands.add('arrivals', 1) - 1}", json.dumps(own))
+    monkeypatch.setattr(module, "PrefixStore", Counted)
+    assert len(meet_as(root, 0, 1000, 20).members) == 1000
+    assert len(calls) < 20
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from imagenet_ddp.system.text import count_noun, first_line, shorten_list
 POLL_S = 0.05
 FAIL_S = 2.0  # longest wait for a store that may not answer any more
 GRACE_S = 5.0  # the verdict may arrive this long after number 0's own wait has ended
+READ_AT_ONCE = 256  # entries in one round trip: thousands of ranks that poll the store make each round trip slow
+MAX_READERS = 64  # if there are more members, only number 0 reads the entries of all
 
 
 class SharedError(ConfigError):
@@ -73,12 +75,13 @@ def refuse(root: Store, who: str, mistakes: list[str], num_readers: int = 0, tim
     return _wait_for_readers(root, num_readers, timeout_s) > 0
 
 
-def _raise_failure(root: Store, num_others: int) -> None:
-    """Raise SharedError if a member has failed, once num_others have read it from the store, which may be served
-    here."""
+def _raise_failure(root: Store, store: Store, *, serves: bool) -> None:
+    """Raise SharedError if a member has failed. serves: whether this process may serve the store, so that all who have
+    arrived must read it first."""
     if failure := read_failure(root):
         root.add("failed_read", 1)
-        _wait_for_readers(root, num_others + 1, GRACE_S)
+        if serves:
+            _wait_for_readers(root, int(store.add("arrivals", 0)), GRACE_S)
         raise SharedError(failure[1], failure[0])
 
 
@@ -133,17 +136,26 @@ def _decide_for_all(
     deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S)
 
     def read_arrived() -> list[Any]:
-        while store.check([key := f"arrival/{len(arrived)}"]):
-            arrived.append(json.loads(store.get(key)))
+        num_arrivals = int(store.add("arrivals", 0))
+        for begin in range(len(arrived), num_arrivals, READ_AT_ONCE):
+            keys = [f"arrival/{n}" for n in range(begin, min(begin + READ_AT_ONCE, num_arrivals))]
+            if not store.check(keys):  # one is counted, but not yet posted
+                break
+            arrived.extend(json.loads(each) for each in store.multi_get(keys))
         return arrived
 
+    def progress(seconds: float) -> str:
+        if decides or expected.size <= MAX_READERS:
+            return expected.missing(read_arrived(), seconds)
+        return f"{expected.label(0)} has not answered after {seconds:.0f} s. Its messages say who is missing."
+
     while not store.check(["verdict"]):
-        _raise_failure(root, len(arrived) - 1 if decides else 0)
+        _raise_failure(root, store, serves=decides)
         try:
             if decides and (verdict := decide(read_arrived())) is not None:
                 store.set("verdict", json.dumps(verdict))
-            elif not deadline.pause(lambda s: f"Waiting: {expected.missing(read_arrived(), s)}", POLL_S):
-                raise ConfigError(f"{expected.missing(read_arrived(), deadline.elapsed_s)} Hint: {expected.hint}")
+            elif not deadline.pause(lambda seconds: f"Waiting: {progress(seconds)}", POLL_S):
+                raise ConfigError(f"{progress(deadline.elapsed_s)} Hint: {expected.hint}")
         except ConfigError as error:
             if not decides:
                 raise

@@ -55,11 +55,13 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
     store = connect(info, timeout_s)
 
-    def check_gpus(gpus_of_ranks: list[Any]) -> list[Any]:
-        uuids = [gpus[0]["uuid"] if gpus else None for gpus in gpus_of_ranks]
+    found: list[Any] = []  # GPUs of each rank, on rank 0
+
+    def check_gpus(gpus_of_ranks: list[Any]) -> None:
+        found.extend(gpus_of_ranks)
+        uuids = [gpus[0]["uuid"] if gpus else None for gpus in found]
         if mistakes := shared_gpus(uuids, info.label):
             raise ConfigError(mistakes)
-        return gpus_of_ranks
 
     own = Member(**vars(this_process()), number=info.rank, size=info.world_size)
     hint = "read that rank's messages, or set a longer cluster.timeout_s."
@@ -69,7 +71,7 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     try:
         watch = FailureWatch(meeting, client, info.label)
         own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
-        found = meeting.agree("gpus", own_gpus, check_gpus)
+        meeting.agree("gpus", own_gpus, check_gpus)
         if several:
             assert info.address
             connectivity.check_connectivity(meeting, connectivity.own_address(os.environ, info.address))
@@ -79,8 +81,7 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
         if watch is not None:
             watch.end(wait=False)
         raise
-    of_ranks = enumerate(found if info.rank == 0 else [])
-    gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in of_ranks}
+    gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, info.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
