@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, write_images
+from conftest import SMALL, Run, small_run, write_images
+
+from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.models.factory import create_model
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +73,23 @@ def test_fine_tuning_from_a_run_of_its_own(run: Run, tree: Path, other_tree: Pat
         assert found == pytest.approx(summary[key], rel=1e-4), (
             "both ranks validated the average with one rank's buffers"
         )
+
+
+@pytest.mark.slow
+def test_both_heads_of_a_distilled_net_learn_alone(run: Run, tree: Path, tmp_path: Path):
+    net = ("model=timm", "model.name=deit_tiny_distilled_patch16_224")
+    keys = ModelConfig(name="deit_tiny_distilled_patch16_224", library="timm")
+    weights = create_model(keys, 9, 1, 32).state_dict()
+    torch.save(weights, tmp_path / "weights.pt")
+    result = run(
+        "train", *small_run(*net, "model.weights=weights.pt", "model.freeze=backbone", "optim.lr_head=0.02"),
+        f"data.root={tree}", "hydra.run.dir=r", "trainer.max_epochs=1", code=0,
+    )  # fmt: skip
+    assert "head and head_dist are new (another number of classes)." in result.stdout
+    assert "All layers except head and head_dist are frozen throughout." in result.stdout
+    trained = torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["state_dict"]
+    for name, value in weights.items():
+        if not name.startswith("head"):
+            assert torch.equal(trained[f"net.{name}"], value), name
+    for head in ("head", "head_dist"):
+        assert trained[f"net.{head}.bias"].abs().max() > 1e-3, f"{head} did not learn"  # it starts at 0

