@@ -190,6 +190,14 @@ def test_text_keeps_its_characters(text: str, monkeypatch: pytest.MonkeyPatch):
     assert read("images", "checkpoint=x", f"images={text}", verb="predict") == text
 
 
+@pytest.mark.parametrize("rest", ["runs", "runs/${name}"])
+def test_the_home_folder_is_expanded(rest: str, monkeypatch: pytest.MonkeyPatch):
+    compose_once(monkeypatch)
+    monkeypatch.setenv("HOME", "/home/me")
+    request = command_line("train", [f"hydra.run.dir=~/{rest}", "name=x"], ENVIRON, compose_only=True)
+    assert OmegaConf.to_container(request.hydra.run, resolve=False) == {"dir": f"/home/me/{rest}"}
+
+
 def test_null_and_quotes_keep_their_meaning(monkeypatch: pytest.MonkeyPatch):
     compose_once(monkeypatch)
     assert read("data.args.label", "data=imagefolder", "+data.args.label=1_0") == 10

@@ -3,6 +3,7 @@
 import argparse
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel
+from torchvision.models import VisionTransformer
 
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
@@ -107,14 +109,36 @@ def test_the_body_of_a_fastai_net_is_loaded_beside_a_new_head(tmp_path: Path):
     assert not head_fits and all(torch.equal(loaded[name], expected[name]) for name in expected if "fc." not in name)
 
 
-def test_torchvisions_names_in_files_of_densenets_are_those_of_before(tmp_path: Path):
-    source, net = (create_model("densenet121", 3, seed) for seed in (1, 2))
-    stored = {re.sub(r"(layer\d+\.(norm|conv))([12])", r"\1.\3", name): v for name, v in source.state_dict().items()}
-    assert "features.denseblock1.denselayer1.norm.1.weight" in stored
+OF_MLP = {"0": "linear_1", "3": "linear_2"}
+
+
+@pytest.mark.parametrize(
+    ("create", "name"),
+    [
+        (lambda: create_model("densenet121", 3), "features.denseblock1.denselayer1.norm.1.weight"),
+        (
+            lambda: VisionTransformer(32, 16, 2, 2, 8, 16, num_classes=3),
+            "encoder.layers.encoder_layer_1.mlp.linear_2.bias",
+        ),
+    ],
+    ids=["densenet", "vit"],
+)
+def test_the_names_in_older_files_of_torchvision_are_known(
+    create: Callable[[], torch.nn.Module], name: str, tmp_path: Path
+):
+    source, net = create(), create()
+    for tensor in net.parameters():
+        torch.nn.init.normal_(tensor)
+    stored = source.state_dict()
+    for new in list(stored):
+        old = re.sub(r"(layer\d+\.(?:norm|conv))([12])", r"\1.\2", new)
+        old = re.sub(r"(?<=mlp\.)[03]", lambda found: OF_MLP[found[0]], old)
+        stored[old] = stored.pop(new)
+    assert name in stored
     torch.save(stored, tmp_path / "x.pt")
-    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", "densenet121")
-    assert load_weights_into(net, weights, ("classifier",), list("abc"))[1]
-    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), source.state_dict().values(), strict=True))
+    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "", "")
+    assert load_weights_into(net, weights, head_names(net, 3), list("abc"))[1]
+    assert all(torch.equal(net.state_dict()[name], tensor) for name, tensor in source.state_dict().items())
 
 
 def test_a_layer_that_another_one_follows_is_no_head(net: torch.nn.Module, tmp_path: Path):
@@ -217,7 +241,7 @@ def test_a_damaged_file_in_torchvisions_cache_is_named(tmp_path: Path, monkeypat
     path = tmp_path / "hub/checkpoints" / url.rpartition("/")[2]
     path.parent.mkdir(parents=True)
     path.write_bytes(b"<html>")
-    with pytest.raises(ConfigError, match=f"{re.escape(str(path))} cannot be read .*Hint: delete that file"):
+    with pytest.raises(ConfigError, match=f"{re.escape(str(path))} cannot be read .* delete it and download"):
         find_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
 
 

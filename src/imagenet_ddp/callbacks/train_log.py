@@ -2,7 +2,6 @@
 Progress, History, ResumeCheckpoint and the loggers read them here."""
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -67,8 +66,9 @@ class TrainLog(L.Callback):
     # -- hooks
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", math.inf)
-        self.accuracies = self.accuracies[: 1 if num_classes <= 5 else 2]  # top-5 of 5 classes is always 100 %
+        num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
+        if num_classes is not None and num_classes <= 5:
+            self.accuracies = [("top1", 1)]  # top-5 is always 100 %
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun = trainer, None, False
@@ -220,11 +220,11 @@ class TrainLog(L.Callback):
     ) -> str:
         """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
         None if no image of the batch counts on this rank."""
+        start_s = time.perf_counter()  # also new sums on a GPU wait for it
         sums = ImageSums(pl_module.device)
         if outputs is not None:
             right = hits(pl_module, outputs["logits"], batch)
             sums.add(outputs["losses"].sum(), right, len(right))
-        start_s = time.perf_counter()
         last, mean = Means.from_sums(sums.read()[0]), Means.from_sums(pl_module.validation_sums().tolist())
         self.val_times.add_wait(time.perf_counter() - start_s)
         now, validation = self.val_times.last, self.val_times.epoch

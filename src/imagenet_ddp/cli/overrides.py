@@ -49,15 +49,15 @@ def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], 
     path = name.lstrip("+")
     key = declared_with_hydra(verb).get(path)
     is_text = key is not None and key.type is str
+    may_be_path = key is not None and is_text and key.allowed is None
+    if may_be_path and value.startswith("~"):  # the shell does not expand ~ here
+        value = str(expand_home(value))
+        option = f"{name}={value}"
     is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
     if not equals or "${" in value or not (is_group or is_text):
         return option
-    is_path = False
-    if key is not None and is_text and key.allowed is None:
-        value = str(expand_home(value)) if value.startswith("~") else value  # the shell does not expand ~ here
-        is_path = value != "null" and exists(value)
+    is_path = may_be_path and value != "null" and exists(value)
     words = [value] if is_path or "," not in value else [word.strip() for word in value.split(",")]  # of a sweep
-    option = f"{name}={value}"
     if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or (sweeps and parse(option)))):
         return option
     is_nullable = is_group or (key is not None and key.nullable)

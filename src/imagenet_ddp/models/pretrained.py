@@ -31,8 +31,12 @@ from imagenet_ddp.system.text import count_noun, load_error, shorten_list
 PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model_state_dict", "model",
          "net", "student")  # fmt: skip
 AVERAGES = ("ema", "teacher")  # words in the prefix of averaged weights beside those that were trained
-# torchvision's files of densenets have norm.1 for norm1.
-_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
+# Names in torchvision's older files, which its own nets read too: norm.1 in densenets, linear_1 in vision transformers.
+_RENAMED = (
+    (re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)"), r"\1\2"),
+    (re.compile(r"(encoder_layer_\d+\.mlp)\.linear_1\."), r"\1.0."),
+    (re.compile(r"(encoder_layer_\d+\.mlp)\.linear_2\."), r"\1.3."),
+)
 DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 
@@ -177,7 +181,7 @@ def _content(path: Path) -> Any:
 def _unreadable(key: str, path: Path, reason: str) -> ConfigError:
     return ConfigError(
         f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read ({reason}). "
-        "Hint: delete that file, and download or write it again."
+        "Hint: write it by torch.save(net.state_dict(), FILE); if it was downloaded, delete it and download it again."
     )
 
 
@@ -229,7 +233,8 @@ def _of_timm(key: str, weights: str, name: str) -> Weights:
 def _by_own_names(tensors: Mapping[str, Tensor], net: nn.Module, heads: tuple[str, ...]) -> dict[str, Tensor]:
     """Return the tensors by the names that the net gives them, as far as it has them."""
     own = net.state_dict()
-    tensors = {_DENSENET.sub(r"\1\2", name): tensor for name, tensor in tensors.items()}
+    for old, new in _RENAMED:
+        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
     forms = _without_prefixes(tensors, own), _by_position(tensors, net)
     found = max(forms, key=lambda form: len(own.keys() & form.keys()))
     if len(heads) == 1:

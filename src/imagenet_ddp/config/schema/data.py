@@ -40,7 +40,10 @@ class DataConfig(Replaceable):
     train_dir: Annotated[str, "Folder of training images, below root or absolute."] = "train"
     val_dir: Annotated[str, "Folder of validation images, below root or absolute."] = "val"
     val_fraction: Annotated[
-        float | None, number(above=0, below=1), Example("0.1"), "Share of each class kept for validation; null: none."
+        float | None,
+        number(above=0, below=1),
+        Example("0.1"),
+        "Share of each class kept for validation if no images are set apart for it.",
     ] = None
     val_fold: Annotated[int, integer(0), "Which of the 1 / val_fraction disjoint shares is kept, counted from 0."] = 0
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
