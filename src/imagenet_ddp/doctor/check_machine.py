@@ -265,9 +265,8 @@ def _variable_mistakes(machine: Machine) -> list[str]:
 
 def _rendezvous(machine: Machine) -> list[Check]:
     mistakes, _ = check_launch.validate(machine.config, machine.environ, verb="doctor", typed=machine.typed)
-    # the check `variables` reports its own mistakes
-    mistakes = [text for text in mistakes if text not in _variable_mistakes(machine)]
-    if mistakes:
+    of_variables = _variable_mistakes(machine)  # the check `variables` reports them
+    if mistakes := [text for text in mistakes if text not in of_variables]:
         return failed(mistakes)
     found = machine.launch_info
     assert found is not None  # otherwise, validate() has reported why
