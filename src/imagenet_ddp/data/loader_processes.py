@@ -166,7 +166,11 @@ class StallWatchdog:
         try:
             self._since = time.monotonic()
             handler = signal.getsignal(signal.SIGCHLD)
-            batches = iter(start())
+            try:
+                batches = iter(start())
+            except OSError as error:
+                _kill_started(error)
+                raise
             if threading.current_thread() is threading.main_thread():
                 # torch's handler would raise an error in the middle of a step when a worker ends. The loader itself
                 # notices that within 5 s, when it waits for a batch.
@@ -223,6 +227,17 @@ class StallWatchdog:
         if self._since == since:
             print_message(self.failure)
             exit_at_once(1)
+
+
+def _kill_started(error: OSError) -> None:
+    """End the workers of an iterator whose start raised this error. torch's own clean-up needs attributes that are set
+    last, and would print a traceback, as would a worker that starts after the training process has ended."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        iterator: Any = frame.f_locals.get("self")
+        if hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown = True
+            for worker in getattr(iterator, "_workers", []):
+                worker.kill()
 
 
 # ---- a process that ended --------------------------------------------------------------------------------------------
