@@ -175,6 +175,19 @@ def test_mistakes_of_every_kind_come_in_one_list():
     assert len(found) == 11
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["data=folder data.root=pets", "data=folder optim.nesterov=true", "model=timmm model.name=vit_tiny_patch16_224",
+     "optim=adamm optim.nesterov=true", "strategy=ball strategy.first_device_batch=3",
+     "cluster=tcpp trainer.num_nodes=2", "averaging=emma averaging.decay=0.9", "logger=wandbb logger.wandb.project=x",
+     "recipe=pets data.fold=3", "experiment=fas data.root=pets model.args.x=1", "~data=stl10 optim.nesterov=true"],
+)  # fmt: skip
+def test_what_follows_from_the_default_in_place_of_a_wrong_choice_is_not_reported(line: str):
+    (text,) = mistakes(line.split())
+    assert text.startswith(line.split()[0].partition("=")[0].lstrip("~"))
+    assert len(mistakes([*line.split(), "data.batch_size=-1", "seed=-1", "+data.bogus=1"])) == 4
+
+
 @pytest.mark.parametrize("path", ["/gone/[a]", "/gone/it's", "/gone/a (1)"])
 def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str):
     pasted = mistakes(["data=imagefolder", f"data.root={path}"])[0].partition("`")[2].rpartition("`")[0]

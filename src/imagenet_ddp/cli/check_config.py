@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ def validate(
     multirun: bool = False,
     partial: bool = False,
     elsewhere: bool = False,
+    refused: Set[str] = frozenset(),
 ) -> tuple[list[str], LaunchInfo | None]:
     """Return the mistakes in a composed config (unknown keys, values, folders, launcher, classes named by _target_),
     and the launcher around this command if it is recognised.
 
     config: without the hydra node. typed: the options as typed, for the commands in hints. partial: a checkpoint fills
     in the options that are not typed, so keys of data and learning are checked only one by one. elsewhere: the options
-    are for other machines, whose GPUs and disks are unknown here.
+    are for other machines, whose GPUs and disks are unknown here. refused: groups whose typed choice is a mistake; what
+    follows from the default that the config has in its place is not reported.
     """
     try:
         plain = _plain(OmegaConf.to_container(config, resolve=True))
@@ -67,7 +70,8 @@ def validate(
         f"{path} is required, but not set. Hint: set {_MISSING_HINTS[path]}."
         for path in OmegaConf.missing_keys(config) & _MISSING_HINTS.keys()
     ]
-    found += _undeclared(plain, declared)
+    undeclared = _undeclared(plain, declared)
+    found += undeclared
     values = to_config(plain, commands.COMMANDS[verb])
     found += keys.validate_group("trainer", values.trainer)
     if elsewhere and values.trainer.accelerator == "auto":
@@ -99,8 +103,22 @@ def validate(
             f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}. "
             "Hint: leave model.weights out."
         )
+    if refused:
+        found = [*undeclared, *_without_consequences(found, refused, values, declared, verb)]
     found += refused_targets(values, values.allow_targets or []) + (_long_tmpdir(environ) if not elsewhere else [])
     return found, launch_info
+
+
+def _without_consequences(
+    found: Sequence[str], refused: Set[str], values: CommonConfig, declared: Mapping[str, Key], verb: str
+) -> list[str]:
+    """Return the mistakes that name no key of a refused group, and those in values that no choice allows."""
+    groups = refused
+    if refused & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
+        groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}
+    alone = {text for each in groups & declared.keys() for text in keys.validate_group(each, values[each], verb)}
+    names = re.compile(rf"\b({'|'.join(map(re.escape, groups))})[.=]")
+    return [text for text in found if text in alone or not names.search(text.partition("Hint: ")[0])]
 
 
 def _of_files(config: CommonConfig, elsewhere: bool) -> list[str]:

@@ -111,7 +111,7 @@ class Composer:
     def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
         """Return (overrides of each job of a sweep, the options that distinguish each job, mistakes)."""
         fixed = [override for override in overrides if not override.is_sweep_override()]
-        config, _ = self.compose(fixed, RunMode.MULTIRUN)
+        config, *_ = self.compose(fixed, RunMode.MULTIRUN)
         sweeper = OmegaConf.select(config, "hydra.sweeper") or {}
         if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
             hint = "Hint: leave hydra/sweeper out; `python -m imagenet_ddp.tune` searches."
@@ -133,29 +133,41 @@ class Composer:
     # -- composing
 
     @hold_signals()
-    def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str]]:
-        """Return (the config of all options that Hydra accepts, mistakes for the others)."""
+    def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str], set[str]]:
+        """Return (the config of all options that Hydra accepts, mistakes for the others, the groups of which it has the
+        default, because the typed choice is a mistake)."""
         # Hydra would silently ignore an unknown recipe, because a data source of your own has none
         recipes = [each for each in overrides if each.key_or_group == "recipe" and isinstance(each.value(), str)]
         found = [self._refused(each, HydraException()) for each in recipes if each.value() not in self._options(each)]
+        refused = {"recipe"} if found else set[str]()
         with contextlib.suppress(Exception):  # the mistakes are found below, option by option
-            return self._load(overrides, mode), found
+            return self._load(overrides, mode), found, refused
+        choices = [override for override in overrides if self._is_choice(override)]
+        kept = [each for each in choices if each.is_delete() or each.value() in self._options(each)]
         try:
-            config = self._load([], mode)
-        except Exception as error:
-            reason = _in_file(error, self.config_name, is_group=True)
-            raise ConfigError(f"the configuration cannot be composed: {reason}") from error
-        kept: list[Override] = []
-        for override in sorted(overrides, key=self._is_choice, reverse=True):
+            config = self._load(kept, mode)
+        except Exception:
             try:
-                if self._is_choice(override):
+                config, kept = self._load([], mode), []
+            except Exception as error:
+                reason = _in_file(error, self.config_name, is_group=True)
+                raise ConfigError(f"the configuration cannot be composed: {reason}") from error
+        rest = [override for override in overrides if override not in kept]
+        for override in sorted(rest, key=self._is_choice, reverse=True):
+            key = override.key_or_group
+            try:
+                if override in choices:
                     config = self._load([*kept, override], mode)
                     kept.append(override)
                 else:
                     apply(override, config)
             except Exception as error:
+                if override in choices:
+                    refused.add(key)
+                elif key.startswith(FREE) and {key.partition(".")[0], "experiment"} & refused:
+                    continue  # the file that was meant may have the key
                 found.append(self._refused(override, error))
-        return config, found
+        return config, found, refused
 
     def _load(self, overrides: list[Override], mode: RunMode) -> DictConfig:
         lines = [line_of(override) for override in overrides]
@@ -218,15 +230,17 @@ class Composer:
     def _refused(self, override: Override, error: Exception) -> str:
         """Explain an option that does not compose."""
         key, line, value = override.key_or_group, line_of(override), override.value()
+        if override.is_delete():
+            what = line.lstrip("~")
+            required = f"{what} is required{', or not chosen,' if '=' in what else ''} and cannot be deleted."
+            is_known = key in self.keys or self._options(override)
+            return f"{required} Hint: leave {line} out." if is_known else unknown(key, self.keys)
         if self._is_choice(override):
             options = self._options(override)
             if value in options and not override.is_add():
                 return f"{line} cannot be composed: {_in_file(error, f'{key}/{value}', key in self.keys)}"
             hint = _hint_for_choice(key, str(value), options)
             return f"{key} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
-        if override.is_delete():
-            required = f"{key} is required and cannot be deleted. Hint: leave {line} out."
-            return required if key in self.keys else unknown(key, self.keys)
         return self._refused_value(override, value, error)
 
     def _refused_value(self, override: Override, value: Any, error: Exception) -> str:

@@ -7,7 +7,7 @@ first (compose.py), and the composed config is validated (check_config.py).
 import contextlib
 import pickle
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,10 +97,10 @@ def command_line(
     request = Request(verb, argv, args.overrides, [], [], names, [], multirun, passthrough=bool(args.cfg or args.info))
     jobs_of: dict[str, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, job in enumerate(jobs):
-        config, mistakes = _compose(composer, verb, job)
+        config, mistakes, refused = _compose(composer, verb, job)
         bare, launch_info = _without_hydra(config), None
         if not (request.passthrough or compose_only):
-            more, launch_info = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere)
+            more, launch_info = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere, refused)
             mistakes += more
         for text in dict.fromkeys(mistakes):
             jobs_of.setdefault(text, []).append(number)
@@ -114,12 +114,12 @@ def command_line(
     return request
 
 
-def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str]]:
-    """Return (config, mistakes) of one job. If data= is missing, compose as if it were typed, to validate the options
-    that depend on it."""
-    config, mistakes = composer.compose(job)
-    if options := _missing_data_options(verb, config, job):
-        config, more = composer.compose([*job, *composer.parser.parse_overrides(options)])
+def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str], set[str]]:
+    """Return (config, mistakes, groups whose choice is a mistake) of one job. If data= is missing, compose as if it
+    were typed, to validate the options that depend on it."""
+    config, mistakes, refused = composer.compose(job)
+    if "experiment" not in refused and (options := _missing_data_options(verb, config, job)):
+        config, more, _ = composer.compose([*job, *composer.parser.parse_overrides(options)])
         mistakes = [
             f"data.root={config.data.root} must be typed with data=, which names the layout of that folder; without "
             f"data=, small images would be generated there. Hint: set {shlex.join(options)}.",
@@ -127,7 +127,7 @@ def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictCo
         ]
     if verb not in (*commands.USE_MODEL, "evaluate"):
         set_implied(config)
-    return config, mistakes
+    return config, mistakes, refused
 
 
 def set_implied(config: DictConfig) -> None:
@@ -145,8 +145,9 @@ def _validate_job(
     typed: Sequence[str],
     multirun: bool,
     elsewhere: bool,
+    refused: Set[str],
 ) -> tuple[list[str], LaunchInfo | None]:
-    """Return the mistakes of one job. bare: config without the hydra node."""
+    """Return the mistakes of one job. bare: config without the hydra node. refused: as of validate()."""
     found: list[str] = []
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
@@ -157,8 +158,9 @@ def _validate_job(
     launch_info = None
     try:
         mistakes, launch_info = validate(
-            bare, environ, verb, typed=typed, multirun=multirun and not one_only, partial=partial, elsewhere=elsewhere
-        )
+            bare, environ, verb, typed=typed, multirun=multirun and not one_only, partial=partial, elsewhere=elsewhere,
+            refused=refused,
+        )  # fmt: skip
         found += mistakes
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
