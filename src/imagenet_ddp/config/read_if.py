@@ -78,7 +78,9 @@ _DECAYS = Condition(("optim.weight_decay", "optim.name"), number(above=0) | choi
 _CROPS = _one_of("data.augment", "crop", "pad_crop")
 _OF_LIBRARY, _OF_TORCH = _unset("model._target_"), _unset("optim._target_")
 _WARMUP = Condition(("schedule.warmup_epochs", "schedule.warmup_steps"), AUTO | number(above=0), "auto")
-_WARMED = _one_of("schedule.name", *(name for name in SCHEDULES if name != "one_cycle"))
+_WARMED = Condition(
+    ("schedule.name",), kind("any but one_cycle", lambda name: name in SCHEDULES and name != "one_cycle"), "step"
+)
 _PACK = _one_of("prepare.name", "pack")
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {

@@ -100,15 +100,15 @@ class TrainedConfig(CommonConfig):
 
 @dataclass
 class EvaluateConfig(TrainedConfig):
-    predictions: Annotated[str, choice("csv", "none"), "Whether to write predictions.csv, a line per image."] = "csv"
+    predictions: Annotated[str, choice("csv", "none"), "Write predictions.csv, a row per image."] = "csv"
     metrics: Annotated[
         list[str] | None,
         list_of(choice(*METRICS), f"a list of {', '.join(METRICS)}"),
         Example("[f1,auroc]"),
-        f"Further metrics: {', '.join(METRICS)}.",
+        "Further metrics (docs/evaluating.md).",
     ] = None
     classes: Annotated[
-        str, choice("all", "subset"), "Which classes may be predicted: all, or the subset that the data set has."
+        str, choice("all", "subset"), "Classes that may be predicted: all, or those of the data set."
     ] = "all"
     real_labels: Annotated[
         str | None, Example("real.json"), "File of ImageNet's reassessed labels (ReaL), for a second top-1."
@@ -121,9 +121,7 @@ class PredictConfig(TrainedConfig):
     out: Annotated[str | None, "File to write; null: standard output."] = None
     format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
-    compare_origin: Annotated[
-        bool, "First compare with timm or torchvision, which reads the weights and images itself."
-    ] = False
+    compare_origin: Annotated[bool, "First compare the predictions with those of timm or torchvision."] = False
 
 
 @dataclass
@@ -143,13 +141,10 @@ class ExportConfig(TrainedConfig):
         str | None,
         choice("inside", "normalise", "outside"),
         Example("normalise"),
-        "Input of the model: inside (null): uint8 of any size; normalise: uint8 of image_size; outside: normalised "
-        "images, for which it returns logits.",
+        "Steps in the exported graph (docs/export.md); null: inside.",
     ] = None
     batch_size: Annotated[int | None, integer(1), Example("8"), "Fixed batch size of the model; null: any."] = None
-    images: Annotated[
-        str | None, Example("FOLDER"), "Images for the comparison, typed as for predict; null: the validation images."
-    ] = None
+    images: Annotated[str | None, Example("FOLDER"), "Images for the comparison; null: the validation images."] = None
     num_images: Annotated[int, integer(1), "Number of images for the comparison."] = 256
     max_difference: Annotated[
         float | None,
@@ -164,10 +159,10 @@ class ExportConfig(TrainedConfig):
 
 @dataclass
 class TuneOptions(Section):
-    num_trials: Annotated[int, integer(1), "Number of trials, including pruned and failed ones."] = 20
+    num_trials: Annotated[int, integer(1), "Trials, including pruned and failed ones."] = 20
     num_at_once: Annotated[int, integer(1), "Concurrent trials, each with its share of GPUs and CPU cores."] = 1
     sampler: Annotated[str, choice("tpe", "random"), "How options are suggested; tpe learns from trials."] = "tpe"
-    num_random_trials: Annotated[int, integer(1), "tpe: number of random trials at the start."] = 10
+    num_random_trials: Annotated[int, integer(1), "tpe: random trials at the start."] = 10
     pruner: Annotated[
         str, choice("median", "none"), "median: end a trial that is below the median of earlier ones at the same epoch."
     ] = "median"
@@ -176,15 +171,13 @@ class TuneOptions(Section):
     timeout_s: Annotated[
         float | None, number(above=0), Example("3600"), "Seconds after which no further trial starts; null: no limit."
     ] = None
-    max_failures: Annotated[int, integer(1), "Number of consecutive failed trials that ends the study."] = 3
+    max_failures: Annotated[int, integer(1), "Consecutive failed trials that end the study."] = 3
 
 
 @dataclass
 class TuneConfig(RunConfig):
     tune: TuneOptions = field(default_factory=TuneOptions)
-    search: Annotated[
-        dict[str, Any], "Keys to search, each as KEY: {low: A, high: B, log, step} or KEY: [A,B]; see docs/tuning.md."
-    ] = field(default_factory=dict[str, Any])
+    search: Annotated[dict[str, Any], "Keys to search (docs/tuning.md)."] = field(default_factory=dict[str, Any])
 
 
 @dataclass
@@ -204,7 +197,7 @@ class SubmitOptions(Section):
     gpu_type: Annotated[str | None, _SLURM_WORD, Example("a100"), "GPU type, as the cluster names it."] = None
     name: Annotated[str | None, _SLURM_WORD, Example("NAME"), "Name of the job; null: the name of the run."] = None
     array_parallelism: Annotated[
-        int | None, integer(1), Example("4"), "Largest number of concurrent tasks of a job array; null: no limit."
+        int | None, integer(1), Example("4"), "Concurrent tasks of a job array; null: no limit."
     ] = None
     extra: Annotated[str | None, _SLURM_OPTIONS, Example("--exclusive"), "Further options of sbatch."] = None
     now: Annotated[bool, "Run the sbatch command; false: only show it."] = False
@@ -226,9 +219,7 @@ class PrepareOptions(Section):
     timeout_s: Annotated[float, number(above=0), "pack, check: seconds after which an image counts as unreadable."] = (
         60.0
     )
-    short_side: Annotated[
-        int, integer(0), "pack: largest short side in pixels; smaller images are not enlarged; 0: the original size."
-    ] = 256
+    short_side: Annotated[int, integer(0), "pack: largest short side in pixels; 0: the original size."] = 256
     quality: Annotated[int, integer(1, 100), "pack: JPEG quality."] = 90
     form: Annotated[str, choice("jpeg", "raw"), "pack: store images as jpeg, or raw as uint8 pixels."] = "jpeg"
     shard_mib: Annotated[int, integer(1), "pack: approximate size of one file in MiB."] = 64
@@ -251,13 +242,13 @@ BENCHMARKS = ("loader", "train", "step", "profile")
 class BenchmarkOptions(Section):
     name: Annotated[str, choice(*BENCHMARKS), "What to measure."] = MISSING
     num_images: Annotated[int, integer(8), "loader, train: number of training images to read."] = 500
-    num_steps: Annotated[int, integer(1), "Number of training steps in each measurement."] = 20
+    num_steps: Annotated[int, integer(1), "Training steps in each measurement."] = 20
     repeats: Annotated[int, integer(1), "Repetitions of each measurement; the median is reported."] = 5
     num_workers: Annotated[
         list[int] | None,
         list_of(integer(0), "a list of numbers of loader processes"),
         Example("[0,1,2]"),
-        "loader: numbers of loader processes to compare; null: 0, 1, 2, 4, ... up to the number of cores.",
+        "loader: numbers to compare; null: 0, 1, 2, 4, ... up to the number of cores.",
     ] = None
     short_side: Annotated[int, integer(8), "loader: short side of the packed images in pixels."] = 256
     quality: Annotated[int, integer(1, 100), "loader: JPEG quality of the packed images."] = 90

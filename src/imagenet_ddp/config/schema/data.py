@@ -25,9 +25,9 @@ _EPOCHS = kind(
 class DataConfig(Replaceable):
     name: Annotated[
         str,
-        "Source: shapes, imagefolder, imagenet, table, arrays, stl10, packed or streamed; any name if _target_ is set.",
+        "Source: shapes, imagefolder, imagenet, table, arrays, stl10, packed or streamed.",
     ] = MISSING
-    _target_: Annotated[str | None, "Class of your own source, called with root= and the keys of args."] = None
+    _target_: Annotated[str | None, "Class of your own source."] = None
     args: Annotated[
         dict[str, Any], "Arguments of _target_; streamed: arguments of the file system; table: names of the columns."
     ] = field(default_factory=dict[str, Any])
@@ -43,14 +43,14 @@ class DataConfig(Replaceable):
         float | None,
         number(above=0, below=1),
         Example("0.1"),
-        "Share of each class kept for validation if no images are set apart for it.",
+        "Share of each class kept for validation.",
     ] = None
     val_fold: Annotated[int, integer(0), "Which of the 1 / val_fraction disjoint shares is kept, counted from 0."] = 0
     fold: Annotated[int | None, integer(0, 9), "stl10: official fold of 1,000 training images; null: all 5,000."] = None
     download: Annotated[bool, "stl10: download the archive if it is missing."] = True
-    verify: Annotated[bool, "packed, streamed: verify the checksum of each image when it is read."] = False
+    verify: Annotated[bool, "packed, streamed: verify the checksum of each image."] = False
     shuffle_window_shards: Annotated[
-        int, integer(0), "packed, streamed: number of shards whose images are shuffled together; 0: all."
+        int, integer(0), "packed, streamed: shards whose images are shuffled together; 0: all."
     ] = 0
     cache_dir: Annotated[str | None, "streamed: folder of cached shards; null: $XDG_CACHE_HOME/imagenet_ddp."] = None
     cache_gib: Annotated[
@@ -66,7 +66,7 @@ class DataConfig(Replaceable):
     fit: Annotated[
         str,
         choice("crop", "pad", "squash"),
-        "Validation: crop the centre, pad the whole image with the mean colour, or squash it to a square.",
+        "Validation: crop the centre, pad with the mean colour, or squash to a square.",
     ] = "crop"
     val_mirror: Annotated[
         bool, "Validation: average the logits over mirror images; with vflip, also upside down; with rot90, all eight."
@@ -87,8 +87,7 @@ class DataConfig(Replaceable):
         str,
         choice("none", "randaugment", "trivialaugment", "autoaugment", "augmix", "three_augment")
         | matching(TIMM_POLICY, "timm's form of RandAugment such as rand-m9-mstd0.5-inc1"),
-        "Random augmentation, by torchvision; rand-m9-mstd0.5-inc1: by timm (extra timm); three_augment: grey, "
-        "solarised or blurred.",
+        "Random augmentation by torchvision, or rand-… by timm; three_augment: grey, solarised or blurred.",
     ] = "none"
     policy_ops: Annotated[
         int | None, integer(1), "randaugment: operations per image (null: 2); augmix: chains that are mixed (null: 3)."
@@ -121,7 +120,7 @@ class DataConfig(Replaceable):
     cutmix_alpha: Annotated[
         float, number(0), Example("1.0"), "CutMix: as mixup_alpha; if both are set, one is drawn for each batch."
     ] = 0.0
-    mix_probability: Annotated[float, number(0, 1), "Probability that a batch is mixed, by Mixup or CutMix."] = 1.0
+    mix_probability: Annotated[float, number(0, 1), "Probability that a batch is mixed."] = 1.0
     train_size: Annotated[
         int | None, integer(8), Example("176"), "Height and width of training images in pixels; null: image_size."
     ] = None
@@ -135,13 +134,13 @@ class DataConfig(Replaceable):
         list[int] | None,
         _EPOCHS,
         Example("[10,14]"),
-        "First and last epoch, counted from 0, in which the size grows to train_size in steps of 32 pixels.",
+        "Epochs in which the size grows to train_size in steps of 32 pixels.",
     ] = None
     mean: Annotated[
         list[float] | None,
         list_of(number(), "three numbers, one per channel", 3),
         Example("[0.485,0.456,0.406]"),
-        "Mean of each channel for pixels in 0..1; null: that of model.weights or of a timm model, else ImageNet's.",
+        "Mean of each channel for pixels in 0..1; null: that of the weights or of a timm model, else ImageNet's.",
     ] = None
     std: Annotated[
         list[float] | None,
@@ -163,10 +162,10 @@ class DataConfig(Replaceable):
     bad_image_limit: Annotated[
         float, number(0), "skip: number of images that may be unreadable, or their share if below 1."
     ] = 0.01
-    num_workers: Annotated[Any, AUTO | integer(0), "Number of loader processes per device, or auto."] = "auto"
+    num_workers: Annotated[Any, AUTO | integer(0), "Loader processes per device."] = "auto"
     loader_timeout_s: Annotated[
         float, number(0), "Longest wait in seconds for one batch before the run fails; 0: no limit."
     ] = 1800.0
     pin_memory: Annotated[
-        Any, AUTO | FLAG, "Load batches into page-locked memory for the GPU; auto: if there is a CUDA device."
+        Any, AUTO | FLAG, "Load batches into page-locked memory; auto: if there is a CUDA device."
     ] = "auto"

@@ -33,7 +33,7 @@ class StrategyConfig(Section):
         int | None,
         integer(0),
         Example("2"),
-        "balanced_dp: images per forward pass on the first device (0: it only gathers); null: half of data.batch_size.",
+        "balanced_dp: images on the first device (0: it only gathers); null: half of data.batch_size.",
     ] = None
 
 
@@ -63,7 +63,7 @@ class NcclConfig(Section):
 
     name: Annotated[str, "Name of the file in conf/nccl."] = "default"
     # struct is off, so that nccl.env.NCCL_DEBUG=INFO needs no +
-    env: Annotated[dict[str, Any], "Environment variables, such as nccl.env.NCCL_DEBUG=INFO."] = field(
+    env: Annotated[dict[str, Any], "Environment variables of NCCL, Gloo and libfabric."] = field(
         default_factory=lambda: DictConfig(
             {}, key_type=str, ref_type=dict[str, Any], is_optional=False, flags={"struct": False}
         )  # type: ignore
@@ -75,8 +75,6 @@ class SweepConfig(Section):
     job: Annotated[
         Any,
         choice("auto", "all", "list") | integer(0),
-        "Number of the only job to run, all, or list (show the jobs); auto: the task of a SLURM job array, else all.",
+        "The only job to run, all, or list (show them); auto: the task of a SLURM job array, else all.",
     ] = "auto"
-    resume: Annotated[str | None, "Folder of a sweep whose unfinished jobs are run with the options stored there."] = (
-        None
-    )
+    resume: Annotated[str | None, "Folder of a sweep whose unfinished jobs are run."] = None

@@ -79,17 +79,17 @@ def readers(key: str) -> tuple[str, ...]:
 
 @dataclass
 class ModelConfig(Replaceable):
-    name: Annotated[str, "Classifier of torchvision.models or timm; any name if _target_ is set."] = "resnet18"
+    name: Annotated[str, "Classifier of torchvision.models or timm."] = "resnet18"
     library: Annotated[str, choice("torchvision", "timm"), "Library of the model; timm needs the extra timm."] = (
         "torchvision"
     )
-    _target_: Annotated[str | None, "Class of your own network, called with num_classes= and the keys of args."] = None
+    _target_: Annotated[str | None, "Class of your own network."] = None
     args: Annotated[dict[str, Any], "Keyword arguments of the network."] = field(default_factory=dict[str, Any])
     weights: Annotated[
         str | None,
         Example("DEFAULT"),
-        "Initial weights, or those used instead of checkpoint=: DEFAULT, other weights of the library by name, a file, "
-        "a URL, or hf://OWNER/NAME; null: random.",
+        "Initial weights, or those used instead of checkpoint=: DEFAULT or another name of the library, a file, a URL, "
+        "or hf://OWNER/NAME; null: random.",
     ] = None
     freeze: Annotated[
         str | None, choice("backbone"), Example("backbone"), "backbone: train only the last layer; null: all layers."
@@ -113,10 +113,8 @@ class ModelConfig(Replaceable):
     ] = None
     zero_init_last: Annotated[bool, "Start each residual block as the identity, with a last norm of 0."] = False
     blur_pool: Annotated[bool, "Blur before each strided convolution with 16 or more input channels."] = False
-    channels_last: Annotated[bool, "Memory format in which CPUs and tensor cores compute convolutions faster."] = True
-    activation_checkpointing: Annotated[
-        bool, "Recompute the inside of each block, which saves memory but takes longer; timm only."
-    ] = False
+    channels_last: Annotated[bool, "Memory format, faster on CPUs and tensor cores."] = True
+    activation_checkpointing: Annotated[bool, "timm: recompute the inside of each block, to save memory."] = False
 
 
 @dataclass
@@ -131,11 +129,9 @@ class OptimConfig(Replaceable):
     name: Annotated[
         str,
         f"{', '.join(name for name, row in OPTIMIZERS.items() if row.torch_class)}; lamb, lars, lion, muon and others "
-        "of timm.optim; any name if _target_ is set.",
+        "of timm.optim.",
     ] = "sgd"
-    _target_: Annotated[str | None, "Class of your own optimizer, called with params=, lr= and the keys of args."] = (
-        None
-    )
+    _target_: Annotated[str | None, "Class of your own optimizer."] = None
     args: Annotated[dict[str, Any], "Further keyword arguments of the optimizer."] = field(
         default_factory=dict[str, Any]
     )
@@ -179,14 +175,14 @@ class OptimConfig(Replaceable):
         list[str] | None,
         list_of(choice("norm", "bias", "embedding"), "a list of norm, bias and embedding", least=0),
         Example("[norm,bias]"),
-        "Parameters without weight decay; null: [norm,bias] for lars and lamb, also without trust ratio, else none.",
+        "Parameters without weight decay; null: [norm,bias] for lars and lamb (also without trust ratio), else none.",
     ] = None
     nesterov: Annotated[bool, "sgd: Nesterov momentum."] = False
 
 
 @dataclass
 class ScheduleConfig(Section):
-    name: Annotated[str, choice(*SCHEDULES), "Learning-rate schedule; wsd: warm-up, stable, decay."] = "step"
+    name: Annotated[str, choice(*SCHEDULES), "Learning-rate schedule."] = "step"
     interval: Annotated[str, choice("step", "epoch"), "Whether the rate changes per step or per epoch."] = "step"
     step_epochs: Annotated[int, integer(1), "step: epochs between two drops of the rate."] = 30
     milestones: Annotated[
@@ -198,7 +194,7 @@ class ScheduleConfig(Section):
         list[int] | None,
         list_of(integer(1), "a list of steps such as [5000,9000]"),
         Example("[5000,9000]"),
-        "multistep: optimizer steps at which the rate drops, instead of milestones.",
+        "multistep: optimizer steps, instead of milestones.",
     ] = None
     gamma: Annotated[
         float, number(above=0), "step, multistep: factor of each drop; exponential: factor of each epoch."
@@ -216,12 +212,8 @@ class ScheduleConfig(Section):
     warmup: Annotated[
         str, choice("linear", "constant"), "The factor on lr rises from warmup_start to 1, or stays at warmup_start."
     ] = "linear"
-    warmup_epochs: Annotated[Any, AUTO | number(0), "Number of warm-up epochs; auto: 5 if lr is scaled up, else 0."] = (
-        "auto"
-    )
-    warmup_steps: Annotated[
-        int | None, integer(0), Example("500"), "Number of warm-up steps, instead of warmup_epochs."
-    ] = None
+    warmup_epochs: Annotated[Any, AUTO | number(0), "Warm-up epochs; auto: 5 if lr is scaled up, else 0."] = "auto"
+    warmup_steps: Annotated[int | None, integer(0), Example("500"), "Warm-up steps, instead of warmup_epochs."] = None
     warmup_start: Annotated[float, number(0, 1), Example("0.01"), "First rate of the warm-up, as a share of lr."] = 0.0
     final_fraction: Annotated[
         float, number(0, 1), "cosine, linear, poly, one_cycle, wsd: last learning rate as a share of lr."
@@ -240,7 +232,7 @@ _WEIGHTS = kind(
 @dataclass
 class LossConfig(Section):
     name: Annotated[str, choice(*LOSSES), "Loss function; bce: binary cross entropy of each class."] = "cross_entropy"
-    label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Amount of label smoothing."] = 0.0
+    label_smoothing: Annotated[float, number(0, below=1), Example("0.1"), "Label smoothing."] = 0.0
     focal_gamma: Annotated[float, number(0), "focal: exponent that lowers the weight of easy images."] = 2.0
     bce_threshold: Annotated[
         float | None, number(0, below=1), Example("0.2"), "bce: mixed targets above this value become 1, others 0."
@@ -249,8 +241,8 @@ class LossConfig(Section):
         Any,
         _WEIGHTS | NULL,
         Example("balanced"),
-        "Weight of each class: balanced (images / (classes × images of the class)), {cat:3} (other classes: 1), or a "
-        "list in the order of the class names as text; null: all 1.",
+        "Weight of each class: balanced (images / (classes × images of the class)), {cat:3} (others: 1), or a list in "
+        "the order of the class names; null: all 1.",
     ] = None
 
 
@@ -259,13 +251,11 @@ class TeacherConfig(Section):
     """Keys of distillation, in which the loss pulls the net's probabilities towards those of a trained net."""
 
     weights: Annotated[
-        str | None, Example("DEFAULT"), "Weights of the teacher, typed like model.weights; null: no distillation."
+        str | None, Example("DEFAULT"), "Teacher's weights, typed like model.weights; null: no distillation."
     ] = None
-    name: Annotated[
-        str | None, Example("resnet50"), "Network of the teacher; null: the checkpoint's, or model.name."
-    ] = None
+    name: Annotated[str | None, Example("resnet50"), "Teacher's network; null: the checkpoint's, or model.name."] = None
     library: Annotated[str, choice("torchvision", "timm"), "Library of the teacher's network."] = "torchvision"
-    share: Annotated[float, number(above=0, most=1), "Share of the teacher in the loss, beside the labels."] = 0.5
+    share: Annotated[float, number(above=0, most=1), "Share of the teacher in the loss."] = 0.5
     temperature: Annotated[float, number(above=0), "Divisor of both networks' logits before the softmax."] = 1.0
 
 
@@ -278,9 +268,7 @@ class AveragingConfig(Section):
         str, choice("none", "ema", "swa"), "ema: exponential moving average; swa: equal average of the ends of epochs."
     ] = "none"
     decay: Annotated[float, number(above=0, below=1), "ema: weight of the old average in each update."] = 0.9998
-    warmup: Annotated[
-        bool, "ema: the decay of update n is at most (1 + n) / (10 + n), so that a short run forgets its first weights."
-    ] = True
+    warmup: Annotated[bool, "ema: the decay of update n is at most (1 + n) / (10 + n)."] = True
     every_n_steps: Annotated[int, integer(1), "ema: optimizer steps between two updates."] = 1
     start_epoch: Annotated[
         int | None,

@@ -56,7 +56,7 @@ class TrainerConfig(Section):
         Any,
         DEVICES,
         Example("1 for one device, 'trainer.devices=[0]' for GPU 0, or auto"),
-        "GPUs (or CPU processes) of each node: a number, or a list of GPUs.",
+        "GPUs (or CPU processes) of each node.",
     ] = "auto"
     num_nodes: Annotated[
         Any,
@@ -71,7 +71,7 @@ class TrainerConfig(Section):
         | choice("64", "32", "16", "bf16", 64, 32, 16),
         "auto: bf16-mixed if the device computes this net fast in it, 16-mixed on V100, T4 and RTX 20, else 32-true.",
     ] = "auto"
-    fast_dev_run: Annotated[Any, FLAG | integer(0), "Run one batch, or this number of batches, and stop."] = False
+    fast_dev_run: Annotated[Any, FLAG | integer(0), "Run one batch, or this number, and stop."] = False
     max_epochs: Annotated[int | None, integer(-1), "Number of epochs; -1: no limit."] = 90
     min_epochs: Annotated[int | None, integer(0), "Minimum number of epochs."] = None
     max_steps: Annotated[int, integer(-1), "Optimizer steps after which training ends; -1: no limit."] = -1
@@ -81,15 +81,15 @@ class TrainerConfig(Section):
         Any,
         _BATCHES | NULL,
         Example("10 (batches), trainer.limit_train_batches=0.1 (a tenth) or null (all)"),
-        "Training batches per epoch: a number or a share; null: all.",
+        "Training batches per epoch; null: all.",
     ] = None
     limit_val_batches: Annotated[
         Any,
         _BATCHES | NULL,
         Example("10 (batches), trainer.limit_val_batches=0.1 (a tenth) or null (all)"),
-        "Validation batches: a number or a share; null: all.",
+        "Validation batches; null: all.",
     ] = None
-    overfit_batches: Annotated[Any, _BATCHES, "Train and validate on only this number or share of batches."] = 0.0
+    overfit_batches: Annotated[Any, _BATCHES, "Train and validate on only these batches."] = 0.0
     val_check_interval: Annotated[
         Any,
         kind("a number of batches (1 or more)", integer(1).accepts) | _SHARE | _TIME | NULL,
@@ -101,7 +101,7 @@ class TrainerConfig(Section):
     ] = 0
     log_every_n_steps: Annotated[int, integer(1), "Training steps between two lines of metrics."] = 10
     accumulate_grad_batches: Annotated[int, integer(1), "Batches per optimizer step."] = 1
-    gradient_clip_val: Annotated[float | None, number(0), "Value above which gradients are clipped; null: none."] = None
+    gradient_clip_val: Annotated[float | None, number(0), "Value above which gradients are clipped."] = None
     gradient_clip_algorithm: Annotated[
         str | None, choice("norm", "value"), Example("norm"), "Clip by norm or by value."
     ] = None
@@ -113,7 +113,7 @@ class TrainerConfig(Section):
     sync_batchnorm: Annotated[bool, "Compute batch-norm statistics over all devices."] = False
     reload_dataloaders_every_n_epochs: Annotated[int, integer(0), "Epochs between two calls of train_dataloader."] = 0
     enable_model_summary: Annotated[bool | None, "Print the layers of the model."] = False
-    batch_finder: Annotated[bool, "First find the largest data.batch_size that fits; not Lightning's option."] = False
+    batch_finder: Annotated[bool, "First find the largest data.batch_size that fits."] = False
 
 
 # Key -> the hint, in which {value} stands for the typed value.
