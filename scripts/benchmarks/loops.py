@@ -22,7 +22,8 @@ from torch.profiler import profile
 from torchmetrics.classification import MulticlassAccuracy
 
 from imagenet_ddp.benchmark.probe import SETTLE, Probe, Ready, new_profiler
-from imagenet_ddp.engine.step_timer import AUTOCAST, synchronize
+from imagenet_ddp.engine.step_timer import synchronize
+from imagenet_ddp.engine.trial_step import AUTOCAST
 
 
 class OneLayer(nn.Sequential):

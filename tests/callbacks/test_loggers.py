@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from imagenet_ddp.callbacks import loggers
-from imagenet_ddp.callbacks.loggers import Background
+from imagenet_ddp.callbacks import background_logger, loggers
+from imagenet_ddp.callbacks.background_logger import Background
 from imagenet_ddp.errors import ConfigError
 
 
@@ -72,8 +72,8 @@ def test_a_failure_is_reported_once_and_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loggers, "END_S", 0.2)
-    monkeypatch.setattr(loggers, "MAX_WAITING", 50)
+    monkeypatch.setattr(background_logger, "END_S", 0.2)
+    monkeypatch.setattr(background_logger, "MAX_WAITING", 50)
     released = threading.Event()
     logger = Sent(tmp_path, lambda *_: released.wait(120))
     logger.connect()
@@ -94,7 +94,7 @@ def test_a_service_that_does_not_begin_is_refused(tmp_path: Path, monkeypatch: p
         ConfigError, match=r"mine must be able to reach http://server, but cannot: no key\. Hint: set logger=none\."
     ):
         Sent(tmp_path, None, refuse).connect()
-    monkeypatch.setattr(loggers, "START_S", 0.2)
+    monkeypatch.setattr(background_logger, "START_S", 0.2)
     released = threading.Event()
     with pytest.raises(ConfigError, match="there was no answer in 0 s"):
         Sent(tmp_path, None, lambda: released.wait(120)).connect()

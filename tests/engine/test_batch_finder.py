@@ -12,7 +12,7 @@ from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
-from imagenet_ddp.engine import batch_finder, step_timer, worker
+from imagenet_ddp.engine import batch_finder, trial_step, worker
 from imagenet_ddp.engine.batch_finder import MOST, cuda_step, find_batch, largest_batch, smallest
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Choice, Plan, make_plan, trainer_arguments
@@ -122,7 +122,7 @@ def test_steps_have_the_largest_size_of_training(monkeypatch: pytest.MonkeyPatch
             return super().forward(input.mean((2, 3)))
 
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(step_timer, "create_model", lambda *_: Seeing(3, 10))
+    monkeypatch.setattr(trial_step, "create_model", lambda *_: Seeing(3, 10))
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 0)
     sizes = ("data.train_size=64", "data.progressive_start=32", "data.progressive_epochs=[0,2]", "data.image_size=48")
     config = plan_of("data.batch_size=4", "trainer.benchmark=true", *sizes).config

@@ -7,13 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.engine.evaluate import (
-    Predicted,
-    Predictions,
-    further_results,
-    prediction_columns,
-    results_lines,
-)
+from imagenet_ddp.engine.evaluate import Predictions
+from imagenet_ddp.engine.evaluation_results import Predicted, further_results, prediction_columns, results_lines
 from imagenet_ddp.models.calibration import log_sums
 
 CLASSES = ["n01440764", "n01443537", "n01484850"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine import step_timer
-from imagenet_ddp.engine.step_timer import Training
+from imagenet_ddp.engine.trial_step import Training
 
 CPU = torch.device("cpu")
 STRATEGY = StrategyConfig(forward_sync_buffers=True)

@@ -12,8 +12,8 @@ import lightning.pytorch as L
 from lightning.pytorch.loggers import TensorBoardLogger
 from torchvision.io import ImageReadMode, read_image  # pyright: ignore[reportMissingTypeStubs]
 
+from imagenet_ddp.callbacks.background_logger import Background
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.loggers import Background
 from imagenet_ddp.callbacks.loop_state import find_callback, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet

@@ -20,7 +20,8 @@ from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES, Check, failed
 from imagenet_ddp.doctor.scaling import Step
 from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.plan import Plan, make_plan
-from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep, Training, make_training
+from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep
+from imagenet_ddp.engine.trial_step import Training, make_training
 from imagenet_ddp.engine.world import World, require_equal_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, first_line, percent

@@ -13,7 +13,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.engine.step_timer import make_training
+from imagenet_ddp.engine.trial_step import make_training
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 

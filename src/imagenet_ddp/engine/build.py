@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
+from imagenet_ddp.callbacks.factory import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log

@@ -1,9 +1,6 @@
-"""Evaluate a trained net in one process: each validation image is counted once over all ranks. From the predictions of
-all ranks, compute calibration, further metrics and ReaL top-1, and write evaluation.json and predictions.csv."""
+"""Evaluate a trained net in one process: each validation image is counted once over all ranks. Write evaluation.json
+and predictions.csv."""
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +9,29 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from imagenet_ddp.callbacks.loggers import connect
+from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.callbacks.run_files import BadImagesList
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
-from imagenet_ddp.config.validators import is_mapping
-from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build
 from imagenet_ddp.engine.diagnosis import refusing
+from imagenet_ddp.engine.evaluation_results import Predicted, further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.stored_config import folder_of
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.calibration import calibrate, log_sums
+from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.layers import ClassSubset
-from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, further_metrics, has_class
+from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.runs.result_files import NOT_FINITE
-from imagenet_ddp.system.text import count_noun, format_loss, percent
+from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
@@ -139,21 +134,6 @@ def run(job: Job, plan: Plan, world: World) -> float:
     return metrics["val/top1"]
 
 
-@dataclass
-class Predicted:
-    """The predictions for N readable images of all ranks, sorted by position in the split. k is 5, or the number of
-    classes if there are fewer."""
-
-    index: np.ndarray  # int64 (N,), position in the split
-    classes: np.ndarray  # int64 (N, k), most probable first; -1 if the output is NaN or inf
-    probabilities: np.ndarray  # float32 (N, k)
-    losses: np.ndarray  # float32 (N,), cross entropy
-    log_sums: np.ndarray  # float32 (N, 41), see models.calibration
-    gaps: np.ndarray  # float32 (N,), greatest logit minus the logit of the true class
-    scores: np.ndarray | None  # float32 (N, num_classes), all probabilities; None unless keep_scores is set
-    loaded: np.ndarray  # int64, positions of all loaded images, including unreadable ones
-
-
 class Predictions(L.Callback):
     """Collect the outputs of ImageClassifier.validation_step. After the validation, `result` contains the predictions
     of all ranks on rank 0, and is None on other ranks.
@@ -208,100 +188,3 @@ def _merge(parts: list[list[np.ndarray]], loaded: list[np.ndarray]) -> Predicted
     index, classes, probabilities, losses, sums, gaps, *scores = (column[order] for column in columns)
     seen = np.unique(np.concatenate(loaded))
     return Predicted(index, classes, probabilities, losses, sums, gaps, scores[0] if scores else None, seen)
-
-
-def further_results(
-    predicted: Predicted,
-    targets: np.ndarray,
-    classes: Sequence[str],
-    metric_names: Sequence[str],
-    real_labels: Sequence[set[str]] | None,
-) -> dict[str, Any]:
-    """Return the entries calibration and, if requested, metrics and real of evaluation.json. If outputs are NaN or
-    inf, their number replaces calibration, and auroc is left out.
-
-    targets: int64, index into `classes` for each image of the split. real_labels: names of the correct classes of each
-    image.
-    """
-    labels, top1 = targets[predicted.index], predicted.classes[:, 0]
-    found: dict[str, Any] = {}
-    if without := int((top1 < 0).sum()):
-        found["num_without_class"] = without
-        metric_names = [name for name in metric_names if name != "auroc"]  # needs probabilities of all images
-    else:
-        found["calibration"] = calibrate(
-            predicted.probabilities[:, 0], top1 == labels, predicted.losses, predicted.log_sums, predicted.gaps
-        )
-    if metric_names:
-        scores = None if predicted.scores is None else torch.as_tensor(predicted.scores)
-        values = further_metrics(
-            metric_names, torch.as_tensor(top1), torch.as_tensor(labels), len(classes), scores=scores
-        )
-        found["metrics"] = {
-            name: dict(zip(classes, value, strict=True)) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-    if real_labels is not None:
-        pairs = zip(predicted.index.tolist(), top1.tolist(), strict=True)
-        is_right = [top >= 0 and classes[top] in real_labels[index] for index, top in pairs if real_labels[index]]
-        top1_real = sum(is_right) / len(is_right) if is_right else math.nan
-        found["real"] = {"top1": top1_real, "num_images": len(is_right)}
-    return found
-
-
-def results_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return the log lines for the results of further_results."""
-    if calibration := results.get("calibration"):
-        ece, then = percent(calibration["ece"]), percent(calibration["ece_at_temperature"])
-        lines = [f"Calibration error {ece}, or {then} at the best temperature ({calibration['temperature']:.3f})"]
-    else:
-        lines = [
-            f"For {count_noun(results['num_without_class'], 'image')} {NOT_FINITE}: counted as wrong, without a class. "
-            "Calibration and auroc need finite outputs and are left out."
-        ]
-    for name, value in results.get("metrics", {}).items():
-        if is_mapping(value):
-            worst = sorted((share, each) for each, share in value.items() if share is not None)[:5]
-            words = ", ".join(f"{each} {percent(share)}" for share, each in worst)
-            lines.append(f"{name}: lowest {words}")
-        else:
-            lines.append(f"{name}: {value:.4f}")
-    if "real" in results:
-        lines.append(f"ReaL top-1 {percent(results['real']['top1'])} of {results['real']['num_images']} images")
-    return lines
-
-
-def prediction_columns(
-    predicted: Predicted, images: Images, classes: Sequence[str], reasons: Mapping[str, str]
-) -> dict[str, list[Any]]:
-    """Return the columns of the predictions file, with one row per loaded image, in order.
-
-    images: the images of the split, whose targets are indices into `classes`. reasons: maps a path to the reason why
-    the image could not be read.
-    """
-    loaded = predicted.loaded.tolist()
-    rows = {index: row for row, index in enumerate(predicted.index.tolist())}  # without unreadable images
-
-    def column(values: Sequence[Any]) -> list[Any]:
-        return [values[rows[index]] if index in rows else None for index in loaded]
-
-    paths = [images.path(index) for index in loaded]
-    no_class = [NOT_FINITE if top < 0 else None for top in predicted.classes[:, 0].tolist()]
-    columns = {
-        "index": loaded,
-        "path": paths,
-        "label": [classes[target] for target in images.targets[predicted.loaded].tolist()],
-        "prediction": [],
-        "confidence": column(predicted.probabilities[:, 0].tolist()),
-        "loss": column(predicted.losses.tolist()),
-        "label_probability": column(np.exp(-predicted.losses).tolist()),
-    }
-    for rank, top in enumerate(predicted.classes.T.tolist()):
-        columns[f"class_{rank + 1}"] = column([None if each < 0 else classes[each] for each in top])
-        columns[f"probability_{rank + 1}"] = column(predicted.probabilities[:, rank].tolist())
-    columns["prediction"] = columns["class_1"]
-    unreadable = [
-        None if index in rows else reasons.get(path, "cannot be read")
-        for index, path in zip(loaded, paths, strict=True)
-    ]
-    return {**columns, "error": [a or b for a, b in zip(unreadable, column(no_class), strict=True)]}

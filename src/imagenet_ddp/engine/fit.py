@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
-from imagenet_ddp.callbacks.loggers import connect
+from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group

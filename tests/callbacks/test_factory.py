@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from imagenet_ddp.callbacks.defaults import make_callbacks, make_loggers
+from imagenet_ddp.callbacks.factory import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loggers import MLFlowLogger
 from imagenet_ddp.config import conf_dir
