@@ -6,7 +6,7 @@ import copy
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,14 @@ class NaiveLightning:
         return self._clock.step_s
 
 
+class FirstStep(Probe):
+    """Also record when the first step ended."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        super().on_train_batch_end(trainer, *args, **kwargs)
+        self.found.setdefault("first_step_at", time.time())
+
+
 class Alternating(Probe):
     """Time the steps of a training run on batches in memory in turns with other loops, so that other work on the
     machine affects all of them. against: "bare" (BareLoop), "naive" (NaiveLightning), "loop" (NaiveLightning that logs
@@ -184,9 +192,10 @@ class Alternating(Probe):
         self.found["others_s"] = {name: [] for name in self._against}
         super().on_train_start(trainer, pl_module)
 
-    def before_turn(self) -> None:
+    def measure_turn(self, device: torch.device) -> Iterator[None]:
         for name, other in self._others.items():
             self.found["others_s"][name].append(other.turn(self.steps))
+        yield from super().measure_turn(device)
 
     def after_profile(self, profiled: profile) -> None:
         with new_profiler() as of_bare:

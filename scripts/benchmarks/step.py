@@ -1,10 +1,11 @@
 """Compare the training step with a bare loop and plain Lightning, which take turns in one process:
 python scripts/benchmarks/step.py FOLDER [repeats=N] [steps=N] [OPTION ...]"""
 
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
 
-from measure import Job, main
+from measure import Job, main, train
 
 from imagenet_ddp.benchmark.results import Results, ratio, row
 from imagenet_ddp.benchmark.trainings import MEASURED, ONE_DEVICE, title
@@ -27,13 +28,13 @@ TITLES = {
 
 
 def run(job: Job) -> Results:
-    train, probe = job.trainings.train, {"probe": "loops.Alternating", "turns": job.repeats}
+    compared = functools.partial(train, job, "Alternating")
     kept = [word for word in job.typed if word.startswith(("trainer.accelerator=", "trainer.precision="))]
     others = ["bare", "loop", "naive"]
-    host = train((*HOST, *ONE_DEVICE, job.allowed), typed=kept, steps=HOST_STEPS, against=others, **probe)
-    whole = train((*ONE_DEVICE, job.allowed, "logger=csv"), steps=job.steps, against=["bare"], **probe)
-    counts = {**probe, "turns": 1, "steps": 2, "profiled": COUNTED_STEPS}
-    ranks = train((*MEASURED, *RANKS, job.allowed), against=["bare"], **counts).collectives
+    host = compared([*kept, *HOST, *ONE_DEVICE], turns=job.repeats, steps=HOST_STEPS, against=others)
+    whole = compared([*job.typed, *ONE_DEVICE, "logger=csv"], turns=job.repeats, steps=job.steps, against=["bare"])
+    counted = [*job.typed, *MEASURED, *RANKS]
+    ranks = compared(counted, turns=1, steps=2, profiled=COUNTED_STEPS, against=["bare"]).collectives
     rows, shares = [], {}
     for group, found in (("One-layer net: time of the host", host), (f"{title(job.config)}: whole step", whole)):
         seconds = {"ours": found.step_s, **found.others_s}

@@ -35,7 +35,7 @@ class Ready:
 
 class Probe(L.Callback):
     """Time the steps of a training run. Then stop the run and write what rank 0 measured to a JSON file, as read by
-    trainings.Measured. Trainings.train() adds this callback as callbacks.benchmark.
+    trainings.Measured. trainings.probed() adds this callback as callbacks.benchmark.
 
     out: the JSON file. steps: timed steps per turn. turns: number of turns; 0 stops the run after its first step.
     warm_up: steps before the first turn. ready: train on batches held in memory, and time the loader alone beforehand.
@@ -89,21 +89,12 @@ class Probe(L.Callback):
         self._fit_mark = time.perf_counter()
         self._measuring = self._measure(trainer, pl_module.device)
 
-    def before_turn(self) -> None:
-        """Do nothing between two turns. scripts/benchmarks let other loops take theirs here."""
-
     def _measure(self, trainer: L.Trainer, device: torch.device) -> Iterator[None]:
         """Measure, with one training step at each yield, then stop the run."""
         if self._turns or self.profiled:
             yield from repeat(None, self._warm_up)
         for _ in range(self._turns):
-            self.before_turn()
-            yield from repeat(None, SETTLE)
-            synchronize(device)
-            start = time.perf_counter()
-            yield from repeat(None, self.steps)
-            synchronize(device)
-            self.found["step_s"].append((time.perf_counter() - start) / self.steps)
+            yield from self.measure_turn(device)
         if self.profiled:
             yield from repeat(None, SETTLE)
             with new_profiler() as profiled:
@@ -111,6 +102,14 @@ class Probe(L.Callback):
                 synchronize(device)
             self.after_profile(profiled)
         trainer.should_stop = True
+
+    def measure_turn(self, device: torch.device) -> Iterator[None]:
+        yield from repeat(None, SETTLE)
+        synchronize(device)
+        start = time.perf_counter()
+        yield from repeat(None, self.steps)
+        synchronize(device)
+        self.found["step_s"].append((time.perf_counter() - start) / self.steps)
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -126,10 +125,10 @@ class Probe(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if "first_step_at" in self.found:
+        if "first_step_s" in self.found:
             return
         synchronize(pl_module.device)
-        self.found |= {"first_step_at": time.time(), "first_step_s": time.perf_counter() - self._fit_mark}
+        self.found["first_step_s"] = time.perf_counter() - self._fit_mark
         self.found["batch_size"] = int(batch["step_images"])  # summed over all ranks
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

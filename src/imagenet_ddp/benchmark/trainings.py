@@ -6,7 +6,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,14 +41,12 @@ TRACE = "trace.json.gz"
 
 @dataclass(frozen=True)
 class Measured:
-    """What a Probe measured in one training. Times are in seconds; started_at and first_step_at are times of the clock.
+    """What a Probe measured in one training. Times are in seconds.
 
-    step_s: mean of the steps of each turn. others_s: the same of other loops. batch_size: images per step, on all
-    ranks. operations: the longest ones, with name, seconds and calls. collectives: calls of each operation, by loop.
+    step_s: mean of the steps of each turn. batch_size: images per step, on all ranks. operations: the longest ones,
+    with name, seconds and calls.
     """
 
-    started_at: float
-    first_step_at: float
     first_step_s: float
     step_s: list[float]
     batch_size: int
@@ -60,11 +57,9 @@ class Measured:
     num_workers: int
     peak_memory_mib: float
     loader_images_per_s: float = 0.0
-    others_s: dict[str, list[float]] = field(default_factory=dict)
     operations: list[dict[str, Any]] = field(default_factory=list)
     operations_s: float = 0.0
     operations_on: str = "CPU"
-    collectives: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def rates(self) -> list[float]:
@@ -92,20 +87,11 @@ class Trainings:
         """Remove the progress bar from the screen."""
         self._progress.close()
 
-    def train(
-        self,
-        options: Sequence[str] = (),
-        *,
-        typed: Sequence[str] | None = None,
-        probe: str = "imagenet_ddp.benchmark.probe.Probe",
-        **arguments: Any,
-    ) -> Measured:
-        """Run train with the typed options followed by `options`, and return what its probe measured. typed: replaces
-        the options of the command line. probe: its class. arguments: of the probe."""
-        lines = [f"+callbacks.benchmark.{key}={json.dumps(value)}" for key, value in arguments.items()]
-        lines += [f"+callbacks.benchmark._target_={probe}", f"+callbacks.benchmark.out={json.dumps(str(self.out))}"]
-        argv = [*(self._typed if typed is None else typed), *options, *lines]
-        return Measured(**self.run("imagenet_ddp.train", in_folder(argv, "hydra.run.dir", self.out.with_suffix(""))))
+    def train(self, options: Sequence[str] = (), **arguments: Any) -> Measured:
+        """Run train with the typed options followed by `options`, and return what its probe measured. arguments: of the
+        probe."""
+        argv = probed([*self._typed, *options], self.out, "imagenet_ddp.benchmark.probe.Probe", **arguments)
+        return Measured(**self.run("imagenet_ddp.train", argv))
 
     @property
     def out(self) -> Path:
@@ -113,13 +99,12 @@ class Trainings:
         return self.work / f"{self._number}.json"
 
     def run(self, module: str, argv: Sequence[str]) -> dict[str, Any]:
-        """Run a module in its own process. Return the JSON that it wrote to self.out, and started_at. Raises RunError
-        with the last lines of its log if it fails. If the first run is refused, ends this process with code 2 and the
-        same message."""
+        """Run a module in its own process, and return the JSON that it wrote to self.out. Raises RunError with the last
+        lines of its log if it fails. If the first run is refused, ends this process with code 2 and the same
+        message."""
         out, log = self.out, self.out.with_suffix(".log")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         with log.open("w", encoding="utf-8") as file:
-            started_at = time.time()
             # subprocess.run kills the child if this process is stopped
             code = subprocess.run(
                 [sys.executable, "-m", module, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ
@@ -133,7 +118,15 @@ class Trainings:
             raise RunError(f"a measured run ended with exit code {code}. Hint: read its last log lines:\n{last}")
         self._number += 1
         self._progress.add(1)
-        return {**json.loads(out.read_text(encoding="utf-8")), "started_at": started_at}
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def probed(argv: Sequence[str], out: Path, probe: str, **arguments: Any) -> list[str]:
+    """Return the options of a training that a probe measures. out: the JSON file that it writes. probe: its class.
+    arguments: of the probe."""
+    lines = [f"+callbacks.benchmark.{key}={json.dumps(value)}" for key, value in arguments.items()]
+    lines += [f"+callbacks.benchmark._target_={probe}", f"+callbacks.benchmark.out={json.dumps(str(out))}"]
+    return in_folder([*argv, *lines], "hydra.run.dir", out.with_suffix(""))
 
 
 def title(config: CommonConfig) -> str:
