@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shlex
-import typing
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,17 +17,16 @@ from hydra import initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from imagenet_ddp.cli.known_terms import removed, unknown
-from imagenet_ddp.cli.overrides import declared_with_hydra, exists, quote_text, quoted
+from imagenet_ddp.cli.read_options import OptionReader, as_text, line_of, simplest
 from imagenet_ddp.config import conf_dir
-from imagenet_ddp.config.keys import declared, leaves
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
@@ -37,7 +35,6 @@ from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.text import first_line
 
-SWEPT = ("train", "submit")  # commands that accept -m
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 FREE = ("callbacks.", "logger.", "data.args.", "model.args.", "optim.args.")  # any key below these can be added
 
@@ -59,7 +56,7 @@ def group_values(lines: Sequence[str], folders: Sequence[str]) -> list[str]:
     return found
 
 
-class Composer:
+class Composer(OptionReader):
     """Read and compose the options of one command with Hydra's parser and loader."""
 
     @hold_signals()
@@ -67,44 +64,13 @@ class Composer:
         """config_dir: the folder of --config-dir, which is searched first."""
         with initialize_config_dir(str(conf_dir()), job_name=verb, version_base="1.3"):
             hydra: Any = GlobalHydra.instance().hydra
-            self.loader: ConfigLoader = hydra.config_loader
+            loader: ConfigLoader = hydra.config_loader
         if config_dir is not None:
-            search_path = self.loader.get_search_path()
+            search_path = loader.get_search_path()
             path, before_schema = f"file://{Path(config_dir).absolute()}", SearchPathQuery(provider="schema")
             search_path.prepend(provider="command-line", path=path, anchor=before_schema)
-            self.loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
-        self.verb, self.config_name, self.keys = verb, config_name, declared(verb)
-        self.parser = OverridesParser.create(config_loader=self.loader)
-
-    # -- reading
-
-    def quoted(self, words: Sequence[str], *, sweeps: bool) -> list[str]:
-        """Return the words of a command line, with quotes around text that Hydra would read as something else."""
-        return [quote_text(word, self.verb, self._parsed, sweeps=sweeps) for word in words]
-
-    def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
-        """Return (options, mistakes)."""
-        overrides, found, unreadable = [], [], []
-        for line in lines:
-            override = self._parsed(line)
-            if override is None or not override.key_or_group:
-                unreadable.append(line)
-            elif override.is_sweep_override() and not sweeps:
-                found.append(self._sweep_without_m(line, override))
-            elif override.is_sweep_override() and override.is_hydra_override():
-                found.append(
-                    f"{line}: Hydra's own keys cannot be swept. Hint: type one value for {override.key_or_group}."
-                )
-            else:
-                overrides.append(override)
-        # only the first: the others are often parts of the same quoted value
-        return overrides, [*map(self._unreadable, unreadable[:1]), *found]
-
-    def _parsed(self, line: str) -> Override | None:
-        try:
-            return self.parser.parse_overrides([line])[0]
-        except HydraException:
-            return None
+            loader = type(hydra.config_loader)(search_path)  # opens its search path when it is made
+        super().__init__(verb, config_name, loader)
 
     # -- jobs
 
@@ -178,54 +144,7 @@ class Composer:
             del config.hydra.overrides.task[: len(values)]
         return config
 
-    def _options(self, override: Override) -> list[str]:
-        """Return the options of a group in conf/ or in a folder of the search path, [] if the key is not a group."""
-        return self.loader.get_group_options(override.key_or_group, config_name=self.config_name)
-
-    def _is_choice(self, override: Override) -> bool:
-        """Return whether an option chooses a file. The values are applied to what the files contain."""
-        return "@" in line_of(override) or bool(self._options(override) and not isinstance(override.value(), dict))
-
     # -- explaining
-
-    def _unreadable(self, line: str) -> str:
-        """Explain a line that does not follow Hydra's grammar."""
-        key, equals, value = line.partition("=")
-        bare = key.lstrip("+~")
-        if not equals or not bare:
-            return f"{shlex.quote(line)} must be key=value. Hint: {self._for_word(line)}."
-        if bare in self.keys and self.keys[bare].type not in (str, Any):
-            words = self.keys[bare].words
-            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
-        typed = _as_text(key, value)
-        hint = f"put quotes around the value: `{typed}`" if self._parsed(shlex.split(typed)[0]) else "see `--help`"
-        return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}."
-
-    def _for_word(self, word: str) -> str:
-        """Return a hint for a word without =, which may be a checkpoint, a file or a folder."""
-        if not exists(word):
-            return "`--help` shows examples"
-        if Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar"):
-            options = [f"{'resume' if self.verb == 'train' else 'checkpoint'}={word}"]
-        else:
-            options = [f"images={word}"] if "images" in self.keys else options_for(word)
-        return f"type {shlex.join(map(quoted, options))}"
-
-    def _sweep_without_m(self, line: str, override: Override) -> str:
-        """Explain that an option has several values although -m is not set."""
-        name, _, value = line.partition("=")
-        key = name.lstrip("+")
-        known, hints = declared_with_hydra(self.verb).get(key), []
-        kind = known.type if known else None
-        if known and kind is str and known.allowed is None:
-            hints.append(f"type `{_as_text(name, value)}` if this is one text")
-        is_list = typing.get_origin(kind) is list or key == "trainer.devices"
-        if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
-            hints.append(f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together")
-        if self.verb in SWEPT and not override.is_hydra_override():
-            hints.append("add -m to run one job per value")
-        hint = ", or ".join(hints or [f"type one value for {override.key_or_group}"])
-        return f"{line} has several values, but -m is not set. Hint: {hint}."
 
     def _refused(self, override: Override, error: Exception) -> str:
         """Explain an option that does not compose."""
@@ -252,7 +171,7 @@ class Composer:
         if declaration and override.is_add():
             return f"{line}: {key} exists already. Hint: type {line.lstrip('+')} without +."
         if declaration and declaration.type is str and isinstance(value, dict | list):
-            typed = _as_text(key, line.partition("=")[2])
+            typed = as_text(key, line.partition("=")[2])
             return f"{key} must be {declaration.words}, got {shown(value)}. Hint: put quotes around it: `{typed}`"
         if declaration and not isinstance(value, dict):
             hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
@@ -263,14 +182,6 @@ class Composer:
         if key.startswith(FREE) and not removed(key):
             return f"{key} does not exist, so it cannot be changed. Hint: type +{line} to add it."
         return unknown(key, self.keys)
-
-    def _hint(self, key: str) -> str:
-        """Return what to type for a key or a group: key=value."""
-        if not self.keys[key].is_group:
-            return self.keys[key].hint
-        if options := self.loader.get_group_options(key):
-            return f"{key}={_simplest(options)}"
-        return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
 
 
 def _hint_for_choice(group: str, value: str, options: list[str]) -> str:
@@ -283,12 +194,7 @@ def _hint_for_choice(group: str, value: str, options: list[str]) -> str:
         return f"set {shlex.join(options_for(value))}"
     if near := get_close_matches(value.lower(), options, 1):
         return f"set {group}={near[0]}"
-    return "leave this option out" if group in ("experiment", "recipe") else f"set {group}={_simplest(options)}"
-
-
-def _simplest(options: list[str]) -> str:
-    """Return the group's option that needs the fewest other settings."""
-    return next((name for name in ("none", "default", "auto", "shapes") if name in options), (options or ["NAME"])[0])
+    return "leave this option out" if group in ("experiment", "recipe") else f"set {group}={simplest(options)}"
 
 
 def _in_file(error: Exception, name: str, is_group: bool) -> str:
@@ -299,19 +205,9 @@ def _in_file(error: Exception, name: str, is_group: bool) -> str:
     return f"{' '.join(text.split()).rstrip('.')}. Hint: correct {name}.yaml{first}."
 
 
-def _as_text(key: str, value: str) -> str:
-    """Return what to type in a shell for a value whose characters Hydra must not interpret."""
-    return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
-
-
 def first_sentence(error: BaseException) -> str:
     """Return the first line of an error's text, ending in a full stop."""
     return first_line(error).rstrip(".") + "."
-
-
-def line_of(override: Override) -> str:
-    """Return an option as typed."""
-    return override.input_line or ""
 
 
 def apply(override: Override, config: DictConfig) -> None:

@@ -1,30 +1,21 @@
-"""Work with options as typed: quote text, merge them into a checkpoint's config, look one up, print them.
-
-Hydra reads a value before it knows the type of its key: 2024_11_26 as the integer 20241126, 1.10 as 1.1, and in,out as
-two values. Here the key is known. What is quoted stays quoted where Hydra composes again, in a sweep or on another
-machine. Does not import torch.
-"""
+"""Work with options as typed: merge them into a checkpoint's config, look one up, print them. Does not import torch."""
 
 import copy
 import dataclasses
-import functools
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli.known_terms import without_removed
-from imagenet_ddp.config import keys
-from imagenet_ddp.config.keys import Key, key_of
+from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.section import Section, to_config
-from imagenet_ddp.system.files import expand_home
 from imagenet_ddp.system.text import uv_run
 
 if TYPE_CHECKING:
@@ -33,63 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Section)
 
 
-# text in quotes, or neither a list, nor a call, nor an interpolation
-_WORD = re.compile(r"""'[^']*'|"[^"]*"|[^][(){}'"~][^][(){}'"]*""")
-
-
-def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], *, sweeps: bool) -> str:
-    """Return the option with quotes around its value if that is text which Hydra would read as something else.
-
-    A value that is the path of an existing file or folder is that path, whatever its characters mean to Hydra. Without
-    such a path, commas, brackets and quotes mean what they mean to Hydra. null stays null where the key accepts it.
-    parse: reads an option by Hydra's grammar, returns None if it is invalid. sweeps: whether an option may have several
-    values; otherwise, such an option is returned as typed, for the message that refuses it.
-    """
-    name, equals, value = option.partition("=")
-    path = name.lstrip("+")
-    key = declared_with_hydra(verb).get(path)
-    is_text = key is not None and key.type is str
-    may_be_path = key is not None and is_text and key.allowed is None
-    if may_be_path and value.startswith("~"):  # the shell does not expand ~ here
-        value = str(expand_home(value))
-        option = f"{name}={value}"
-    is_group = "." not in path and not path.startswith("~") and (key is None or key.is_group)
-    if not equals or "${" in value or not (is_group or is_text):
-        return option
-    is_path = may_be_path and value != "null" and exists(value)
-    words = [value] if is_path or "," not in value else [word.strip() for word in value.split(",")]  # of a sweep
-    if not is_path and not (all(map(_WORD.fullmatch, words)) and (len(words) == 1 or (sweeps and parse(option)))):
-        return option
-    is_nullable = is_group or (key is not None and key.nullable)
-
-    def as_text(word: str) -> str:
-        if not is_path and (word[0] in "'\"" or (is_nullable and word.lower() == "null")):
-            return word
-        parsed = parse(f"{name}={word}")
-        as_it_is = parsed is not None and parsed.value_type == ValueType.ELEMENT and parsed.value() == word
-        return word if as_it_is or (is_group and parsed is None) else _quoted(word)
-
-    return f"{name}={','.join(map(as_text, words))}"
-
-
-@functools.cache
-def declared_with_hydra(verb: str) -> Mapping[str, Key]:
-    """Return the command's keys and Hydra's own."""
-    return {**keys.declared(verb), **keys.of_class(HydraConf, "hydra.")}
-
-
 def quoted(option: str) -> str:
     """Return key=value with the quotes that Hydra's grammar requires around the value."""
     key, _, value = option.partition("=")
     is_plain = re.fullmatch(r"[\w./:%+@-]*", value, re.ASCII)
     return option if is_plain else f"{key}={QuotedString(value, Quote.double).with_quotes()}"
-
-
-def exists(path: str) -> bool:
-    try:
-        return bool(path) and Path(path).exists()
-    except OSError:  # such as a name that is too long, which the check of the key reports
-        return False
 
 
 def _quoted(text: str) -> str:

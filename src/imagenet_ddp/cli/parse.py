@@ -1,7 +1,7 @@
 """Turn a command line into checked configs, or report every mistake at once. Does not import torch.
 
-hydra.main stops at its first error, with exit code 1 and a folder left behind. The options are therefore composed here
-first (compose.py), and the composed config is validated (check_config.py).
+hydra.main stops at its first error, with exit code 1 and a folder left behind. The options are therefore read
+(read_options.py) and composed (compose.py) here first, and the composed config is validated (check_config.py).
 """
 
 import contextlib
@@ -18,8 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import hydra_flags, known_terms
 from imagenet_ddp.cli.check_config import validate
-from imagenet_ddp.cli.compose import SWEPT, Composer, first_sentence, line_of
+from imagenet_ddp.cli.compose import Composer, first_sentence
 from imagenet_ddp.cli.overrides import quoted, typed_config
+from imagenet_ddp.cli.read_options import SWEPT, line_of
 from imagenet_ddp.config.keys import key_of, validate_group
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
