@@ -28,7 +28,7 @@ _HEAD = """# Reference of all keys
 each key with its default, as you would type it; a recipe or another file of `conf/` may choose another default
 ([options](configuration.md)).
 
-Generated from `src/imagenet_ddp/config/` by `python scripts/doc_pages.py`.
+<!-- by scripts/doc_pages.py -->
 """
 
 
@@ -90,8 +90,9 @@ pytorch/examples' command for two machines, `main.py -a resnet50 --dist-url tcp:
     $ python -m imagenet_ddp.train data=imagenet data.root=FOLDER model.name=resnet50 trainer.num_nodes=2 \\
         cluster.node_rank=0 cluster.address=tcp://10.0.0.1:23456
 
-Several values, as in `--opt-betas 0.9 0.95`, are separated by commas in VALUE. `python scripts/doc_pages.py` generates
-these tables from `src/imagenet_ddp/cli/known_terms.txt`.
+Several values, as in `--opt-betas 0.9 0.95`, are separated by commas in VALUE.
+
+<!-- by scripts/doc_pages.py -->
 """
 
 
@@ -167,10 +168,12 @@ def coming_from() -> str:
 def _here(term: Term) -> str:
     here = shlex.join(term.here.replace("{}", "VALUE").split())
     if term.values:
-        others = [f"others: `{here}`"] if here else []
-        return "; ".join(
-            [*(f"{name}: `{here}`" if here else f"{name}: nothing" for name, here in term.values.items()), *others]
-        )
+        names: dict[str, list[str]] = {}
+        for name, its_here in term.values.items():
+            names.setdefault(its_here, []).append(name)
+        if here:
+            names.setdefault(here, []).append("others")
+        return "; ".join(f"{', '.join(each)}: {f'`{words}`' if words else 'nothing'}" for words, each in names.items())
     return f"`{here}`" if here else "nothing"
 
 
@@ -180,13 +183,13 @@ _RECIPES = """# Recipes
 you type take precedence. Figures are those of the named papers and programs on ImageNet-1k, unless a line says that
 they were measured here.
 
-`python scripts/doc_pages.py` generates this page from these files and from `docs/results.csv`, the `results.csv` of an
-[ablation](runs.md#ablations).
+<!-- by scripts/doc_pages.py -->
 """
 _MEASURED = """## Measured here
 
 Medians over the seeds, with the range of top-1; differences and ratios to the first row; two-sided p-values of Welch's
-t-test. Below the table is the command of the first row; `docs/results.csv` has all of them.
+t-test. Below the table is the command of the first row; `docs/results.csv`, written by an
+[ablation](runs.md#ablations), has all of them.
 """
 
 

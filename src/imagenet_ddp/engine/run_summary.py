@@ -25,7 +25,7 @@ FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
 NEXT_STEPS = """\
 This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:
- {train} experiment=finetune data=imagefolder data.root=FOLDER  # your images, from ImageNet weights
+ {train} experiment=own_photos data.root=FOLDER budget_min=10   # your images, from ImageNet weights
  {train} experiment=quick data=imagefolder data.root=FOLDER     # your images, from scratch
  {train} data=stl10                                             # STL-10, which is downloaded
  {train} data=imagenet data.root=FOLDER                         # ImageNet"""

@@ -141,7 +141,7 @@ class ExportConfig(TrainedConfig):
         str | None,
         choice("inside", "normalise", "outside"),
         Example("normalise"),
-        "Steps in the exported graph (docs/export.md); null: inside.",
+        "Steps in the exported graph: inside (null), normalise or outside; see docs/export.md.",
     ] = None
     batch_size: Annotated[int | None, integer(1), Example("8"), "Fixed batch size of the model; null: any."] = None
     images: Annotated[str | None, Example("FOLDER"), "Images for the comparison; null: the validation images."] = None

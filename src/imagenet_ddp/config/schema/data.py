@@ -162,7 +162,7 @@ class DataConfig(Replaceable):
     bad_image_limit: Annotated[
         float, number(0), "skip: number of images that may be unreadable, or their share if below 1."
     ] = 0.01
-    num_workers: Annotated[Any, AUTO | integer(0), "Loader processes per device."] = "auto"
+    num_workers: Annotated[Any, AUTO | integer(0), "Loader processes per device, or auto."] = "auto"
     loader_timeout_s: Annotated[
         float, number(0), "Longest wait in seconds for one batch before the run fails; 0: no limit."
     ] = 1800.0

@@ -56,7 +56,7 @@ class TrainerConfig(Section):
         Any,
         DEVICES,
         Example("1 for one device, 'trainer.devices=[0]' for GPU 0, or auto"),
-        "GPUs (or CPU processes) of each node.",
+        "GPUs (or CPU processes) of each node, or a list of GPUs.",
     ] = "auto"
     num_nodes: Annotated[
         Any,
