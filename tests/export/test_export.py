@@ -61,7 +61,9 @@ def files(checkpoint: Path) -> Path:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "onnx and the checkpoint on 11 validation images" in result.stdout
     for kind in ("torch_export", "safetensors"):
-        assert re.search(r"not written, because .*README\.md exists", run_export(checkpoint, f"format={kind}")[-1])
+        assert re.search(
+            r"because .*README\.md exists\. Hint: set overwrite=true", run_export(checkpoint, f"format={kind}")[-1]
+        )
     folder = checkpoint.parent.parent / "export"
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md", "model.onnx", "model.pt2", "model.safetensors"
@@ -255,7 +257,7 @@ def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_p
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:
     options = [f"out={tmp_path / 'm.safetensors'}", "format=safetensors", "num_images=1", "overwrite=true"]
     (tmp_path / "README.md").write_text("# My thesis\n")
-    assert "not written, because" in run_export(checkpoint, *options)[-1]
+    assert "Hint: move it away" in run_export(checkpoint, *options)[-1]
     assert (tmp_path / "README.md").read_text() == "# My thesis\n"
 
 

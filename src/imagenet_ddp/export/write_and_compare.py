@@ -69,8 +69,10 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
     yield f"Written to {path} ({path.stat().st_size / 1e6:.1f} MB)."
     if config.card:
         readme = path.with_name(CARD)
-        if readme.exists() and not (config.overwrite and model_card.is_card(readme)):
-            yield f"Model card: not written, because {readme} exists. Hint: move it away, or set out=OTHER_FOLDER/FILE."
+        is_card = readme.exists() and model_card.is_card(readme)
+        if readme.exists() and not (config.overwrite and is_card):
+            hint = "set overwrite=true, or" if is_card else "move it away, or set"
+            yield f"Model card: not written, because {readme} exists. Hint: {hint} out=OTHER_FOLDER/FILE."
         else:
             atomic_write(readme, model_card.text(config, trained, metadata, path.name))
             yield f"Model card: {readme}"
