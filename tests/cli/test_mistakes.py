@@ -58,6 +58,7 @@ LINES = {
     "data.fold=3": "data.fold=3 has no effect", "budget_min=3": "budget_min is for",
     "model.freeze=backbone": "needs pretrained layers", "averaging=ema averaging.start_epoch=9": "must be less",
     "data.root=pets": "data.root=pets must be typed with data=", "data=shapes data.root=pets": "set data.root=null.",
+    "data.cutout=48": "must be less than data.image_size (48)", "data.augment=pad_crop data.pad=50": "set data.pad=4.",
     "data=imagefolder": "", "data=imagefolder data.root=~/gone": "data.root must be a folder",
     "strategy=dp strategy.bucket_cap_mb=10": "has no effect", "strategy=dp trainer.num_nodes=2": "",
     f"-m {MACHINES} optim.lr=0.05,0.1": "", f"{MACHINES} cluster.node_rank=2": "",

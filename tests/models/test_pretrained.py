@@ -18,7 +18,8 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.pretrained import find_weights, load_weights_into, num_outputs
+from imagenet_ddp.models.load_weights import load_weights_into, num_outputs
+from imagenet_ddp.models.pretrained import find_weights
 
 NAME = "shufflenet_v2_x0_5"
 

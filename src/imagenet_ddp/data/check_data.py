@@ -66,6 +66,11 @@ def _sizes(data: DataConfig) -> list[str]:
             f"data.val_resize must be null or at least data.image_size ({data.image_size}), because "
             f"the crop is cut out of it, got {data.val_resize}. Hint: set data.val_resize=null."
         )
+    found += [
+        f"data.{key} must be less than data.image_size ({size}), got {value}. Hint: set data.{key}={usual}."
+        for key, value, usual in (("pad", data.pad, 4), ("cutout", data.cutout, size // 4))
+        if size > 1 and integer(size).accepts(value)
+    ]
     if data.progressive_start is not None and data.progressive_epochs is None:
         found.append(
             "data.progressive_epochs must be set if data.progressive_start is set, got null. "

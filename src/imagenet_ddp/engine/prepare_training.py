@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import require_batch
 from imagenet_ddp.models.head import head_names, is_in_head, require_features
 from imagenet_ddp.models.lightning_module import ImageClassifier
-from imagenet_ddp.models.pretrained import load_weights_into
+from imagenet_ddp.models.load_weights import load_weights_into
 from imagenet_ddp.models.teacher import make_teacher
 
 MOST_ON_FEATURES = 0.4  # share of budget_min that may pass before the last layer has its start

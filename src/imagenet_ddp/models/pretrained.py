@@ -1,12 +1,10 @@
-"""Find pretrained weights of a library, the hub or a file, and load them into a net."""
+"""Find pretrained weights of a library, the hub or a file."""
 
 import argparse
 import importlib
 import json
-import math
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,30 +12,20 @@ from typing import Any
 
 import torch
 import torchvision  # pyright: ignore[reportMissingTypeStubs]
-from torch import Tensor, nn
+from torch import Tensor
 
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import weight_facts
 from imagenet_ddp.models.download import HUB, from_hub, from_timm, from_url, is_file, is_remote
 from imagenet_ddp.models.factory import import_timm, timm_name
-from imagenet_ddp.models.head import is_in_head, start_head
 from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
-from imagenet_ddp.system.nonfinite import nonfinite_names
-from imagenet_ddp.system.text import count_noun, load_error, shorten_list
+from imagenet_ddp.system.text import load_error, shorten_list
 
 # Keys under which files store their weights. The averages come first, because they are what other programs validate.
 PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model_state_dict", "model",
          "net", "student")  # fmt: skip
-AVERAGES = ("ema", "teacher")  # words in the prefix of averaged weights beside those that were trained
-# Names in torchvision's older files, which its own nets read too: norm.1 in densenets, linear_1 in vision transformers.
-_RENAMED = (
-    (re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)"), r"\1\2"),
-    (re.compile(r"(encoder_layer_\d+\.mlp)\.linear_1\."), r"\1.0."),
-    (re.compile(r"(encoder_layer_\d+\.mlp)\.linear_2\."), r"\1.3."),
-)
-DONT_MATTER = ("num_batches_tracked", "n_averaged", "relative_position_index")
 
 
 @dataclass
@@ -78,68 +66,6 @@ def find_weights(key: str, weights: str, library: str, name: str) -> Weights:
         path = from_url(option, weights) if is_remote(weights) else expand_home(weights)
         return _of_file(key, path, library, name, str(path))
     return _of_timm(key, weights, name) if library == "timm" else _of_torchvision(key, weights, name)
-
-
-def load_weights_into(
-    net: nn.Module, weights: Weights, heads: tuple[str, ...], classes: Sequence[str]
-) -> tuple[str, bool]:
-    """Load all weights, except those of heads that do not fit. Return (a sentence about the loaded weights, whether
-    the head was loaded).
-
-    heads: names of the net's last layers. They start anew if the weights have another number of classes, other class
-    names, or no such layers. Raises ConfigError if any other tensor is missing or has another shape, or if any value is
-    NaN or inf.
-    """
-    own = net.state_dict()
-    found = _by_own_names(weights.tensors, net, heads)
-    _resize_positions(own, found)
-    stored_classes = weights.contents.get("classes")
-    other_classes = stored_classes is not None and list(stored_classes) != list(classes)
-    head_fits = not other_classes
-    loaded: dict[str, Tensor] = {}
-    wrong: list[str] = []
-    for name, tensor in own.items():
-        if is_in_head(name, heads):
-            head_fits &= name in found and found[name].shape == tensor.shape
-        elif name in found and found[name].shape == tensor.shape:
-            loaded[name] = found[name]
-        elif not name.endswith(DONT_MATTER):
-            wrong.append(name if name not in found else f"{name} {tuple(found[name].shape)}, not {tuple(tensor.shape)}")
-    if wrong:
-        foreign = [name for name in weights.tensors if name not in found or name not in own]
-        names = f"; it has {shorten_list(foreign, 3)}" if foreign else ""
-        raise ConfigError(
-            f"{weights.origin} must hold the weights of this net, but {len(wrong)} of its {len(own)} tensors are "
-            f"missing or have another shape: {shorten_list(wrong, 3)}{names}. Hint: set model.name, model.args and "
-            "data.image_size to the values with which these weights were trained."
-        )
-    if head_fits:
-        loaded |= {name: found[name] for name in own if is_in_head(name, heads)}
-    if broken := nonfinite_names(net, loaded):
-        raise ConfigError(
-            f"{weights.origin} must hold finite weights, but {len(broken)} of its tensors hold NaN or inf "
-            f"({shorten_list(broken, 3)}), because its training diverged. Hint: use an earlier checkpoint."
-        )
-    own.update(loaded)
-    net.load_state_dict(own)  # has the version of the layers' formats, without which MNASNet refuses its weights
-    unused = [name for name in found if name not in own and not name.endswith(DONT_MATTER)]
-    parts = [f"Weights of {weights.origin}: {count_noun(len(loaded), 'tensor')} loaded"]
-    if not head_fits and heads:
-        start_head(net, heads)
-        has_head = any(is_in_head(name, heads) for name in found)
-        why = "other classes" if other_classes else "another number of classes" if has_head else "not in the file"
-        parts.append(f"{' and '.join(heads)} {'is' if len(heads) == 1 else 'are'} new ({why})")
-    if unused:
-        parts.append(f"{count_noun(len(unused), 'tensor')} not used ({shorten_list(unused, 3)})")
-    return "; ".join(parts) + ".", head_fits
-
-
-def num_outputs(net: nn.Module, weights: Weights, heads: tuple[str, ...]) -> int | None:
-    """Return the number of classes of the weights: the outputs of their last layer; None if they have none. net: the
-    same net with any number of classes. heads: names of its last layers."""
-    found = _by_own_names(weights.tensors, net, heads)
-    sizes = [found[f"{head}.weight"].shape[0] for head in heads if f"{head}.weight" in found]
-    return sizes[0] if sizes else None
 
 
 def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
@@ -228,86 +154,3 @@ def _of_timm(key: str, weights: str, name: str) -> Weights:
     from_timm(f"{key}={weights}", config)
     facts = weight_facts.of_timm(name, weights)
     return Weights(f"timm's {full_name}", lambda: timm.create_model(full_name, pretrained=True).state_dict(), facts)
-
-
-def _by_own_names(tensors: Mapping[str, Tensor], net: nn.Module, heads: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return the tensors by the names that the net gives them, as far as it has them."""
-    own = net.state_dict()
-    for old, new in _RENAMED:
-        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
-    forms = _without_prefixes(tensors, own), _by_position(tensors, net)
-    found = max(forms, key=lambda form: len(own.keys() & form.keys()))
-    if len(heads) == 1:
-        _rename_head(own, found, heads[0])
-    return found
-
-
-def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors without the prefix that wrappers have added to the names of most of the net's tensors, such as
-    module.encoder_q. Tensors with another prefix, such as a head beside a backbone, keep their names."""
-    prefixes: Counter[str] = Counter()
-    for name in tensors:
-        parts = name.split(".")
-        suffixes = (".".join(parts[start:]) for start in range(len(parts)))
-        prefixes.update(name.removesuffix(suffix) for suffix in suffixes if suffix in own)
-    if not prefixes:
-        return dict(tensors)
-    most = max(prefixes.values())
-    best = [prefix for prefix, count in prefixes.items() if count == most]
-    prefix = next((each for each in best if any(word in each for word in AVERAGES)), best[0])
-    rest = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
-    return rest | {name.removeprefix(prefix): value for name, value in tensors.items() if name not in rest}
-
-
-def _by_position(tensors: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors with the names of the net's parts in place of their positions, as fastai's body of a net of
-    torchvision has them: 0.4.1.conv1.weight for layer1.1.conv1.weight. Those of fastai's head, 1., keep their names."""
-    parts = [name for name, _ in net.named_children()]
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        position, _, rest = name.removeprefix("0.").partition(".")
-        is_part = name.startswith("0.") and position.isdigit() and int(position) < len(parts)
-        found[f"{parts[int(position)]}.{rest}" if is_part else name] = tensor
-    return found
-
-
-def _rename_head(own: Mapping[str, Tensor], found: dict[str, Tensor], head: str) -> None:
-    """Give the last layer the net's own name, in place, if the file calls it otherwise (mmpretrain: head.fc). It is the
-    only unused layer that has the same parameters with the same numbers of inputs, and none takes its outputs."""
-    parts = [name.removeprefix(f"{head}.") for name in own if is_in_head(name, (head,))]
-    if "weight" not in parts or any(is_in_head(name, (head,)) and name in own for name in found):
-        return
-    like_it = own[f"{head}.weight"]
-    unused = {
-        name.removesuffix("weight"): weight
-        for name, weight in found.items()
-        if name not in own and name.rpartition(".")[2] == "weight" and weight.dim() == like_it.dim()
-    }
-    fitting = [
-        prefix
-        for prefix, weight in unused.items()
-        if weight.shape[1:] == like_it.shape[1:]
-        and all(f"{prefix}{part}" in found for part in parts)
-        and not any(other != prefix and each.shape[1] == len(weight) for other, each in unused.items())
-    ]
-    if len(fitting) == 1:
-        for part in parts:
-            found[f"{head}.{part}"] = found.pop(f"{fitting[0]}{part}")
-
-
-def _resize_positions(own: Mapping[str, Tensor], found: dict[str, Tensor]) -> None:
-    """Resize the position embeddings of a vision transformer that was trained at another image size, in place, with
-    bicubic interpolation. They are (1, class token and a square of patches, width)."""
-    for name, wanted in own.items():
-        old = found.get(name)
-        if old is None or name.rpartition(".")[2] not in ("pos_embedding", "pos_embed"):
-            continue
-        if old.shape == wanted.shape or not old.dim() == wanted.dim() == 3:
-            continue
-        before, after = (math.isqrt(each.shape[1]) for each in (old, wanted))
-        extra = wanted.shape[1] - after**2  # the class token
-        if old.shape[1:] != (before**2 + extra, wanted.shape[2]):
-            continue
-        grid = old[:, extra:].reshape(1, before, before, -1).permute(0, 3, 1, 2).float()
-        grid = nn.functional.interpolate(grid, size=(after, after), mode="bicubic", align_corners=False)
-        found[name] = torch.cat([old[:, :extra], grid.flatten(2).transpose(1, 2).to(old.dtype)], dim=1)
