@@ -20,7 +20,7 @@ from imagenet_ddp.report.leaderboard import (
 )
 from imagenet_ddp.report.run_folders import Run, find_runs
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.text_table import Table, as_markdown
+from imagenet_ddp.system.text_table import Table, as_markdown, as_text
 
 
 def best_first(folder: Path) -> list[Run]:
@@ -49,6 +49,7 @@ def test_the_best_comes_first_and_rows_have_what_differs(tmp_path: Path):
     ]  # fmt: skip
     assert table.title == "4 runs: 3 finished, 1 interrupted"
     assert [row[-1].value for row in table.rows] == [str(tmp_path / "s" / name) for name in "1203"]
+    assert "interrupted" in as_text(table, 40)[0][-1], "on a narrow terminal, too"
 
 
 def test_options_beyond_the_sixth_are_in_the_csv(tmp_path: Path):

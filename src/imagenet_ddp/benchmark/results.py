@@ -61,9 +61,9 @@ def finish(folder: Path, mode: str, repeats: int, command: str, results: Results
 def text(content: Mapping[str, Any]) -> str:
     """Return tables, notes and conclusion for a terminal, in lines of at most 80 columns."""
     lines = [line for table in tables(content) for line in [*as_text(table, WIDTH)[0], ""]]
-    for line in [*(f"- {note}" for note in content["notes"]), content["conclusion"], ""]:
-        lines += textwrap.wrap(line, WIDTH) or [""]
-    return "\n".join(lines)
+    for note in content["notes"]:
+        lines += textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")
+    return "\n".join([*lines, *[""] * bool(content["notes"]), *textwrap.wrap(content["conclusion"], WIDTH), ""])
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
@@ -90,4 +90,4 @@ def _cells(row: Mapping[str, Any], more: Mapping[str, str]) -> list[Cell]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

@@ -17,7 +17,7 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.report.run_folders import MARKER, STATES, Run
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.text import count_noun, duration, percent, printable, shorten_list
-from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, text_cell
+from imagenet_ddp.system.text_table import Cell, Column, Table, as_markdown, escape_markdown, shorten_middle, text_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,10 +128,11 @@ def leaderboard(runs: Sequence[Run], differences: Differences) -> Table:
         is_number = all(_is_number(option(run, key)) for run in runs)
         title = printable(differences.title(key))
         options.append(Column(key, title, drop, right=is_number, shown=index < MOST_OPTIONS))
+    keeps_state = len({run.state for run in runs}) > 1
     columns = [
         Column("place", "#"), Column("run", "run", right=False), Column("best/val/top1", "top-1 %"),
         *options,
-        Column("state", "state", drop=10, right=False), Column("epochs", "epochs", drop=20),
+        Column("state", "state", drop=1 if keeps_state else 10, right=False), Column("epochs", "epochs", drop=20),
         Column("best_epoch", "best epoch", drop=990), Column("val/top5", "top-5 %", drop=970),
         Column("val/loss", "val loss", drop=960), Column("images_per_s", "images/s", drop=950),
         Column("train_s", "time", drop=980),
@@ -232,7 +233,7 @@ def draw_curves(runs: Sequence[Run], differences: Differences, title: str) -> "F
 def labels(runs: Sequence[Run], differences: Differences) -> list[str]:
     """Return a label for each run, such as "sweep/0: lr=0.1 seed=1"."""
     texts = [differences.describe(run, differences.keys) for run in runs]
-    names = short_names([run.folder for run in runs])
+    names = [shorten_middle(name, MAX_LABEL // 2) for name in short_names([run.folder for run in runs])]
     return [
         textwrap.shorten(f"{name}: {text}" if text else name, MAX_LABEL, placeholder=" …", break_on_hyphens=False)
         for name, text in zip(names, texts, strict=True)

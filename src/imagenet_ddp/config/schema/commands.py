@@ -119,7 +119,7 @@ class EvaluateConfig(TrainedConfig):
 class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; null: standard output."] = None
-    format: Annotated[str, choice("csv", "jsonl"), "Format of the output."] = "csv"
+    format: Annotated[str, choice("csv", "jsonl"), "One row of CSV or one line of JSON per image."] = "csv"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
     compare_origin: Annotated[bool, "First compare the predictions with those of timm or torchvision."] = False
 
@@ -215,7 +215,7 @@ class PrepareOptions(Section):
         choice("imagenet", "pack", "check"),
         "imagenet: extract ImageNet's archives; pack: write packed images; check: decode every image.",
     ] = MISSING
-    num_workers: Annotated[Any, AUTO | integer(1), "pack, check: number of processes; auto: of CPU cores."] = "auto"
+    num_workers: Annotated[Any, AUTO | integer(1), "pack, check: number of processes; auto: one per CPU core."] = "auto"
     timeout_s: Annotated[float, number(above=0), "pack, check: seconds after which an image counts as unreadable."] = (
         60.0
     )
