@@ -197,16 +197,12 @@ def fit(classifier: ImageClassifier, max_epochs: int, ckpt_path: Path | None = N
     return trainer
 
 
-def begin_step(seed: int = 0, rank: int = 0, step: int = 0) -> None:
-    classifier = make(Shown(3), 3, seed=seed)
-    loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
-    classifier._trainer = SimpleNamespace(global_rank=rank, fit_loop=loop)  # type: ignore[assignment]
-    classifier.on_train_batch_start({}, 0)
-
-
 def test_ranks_and_seeds_draw_differently():
     def draw(seed: int, rank: int, step: int) -> int:
-        begin_step(seed, rank, step)
+        classifier = make(Shown(3), 3, seed=seed)
+        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+        classifier._trainer = SimpleNamespace(global_rank=rank, fit_loop=loop)  # type: ignore[assignment]
+        classifier.on_train_batch_start({}, 0)
         return int(torch.randint(2**62, ()))
 
     places = [(seed, rank, step) for seed in (0, 1, 2**32 - 1) for rank in range(3) for step in range(3)]

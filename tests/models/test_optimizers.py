@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import yaml
 from helpers.plans import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
+from timm.optim import create_optimizer_v2, param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
 from imagenet_ddp.config import conf_dir
@@ -26,10 +28,6 @@ from imagenet_ddp.models.lr_schedules import (
 from imagenet_ddp.models.optimizers import make_optimizer, parameter_groups, place_state
 
 COS_60 = (1 + math.cos(math.pi / 3)) / 2  # a third of the way down the cosine
-
-
-def optim(**more: Any) -> OptimConfig:
-    return OptimConfig(**more)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +81,7 @@ def test_any_schedule(options: dict[str, Any], max_epochs: int, warmup: float, s
     [("none", 4096, 0.1), ("linear", 1024, 0.4), ("linear", 32, 0.0125), ("sqrt", 1024, 0.2)],
 )
 def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_size: int, expected: float):
-    keys = optim(lr=0.1, scaling=scaling)
-    assert scaled_lr(keys, global_batch_size) == pytest.approx(expected)
+    assert scaled_lr(OptimConfig(lr=0.1, scaling=scaling), global_batch_size) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +98,16 @@ def test_the_learning_rate_follows_the_global_batch(scaling: str, global_batch_s
 def test_only_a_rate_that_is_scaled_up_is_warmed_up(
     keys: dict[str, Any], global_batch_size: int, max_epochs: int | None, epochs: float
 ):
-    assert choose_warmup_epochs(ScheduleConfig(**keys), optim(), global_batch_size, max_epochs)[0] == epochs
+    assert choose_warmup_epochs(ScheduleConfig(**keys), OptimConfig(), global_batch_size, max_epochs)[0] == epochs
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_rule_of_scaling_is_timms(name: str):
     """train.py of timm: sqrt if the name has ada or lamb, else linear."""
     is_sqrt = name in ("adam", "adamw", "nadam", "nadamw", "adabelief", "adafactor", "adan", "lamb")
-    assert scaling_rule(optim(name=name)) == ("sqrt" if is_sqrt else "linear")
-    assert scaling_rule(optim(name=name, scaling="none")) == "none"
-    assert scaling_rule(optim(_target_="torch.optim.Adamax")) == "sqrt"
+    assert scaling_rule(OptimConfig(name=name)) == ("sqrt" if is_sqrt else "linear")
+    assert scaling_rule(OptimConfig(name=name, scaling="none")) == "none"
+    assert scaling_rule(OptimConfig(_target_="torch.optim.Adamax")) == "sqrt"
 
 
 @pytest.mark.parametrize("file", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda file: file.stem)
@@ -134,13 +131,13 @@ def test_a_file_that_sets_a_rate_sets_the_batch_it_is_for(file: Path):
 def test_an_optimizer_gets_its_arguments(keys: dict[str, Any], fused: bool, expected: dict[str, Any]):
     net = nn.Linear(2, 2)
     frozen, net.weight.requires_grad = net.weight, False
-    made = make_optimizer(optim(weight_decay=1e-3, **keys), net, lr=0.3, fused=fused)
+    made = make_optimizer(OptimConfig(weight_decay=1e-3, **keys), net, lr=0.3, fused=fused)
     assert type(made) is (torch.optim.AdamW if "adamw" in str(keys).lower() else torch.optim.SGD)
     [group] = made.param_groups
     assert {**group, "weight_decay": group["weight_decay"]}.items() >= {"lr": 0.3, **expected}.items()
     assert group["params"] == [net.bias] and frozen.requires_grad is False
     with pytest.raises(ConfigError, match="must accept the optim"):
-        make_optimizer(optim(args={"speed": 1}), net, lr=0.1)
+        make_optimizer(OptimConfig(args={"speed": 1}), net, lr=0.1)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -148,10 +145,10 @@ def test_counters_of_steps_are_where_a_changed_setting_needs_them(fused: bool):
     """A fused step on a GPU takes the address of a counter on the CPU for one of its own."""
     nets = [nn.Linear(2, 1, bias=False, device=device) for device in ("cpu", "meta")]
     of_cpu, of_device = (net.weight for net in nets)
-    before = make_optimizer(optim(name="adamw"), nets[0], lr=0.1, fused=not fused)
+    before = make_optimizer(OptimConfig(name="adamw"), nets[0], lr=0.1, fused=not fused)
     of_cpu.grad = torch.ones(1, 2)
     before.step()
-    resumed = make_optimizer(optim(name="adamw"), nets[1], lr=0.1, fused=fused)
+    resumed = make_optimizer(OptimConfig(name="adamw"), nets[1], lr=0.1, fused=fused)
     resumed.load_state_dict(before.state_dict())
     resumed.param_groups[0]["fused"] = fused  # as ImageClassifier does
     assert resumed.state[of_device]["step"].device.type == ("cpu" if fused else "meta")
@@ -165,7 +162,7 @@ def test_every_optimizer_lowers_a_loss(name: str):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
     images, target = torch.randn(32, 3, 2, 2), torch.arange(32) % 3
-    made = make_optimizer(optim(name=name, betas=None), net, lr=0.01, heads=("3",))
+    made = make_optimizer(OptimConfig(name=name, betas=None), net, lr=0.01, heads=("3",))
     first = nn.functional.cross_entropy(net(images), target)
     for _ in range(30):
         made.zero_grad()
@@ -174,11 +171,10 @@ def test_every_optimizer_lowers_a_loss(name: str):
     assert nn.functional.cross_entropy(net(images), target) < first
 
 
-@pytest.mark.parametrize("global_batch_size", [32, 384, 1000])
-def test_the_groups_do_not_depend_on_the_number_of_devices(global_batch_size: int):
-    keys = optim(lr=0.3, lr_head=0.3, reference_batch=256)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    assert len(make_optimizer(keys, net, scaled_lr(keys, global_batch_size), heads=("1",)).param_groups) == 1
+def test_the_groups_do_not_depend_on_the_number_of_devices():
+    keys, net = OptimConfig(lr=0.3, lr_head=0.3, reference_batch=256), nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    for batch in (32, 384, 1000):
+        assert len(make_optimizer(keys, net, scaled_lr(keys, batch), heads=("1",)).param_groups) == 1
 
 
 @pytest.mark.parametrize(
@@ -209,7 +205,7 @@ def test_state_is_resumed_in_another_memory_format(
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3), nn.Flatten())
     images, formats = torch.randn(4, 3, 5, 5), (torch.contiguous_format, torch.channels_last)
-    keys = optim(name=name, args=args)
+    keys = OptimConfig(name=name, args=args)
 
     def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
         losses = []
@@ -259,7 +255,7 @@ class Small(nn.Module):
 
 def test_muon_leaves_vectors_embeddings_and_the_last_layer_to_adamw_at_a_rate_of_its_own():
     net, plain = Small(), Small()
-    keys = optim(name="muon", lr=0.02, lr_adamw=0.003, momentum=0.95, weight_decay=0.01)
+    keys = OptimConfig(name="muon", lr=0.02, lr_adamw=0.003, momentum=0.95, weight_decay=0.01)
     made = make_optimizer(keys, net, 0.04, heads=("head",))  # scaled by 2, as is the rate of AdamW
     expected = torch.optim.AdamW(plain.parameters(), 0.006, betas=(0.9, 0.95), eps=1e-7, weight_decay=0.01)
     assert {round(group["lr"], 6) for group in made.param_groups} == {0.04, 0.006}
@@ -282,19 +278,17 @@ def test_muon_leaves_vectors_embeddings_and_the_last_layer_to_adamw_at_a_rate_of
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_norms_and_biases_have_neither_decay_nor_trust_ratio(name: str):
     """In timm, the trust ratio is for groups with weight decay; here, also if the weight decay is 0."""
-    from timm.optim import create_optimizer_v2
-
     net, other = Small(), Small()
-    made = make_optimizer(optim(name=name, weight_decay=0.01), net, 0.1)
+    made = make_optimizer(OptimConfig(name=name, weight_decay=0.01), net, 0.1)
     params = [
         {"params": [p for p in other.parameters() if p.dim() < 2], "weight_decay": 0.0},
         {"params": [p for p in other.parameters() if p.dim() > 1]},
     ]
     theirs = create_optimizer_v2(params, name, lr=0.1, weight_decay=0.01, momentum=0.9)
     torch.testing.assert_close(_trained(made, net), _trained(theirs, other))
-    for group in make_optimizer(optim(name=name, weight_decay=0.0), Small(), 0.1).param_groups:
+    for group in make_optimizer(OptimConfig(name=name, weight_decay=0.0), Small(), 0.1).param_groups:
         assert group["always_adapt"] == (group["params"][0].dim() > 1)
-    assert len(make_optimizer(optim(name=name, no_decay_on=[]), Small(), 0.1).param_groups) == 1
+    assert len(make_optimizer(OptimConfig(name=name, no_decay_on=[]), Small(), 0.1).param_groups) == 1
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "poly", "one_cycle", "wsd"])
@@ -309,8 +303,16 @@ def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
 
 # ---- groups of parameters
 
-NAMES = {"resnet18": 64, "vit_b_16": 224, "convnext_tiny": 64, "squeezenet1_1": 64}
-HEADS = {"resnet18": "fc", "vit_b_16": "heads.head", "convnext_tiny": "classifier.2", "squeezenet1_1": "classifier.1"}
+# Side of the images, head, number of layers, and the layers of some modules.
+NETS = {
+    # the stem and two blocks in each of four layers
+    "resnet18": (64, "fc", 9, {"conv1": 0, "bn1": 0, "layer1.0.conv1": 1, "layer2.0.downsample.0": 3,
+                               "layer4.1.bn2": 8, "fc": 9}),
+    "vit_b_16": (224, "heads.head", 13, {"conv_proj": 0, "encoder.layers.encoder_layer_11.mlp.0": 12,
+                                         "encoder.ln": 12}),
+    "convnext_tiny": (64, "classifier.2", 28, {"features.0.0": 1, "features.7.2.block.0": 26, "classifier.2": 28}),
+    "squeezenet1_1": (64, "classifier.1", 10, {"features.0": 1, "features.12.squeeze": 9, "classifier.1": 10}),
+}  # fmt: skip
 
 
 def groups(net: torch.nn.Module, scaled_lr: float, head: tuple[str, ...], **keys: Any) -> list[dict[str, Any]]:
@@ -319,57 +321,31 @@ def groups(net: torch.nn.Module, scaled_lr: float, head: tuple[str, ...], **keys
 
 def meta(name: str) -> torch.nn.Module:
     with torch.device("meta"):
-        return create_model(name, 7, 0, NAMES[name])
+        return create_model(name, 7, 0, NETS[name][0])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_head_is_found_and_every_parameter_is_in_one_group(name: str):
-    net = meta(name)
-    head = head_names(net, 7)
-    assert head == (HEADS[name],)
-    made = groups(net, 0.3, head, lr=0.1, lr_head=0.4, no_decay_on=["norm", "bias", "embedding"])
-    found = [parameter for group in made for parameter in group["params"]]
-    assert len(found) == len({id(parameter) for parameter in found}) == len(list(net.parameters()))
-    rates = {id(parameter): group["lr"] for group in made for parameter in group["params"]}
+@pytest.mark.parametrize("name", NETS)
+def test_the_head_and_the_layers_of_a_net_of_torchvision(name: str):
+    net, (_, head, num_layers, layers) = meta(name), NETS[name]
+    assert head_names(net, 7) == (head,)
+    made = groups(net, 0.3, (head,), lr=0.1, lr_head=0.4, no_decay_on=["norm", "bias", "embedding"])
+    rates = [(id(parameter), group["lr"]) for group in made for parameter in group["params"]]
+    assert len(rates) == len(dict(rates)) == len(list(net.parameters()))
     for key, parameter in net.named_parameters():
-        assert rates[id(parameter)] == pytest.approx(0.3 * (4 if is_in_head(key, head) else 1))
+        assert dict(rates)[id(parameter)] == pytest.approx(0.3 * (4 if is_in_head(key, (head,)) else 1))
+    made = groups(net, 0.1, (head,), lr=0.1, layer_decay=0.5)
+    rate = {id(parameter): group["lr"] for group in made for parameter in group["params"]}
+    for layer, number in layers.items():
+        expected = pytest.approx(0.1 * 0.5 ** (num_layers - number))
+        assert rate[id(net.get_parameter(f"{layer}.weight"))] == expected, layer
 
 
 @pytest.mark.parametrize(
-    ("name", "num_layers", "expected"),
-    [
-        (
-            "resnet18",
-            9,  # the stem and two blocks in each of four layers
-            {"conv1": 0, "bn1": 0, "layer1.0.conv1": 1, "layer2.0.downsample.0": 3, "layer4.1.bn2": 8, "fc": 9},
-        ),
-        ("vit_b_16", 13, {"conv_proj": 0, "encoder.layers.encoder_layer_11.mlp.0": 12, "encoder.ln": 12}),
-        ("convnext_tiny", 28, {"features.0.0": 1, "features.7.2.block.0": 26, "classifier.2": 28}),
-        ("squeezenet1_1", 10, {"features.0": 1, "features.12.squeeze": 9, "classifier.1": 10}),
-    ],
+    "name", ["convnext_atto", "cait_xxs24_224", "swinv2_tiny_window8_256", "levit_128s", "resnet18"]
 )
-def test_the_layers_of_a_net_of_torchvision(name: str, num_layers: int, expected: dict[str, int]):
-    net = meta(name)
-    made = groups(net, 0.1, (HEADS[name],), lr=0.1, layer_decay=0.5)
-    rates = {id(parameter): group["lr"] for group in made for parameter in group["params"]}
-    for layer, number in expected.items():
-        rate = rates[id(net.get_parameter(f"{layer}.weight"))]
-        assert rate == pytest.approx(0.1 * 0.5 ** (num_layers - number)), layer
-
-
-def of_timm(name: str) -> torch.nn.Module:
-    with torch.device("meta"):
-        return pytest.importorskip("timm").create_model(name, num_classes=7)
-
-
-OF_TIMM = ("convnext_atto", "cait_xxs24_224", "swinv2_tiny_window8_256", "levit_128s", "resnet18")
-
-
-@pytest.mark.parametrize("name", OF_TIMM)
 def test_weight_decay_and_layers_are_timms(name: str):
-    net = of_timm(name)
-    from timm.optim import param_groups_layer_decay, param_groups_weight_decay
-
+    with torch.device("meta"):
+        net = timm.create_model(name, num_classes=7)
     names = {id(parameter): key for key, parameter in net.named_parameters()}
     patterns = getattr(net, "no_weight_decay", set)()
     theirs = param_groups_weight_decay(net, 0.05, no_weight_decay_list=patterns)

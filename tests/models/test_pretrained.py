@@ -19,9 +19,13 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
 from imagenet_ddp.models.load_weights import load_weights_into, num_outputs
-from imagenet_ddp.models.pretrained import find_weights
+from imagenet_ddp.models.pretrained import Weights, find_weights
 
 NAME = "shufflenet_v2_x0_5"
+
+
+def found(path: Path, library: str = "torchvision", name: str = NAME) -> Weights:
+    return find_weights("model.weights", str(path), library, name)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +74,7 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
     else:
         torch.save(stored, tmp_path / name)
     other = create_model(NAME, 6, seed=2)
-    weights = find_weights("model.weights", str(tmp_path / name), "torchvision", NAME)
-    sentence, head_fits = load_weights_into(other, weights, ("fc",), list("abcdef"))
+    sentence, head_fits = load_weights_into(other, found(tmp_path / name), ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True))
     assert head_fits and "is new" not in sentence and "not used" not in sentence
 
@@ -90,8 +93,7 @@ def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
         stored = dict(reversed(stored.items()))
     torch.save({"state_dict": stored | {f"{other}queue": torch.ones(2)}}, tmp_path / "x.pt")
     fresh = create_model(NAME, 6, seed=2)
-    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
-    sentence, head_fits = load_weights_into(fresh, weights, ("fc",), list("abcdef"))
+    sentence, head_fits = load_weights_into(fresh, found(tmp_path / "x.pt"), ("fc",), list("abcdef"))
     assert all(torch.equal(a, b) for a, b in zip(fresh.state_dict().values(), state.values(), strict=True))
     assert head_fits and re.search(rf"tensors? not used \({re.escape(other)}", sentence)
 
@@ -103,8 +105,9 @@ def test_the_body_of_a_fastai_net_is_loaded_beside_a_new_head(tmp_path: Path):
     head = {"1.2.weight": torch.ones(1024), "1.4.weight": torch.ones(512, 1024), "1.8.weight": torch.ones(4, 512)}
     stored = {f"0.{name}": value for name, value in body.state_dict().items()} | head
     torch.save({"model": stored, "opt": None}, tmp_path / "model.pth")
-    weights = find_weights("model.weights", str(tmp_path / "model.pth"), "torchvision", "resnet18")
-    sentence, head_fits = load_weights_into(net, weights, ("fc",), list("abcd"))
+    sentence, head_fits = load_weights_into(
+        net, found(tmp_path / "model.pth", "torchvision", "resnet18"), ("fc",), list("abcd")
+    )
     assert "120 tensors loaded; fc is new (not in the file); 3 tensors not used (1.2.weight, " in sentence
     loaded, expected = net.state_dict(), source.state_dict()
     assert not head_fits and all(torch.equal(loaded[name], expected[name]) for name in expected if "fc." not in name)
@@ -137,8 +140,7 @@ def test_the_names_in_older_files_of_torchvision_are_known(
         stored[old] = stored.pop(new)
     assert name in stored
     torch.save(stored, tmp_path / "x.pt")
-    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "", "")
-    assert load_weights_into(net, weights, head_names(net, 3), list("abc"))[1]
+    assert load_weights_into(net, found(tmp_path / "x.pt", "", ""), head_names(net, 3), list("abc"))[1]
     assert all(torch.equal(net.state_dict()[name], tensor) for name, tensor in source.state_dict().items())
 
 
@@ -147,13 +149,13 @@ def test_a_layer_that_another_one_follows_is_no_head(net: torch.nn.Module, tmp_p
     for number, (outputs, inputs) in enumerate(((50, 1024), (6, 50))):
         stored |= {f"h.{number}.weight": torch.ones(outputs, inputs), f"h.{number}.bias": torch.ones(outputs)}
     torch.save(stored, tmp_path / "x.pt")
-    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
+    weights = found(tmp_path / "x.pt")
     assert num_outputs(net, weights, ("fc",)) is None
 
 
 def test_if_nothing_fits_the_message_has_names_of_both_sides(net: torch.nn.Module, tmp_path: Path):
     torch.save({f"blocks.{n}.w": torch.ones(2) for n in range(9)}, tmp_path / "x.pt")
-    weights, before = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME), net.state_dict()
+    weights, before = found(tmp_path / "x.pt"), net.state_dict()
     with pytest.raises(
         ConfigError, match=r"x\.pt must hold .*: conv1\.0\.weight, .*; it has blocks\.0\.w, blocks\.1\.w"
     ):
@@ -173,9 +175,7 @@ def test_the_head_is_replaced_where_the_classes_differ(
         stored["imagenet_ddp"] = {"classes": stored_classes}
     torch.save(stored, tmp_path / "best.ckpt")
     other = create_model(NAME, len(classes), seed=2)
-    sentence, head_fits = load_weights_into(
-        other, find_weights("model.weights", str(tmp_path / "best.ckpt"), "torchvision", NAME), ("fc",), classes
-    )
+    sentence, head_fits = load_weights_into(other, found(tmp_path / "best.ckpt"), ("fc",), classes)
     assert (other.get_parameter("fc.weight").abs().max() < 1e-3) == is_new
     assert torch.equal(other.get_parameter("conv1.0.weight"), net.get_parameter("conv1.0.weight"))
     assert ("fc is new" in sentence) == is_new != head_fits
@@ -187,9 +187,8 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
     head = [name for name in tensors if name.endswith("bias")][-1]
     tensors[head][0] = torch.nan
     torch.save(tensors, tmp_path / "diverged.pt")
-    weights = find_weights("model.weights", str(tmp_path / "diverged.pt"), "torchvision", NAME)
     with pytest.raises(ConfigError, match=rf"diverged\.pt must hold finite weights, but 1 .*\({head}\)"):
-        load_weights_into(net, weights, (head.rpartition(".")[0],), list("abcdef"))
+        load_weights_into(net, found(tmp_path / "diverged.pt"), (head.rpartition(".")[0],), list("abcdef"))
 
 
 def test_a_damaged_file_is_refused(net: torch.nn.Module, tmp_path: Path):
@@ -199,17 +198,15 @@ def test_a_damaged_file_is_refused(net: torch.nn.Module, tmp_path: Path):
     content[len(content) // 2] ^= 1  # which torch.load does not notice
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"x\.pt cannot be read \(its part .* has another checksum\)"):
-        find_weights("model.weights", str(path), "torchvision", NAME).tensors  # noqa: B018
+        found(path).tensors  # noqa: B018
 
 
 @pytest.mark.parametrize(("library", "name"), [("torchvision", "vit_b_32"), ("timm", "vit_tiny_patch16_224")])
 def test_a_vision_transformer_takes_weights_of_another_image_size(tmp_path: Path, library: str, name: str):
-
     keys = ModelConfig(name=name, library=library)
     small, large = create_model(keys, 5, 0, 64), create_model(keys, 5, 1, 96)
     torch.save(small.state_dict(), tmp_path / "small.pt")
-    weights = find_weights("model.weights", str(tmp_path / "small.pt"), library, name)
-    load_weights_into(large, weights, head_names(large, 5), list("abcde"))
+    load_weights_into(large, found(tmp_path / "small.pt", library, name), head_names(large, 5), list("abcde"))
     key = next(key for key in large.state_dict() if "pos_embed" in key)
     before, after = small.state_dict()[key], large.state_dict()[key]
     assert after.shape[1] > before.shape[1]
@@ -249,6 +246,5 @@ def test_a_damaged_file_in_torchvisions_cache_is_named(tmp_path: Path, monkeypat
 def test_a_part_of_the_net_that_is_named_as_a_prefix_stays(tmp_path: Path):
     net, other = (torch.nn.ModuleDict({"backbone": torch.nn.Linear(3, 9), "head": torch.nn.Linear(9, 2)}) for _ in "ab")
     torch.save({"state_dict": {f"net.{name}": value for name, value in net.state_dict().items()}}, tmp_path / "x.pt")
-    weights = find_weights("model.weights", str(tmp_path / "x.pt"), "torchvision", NAME)
-    assert load_weights_into(other, weights, ("head",), ["a", "b"])[1]
+    assert load_weights_into(other, found(tmp_path / "x.pt"), ("head",), ["a", "b"])[1]
     assert torch.equal(other.state_dict()["backbone.weight"], net.state_dict()["backbone.weight"])
