@@ -65,7 +65,7 @@ def test_the_quick_recipe_and_weights_of_other_classes(run: Run, shared_data: Pa
     summary = trained("start", "data.root=first", "trainer.max_epochs=2")
     assert summary["best/val/top1"] >= 0.45  # 0.56 and 0.63 were seen
     # far off: 15 was seen on a quiet machine
-    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 60
+    assert summary["precision"] == "32-true" or summary["train_cpu_s"] <= 120
 
     weights = "model.weights=start/checkpoints/best.ckpt"
     fine_tuned = trained("fine_tuned", "data.root=second", "trainer.max_epochs=2", weights)

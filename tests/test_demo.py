@@ -45,7 +45,7 @@ def address(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield f"http://127.0.0.1:{port}/"
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(120)
     assert "Traceback" not in process.out + process.err
     assert not [path for path in (folder / "tmp").rglob("*") if path.is_file()], "no picture is kept"
 

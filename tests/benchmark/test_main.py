@@ -53,10 +53,12 @@ def test_the_step_is_measured_without_and_with_compile(run: Run, tree: Path, tmp
 def test_training_its_loader_and_its_step_are_measured(run: Run, tree: Path, tmp_path: Path):
     few = ("benchmark.repeats=1", "benchmark.num_steps=4", "benchmark.num_images=12")
     found = measured(run, tmp_path, "train", *SMALL, f"data.root={tree}", *few)
+    titles = [row["title"] for row in found["rows"]]
+    assert titles == ["end to end", "the step alone", "the loader alone"]
     ours, step, loader = (row["median"] for row in found["rows"])
     assert found["ratios"]["end_to_end"] == pytest.approx(ours / min(loader, step), rel=0.01)
-    assert loader > step  # images of 40 pixels, which one process loads by thousands
-    assert 0 <= found["data_wait_frac"] < 0.9
+    assert min(ours, step, loader) > 0
+    assert 0 <= found["data_wait_frac"] < 1
 
 
 def test_a_profile_has_a_trace_and_the_longest_operations(run: Run, tree: Path, tmp_path: Path):

@@ -17,7 +17,7 @@ def test_killed_rank(tree: Path, tmp_path: Path) -> None:
     running = begin(tmp_path, *short(tree, "trainer.devices=2"), after=2)
     largest(family(running)).kill()
     ended = end(running)
-    assert (ended.code, ended.said_s < 10) == (1, True), ended.said_s
+    assert (ended.code, ended.said_s < 30) == (1, True), ended.said_s  # three times that, for a busy machine
     told(ended, "was ended by signal 9 (SIGKILL)")
     assert " is gone: its process, or its machine, no longer answers" in ended.err
 
@@ -48,12 +48,14 @@ def test_two_trainings_in_one_folder(tree: Path, unharmed: Callable[..., Path], 
     one is not affected."""
     options = short(tree)
     running = begin(tmp_path, *options)
+    running.send_signal(signal.SIGSTOP)  # it must not end before the other one has started
     second = Command(
         "imagenet_ddp.train", *options, *QUIET, "hydra.run.dir=r", folder=tmp_path, environment=clean_environ()
     )
     refused = end(second)
     assert refused.code == 2
     told(refused, "r must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
+    running.send_signal(signal.SIGCONT)
     assert end(running).code == 0
     assert_same(unharmed(), tmp_path / "r")
 
@@ -72,8 +74,10 @@ def test_two_tunes(tree: Path, tmp_path: Path) -> None:
 
     first = tune(*options)
     wait_for((tmp_path / "s/trials/0").exists, first)
+    first.send_signal(signal.SIGSTOP)
     refused = end(tune(*options))
     assert refused.code == 2
     told(refused, "s must be free, but another process trains in it. Hint: wait until it ends, or stop it first.")
+    first.send_signal(signal.SIGCONT)
     assert first.wait(240) == 0, first.err
     assert "2 trials: 2 finished." in first.out
