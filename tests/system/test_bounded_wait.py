@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import threading
 from pathlib import Path
@@ -32,3 +33,12 @@ def test_who_waits_says_so_again_and_again(tmp_path: Path, monkeypatch: pytest.M
         assert not entered.is_set()
     assert entered.wait(60)
     assert f"Waiting for another process that prepares {tmp_path} (it holds x.lock)" in said[0]
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def flock(*_: object) -> None:  # as on Lustre without the mount option flock
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with bounded_wait.lock_or_wait(tmp_path / "x.lock"):
+        pass

@@ -68,7 +68,8 @@ POLL_S = 0.1
 @contextmanager
 def lock_or_wait(lock: Path, *, silent: bool = False) -> Generator[None]:
     """Lock a file, and wait while another process holds the lock, which the system releases if that process ends. Say
-    so at once and every REPORT_EVERY_S seconds. silent: do not say it."""
+    so at once and every REPORT_EVERY_S seconds. On a file system without locks, nothing is locked. silent: do not say
+    it."""
     with lock.open("a") as handle:
         begin_s = next_s = time.monotonic()
         while True:
@@ -77,6 +78,8 @@ def lock_or_wait(lock: Path, *, silent: bool = False) -> Generator[None]:
                 break
             except BlockingIOError:
                 now_s = time.monotonic()
+            except OSError:
+                break
             if not silent and now_s >= next_s:
                 next_s = now_s + REPORT_EVERY_S
                 waited = f"for {now_s - begin_s:.0f} s so far"

@@ -168,7 +168,9 @@ class Study:
             is_first = not any(each.state.is_finished() for each in self.trials.values())
             self.end(trial.number, TrialState.FAIL)
             reason = (trial.output() or ["no output"])[-1].strip() if code else "nothing was validated"
-            say(f"trial {trial.number} failed, exit code {code}: {reason} See {os.path.relpath(trial.log)}")
+            say(
+                f"trial {trial.number} failed, exit code {code}: {reason.rstrip('.')}. See {os.path.relpath(trial.log)}"
+            )
             if code == 2 and is_first:  # train refuses the options of the study
                 print(*trial.output(), sep="\n", file=sys.stderr)
                 for other in self.running:
