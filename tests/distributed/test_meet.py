@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -191,15 +192,20 @@ meet_as(PrefixStore("x", server), 0, 3, 60)
 """
 
 
-def test_a_chief_that_dies_is_said():
-    """While others still come."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_chief_that_no_longer_answers_is_said(monkeypatch: pytest.MonkeyPatch, capfd: Any, number: signal.Signals):
+    """While others still come. torch waits for a suspended process without limit."""
+    monkeypatch.setattr(bounded_wait, "REPORT_EVERY_S", 0.2)
+    monkeypatch.setattr(module, "ANSWER_S", 1.0)
     chief = start_code(CHIEF)
     port = int(chief.wait_for_line(""))
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=timedelta(seconds=10))
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(meet_as, PrefixStore("x", raw), 1, 3, 60)
+        future = pool.submit(meet_as, PrefixStore("x", raw), 1, 3, 1.5 if number == signal.SIGSTOP else 60)
         time.sleep(0.3)
-        chief.kill()
+        chief.send_signal(number)
         (text,) = mistakes(future, ConfigError)
     assert text.startswith("the rendezvous store no longer answers (")
     assert "Hint: read the message of that process." in text
+    assert ("Waiting: the rendezvous store does not answer, " in capfd.readouterr().err) == (number == signal.SIGSTOP)
+    chief.kill()

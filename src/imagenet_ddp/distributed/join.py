@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import meet, store
@@ -126,7 +127,8 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
     if meeting.number == 0:
         with path.open("rb") as file:
             for chunk in chunks:
-                meeting.store.set(chunk, file.read(CHUNK_BYTES))  # type: ignore[arg-type]  # accepts bytes
+                content: Any = file.read(CHUNK_BYTES)  # torch's type stubs do not accept bytes
+                meet.ask(lambda chunk=chunk, content=content: meeting.store.set(chunk, content), meeting.timeout_s)
     meeting.agree("the file is sent", None, len)
     if not has_it:
         folder = tempfile.mkdtemp(prefix="imagenet_ddp_")
@@ -134,7 +136,7 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
         path = Path(folder) / path.name
         with path.open("wb") as file:
             for chunk in chunks:
-                file.write(meeting.store.get(chunk))
+                file.write(meet.ask(lambda chunk=chunk: meeting.store.get(chunk), meeting.timeout_s))
     meeting.agree("the file has arrived", None, len)
     if meeting.number == 0:
         for chunk in chunks:

@@ -11,20 +11,23 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.compare_members import Member, differences, hosts, number_mistakes
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
+from imagenet_ddp.system.bounded_wait import Deadline, call_bounded, run_bounded
 from imagenet_ddp.system.text import count_noun, first_line, shorten_list
 
 POLL_S = 0.05
 FAIL_S = 2.0  # longest wait for a store that may not answer any more
 GRACE_S = 5.0  # the verdict may arrive this long after number 0's own wait has ended
+ANSWER_S = 10.0  # shortest time limit for an answer of the store, more than GRACE_S
 READ_AT_ONCE = 256  # entries in one round trip: thousands of ranks that poll the store make each round trip slow
 MAX_READERS = 64  # if there are more members, only number 0 reads the entries of all
+
+T = TypeVar("T")
 
 
 class SharedError(ConfigError):
@@ -37,15 +40,21 @@ class SharedError(ConfigError):
 
 @contextlib.contextmanager
 def explain_lost_store() -> Generator[None]:
-    """Turn the error of a store that no longer answers into a ConfigError. The process that served it has ended, and
+    """Turn the error of a store that no longer answers into a ConfigError. If the process that served it has ended, it
     has printed the reason."""
     try:
         yield
-    except DistError as error:
+    except (DistError, TimeoutError) as error:
         raise ConfigError(
-            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, rank "
-            "0 or the launcher, has ended or cannot be reached. Hint: read the message of that process."
+            f"the rendezvous store no longer answers ({first_line(error)}): the process that serves it, rank 0 or the "
+            "launcher, has ended, is suspended or cannot be reached. Hint: read the message of that process."
         ) from error
+
+
+def ask(action: Callable[[], T], timeout_s: float) -> T:
+    """Run an action that asks the store, and limit its time: whatever the time limit of the store is, torch waits
+    forever while the process that serves the store is suspended, or its machine is gone. Raises TimeoutError."""
+    return call_bounded(action, max(timeout_s, ANSWER_S), "Waiting: the rendezvous store does not answer")
 
 
 # ---- a failure, which ends all waits ---------------------------------------------------------------------------------
@@ -130,10 +139,13 @@ def _decide_for_all(
     own: the entry, whose `number` may be None. decide: returns the verdict, given the entries so far, or None while
     some are missing; if it raises a ConfigError, all members raise its mistakes.
     """
-    position = int(store.add("arrivals", 1)) - 1
-    store.set(f"arrival/{position}", json.dumps(own))
     decides, arrived = own["number"] == 0, list[Any]()
     deadline = Deadline(timeout_s if decides else timeout_s + GRACE_S)
+
+    def arrive() -> int:
+        position = int(store.add("arrivals", 1)) - 1
+        store.set(f"arrival/{position}", json.dumps(own))
+        return position
 
     def read_arrived() -> list[Any]:
         num_arrivals = int(store.add("arrivals", 0))
@@ -146,21 +158,34 @@ def _decide_for_all(
 
     def progress(seconds: float) -> str:
         if decides or expected.size <= MAX_READERS:
-            return expected.missing(read_arrived(), seconds)
+            return expected.missing(ask(read_arrived, deadline.remaining_s), seconds)
         return f"{expected.label(0)} has not answered after {seconds:.0f} s. Its messages say who is missing."
 
-    while not store.check(["verdict"]):
+    def fail_all(mistakes: list[str]) -> None:
+        post_failure(root, 2, mistakes)
+        _raise_failure(root, store, serves=True)
+
+    def look_for_verdict() -> bytes | str | None:
+        if store.check(["verdict"]):
+            return store.get("verdict")
         _raise_failure(root, store, serves=decides)
         try:
-            if decides and (verdict := decide(read_arrived())) is not None:
-                store.set("verdict", json.dumps(verdict))
-            elif not deadline.pause(lambda seconds: f"Waiting: {progress(seconds)}", POLL_S):
-                raise ConfigError(f"{progress(deadline.elapsed_s)} Hint: {expected.hint}")
+            verdict = decide(read_arrived()) if decides else None
         except ConfigError as error:
-            if not decides:
-                raise
-            post_failure(root, 2, error.mistakes)
-    return position, json.loads(store.get("verdict"))
+            return fail_all(error.mistakes)
+        if verdict is None:
+            return None
+        store.set("verdict", json.dumps(verdict))
+        return json.dumps(verdict)
+
+    position = ask(arrive, timeout_s)
+    while (verdict := ask(look_for_verdict, deadline.remaining_s)) is None:
+        if not deadline.pause(lambda seconds: f"Waiting: {progress(seconds)}", POLL_S):
+            late = f"{progress(deadline.elapsed_s)} Hint: {expected.hint}"
+            if decides:
+                ask(lambda late=late: fail_all([late]), ANSWER_S)
+            raise ConfigError(late)
+    return position, json.loads(verdict)
 
 
 # ---- those who have met ----------------------------------------------------------------------------------------------
@@ -218,7 +243,8 @@ class Meeting:
     @explain_lost_store()
     def refuse(self, error: ConfigError) -> None:
         """Make all waits of the other members raise this member's error."""
-        refuse(self.root, self.name(self.number), error.mistakes, self.size - 1 if self.number == 0 else 0)
+        num_readers = self.size - 1 if self.number == 0 else 0
+        ask(lambda: refuse(self.root, self.name(self.number), error.mistakes, num_readers), 2 * GRACE_S)
 
     def fail(self, code: int, reason: str) -> None:
         """Tell the others that this member ends, over a store that may not answer any more."""

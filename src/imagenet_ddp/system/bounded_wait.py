@@ -5,6 +5,7 @@ import fcntl
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -21,16 +22,30 @@ def run_bounded(action: Callable[[], T], timeout_s: float) -> T | None:
 
     Without this limit, a store whose machine is gone would block forever.
     """
-    result: list[T] = []
+    with contextlib.suppress(Exception):
+        return call_bounded(action, timeout_s)
+    return None
+
+
+def call_bounded(action: Callable[[], T], timeout_s: float, waiting: str | None = None) -> T:
+    """Run the action in a thread, and return its result or raise its error. Raises TimeoutError after timeout_s
+    seconds. waiting: what to print every REPORT_EVERY_S seconds, followed by the time."""
+    future: Future[T] = Future()
 
     def run() -> None:
-        with contextlib.suppress(Exception):
-            result.append(action())
+        try:
+            future.set_result(action())
+        except BaseException as error:
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="bounded", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    return result[0] if result else None
+    threading.Thread(target=run, name="bounded", daemon=True).start()
+    deadline = Deadline(timeout_s)
+    while not wait([future], min(deadline.remaining_s, REPORT_EVERY_S)).done:
+        if deadline.is_over:
+            raise TimeoutError(f"no answer for {timeout_s:.0f} s")
+        if waiting is not None:
+            print_message(f"{waiting}, {deadline.elapsed_s:.0f} s.")
+    return future.result()
 
 
 class Deadline:
@@ -45,8 +60,12 @@ class Deadline:
         return time.monotonic() - self._start
 
     @property
+    def remaining_s(self) -> float:
+        return max(0.0, self._timeout_s - self.elapsed_s)
+
+    @property
     def is_over(self) -> bool:
-        return self.elapsed_s > self._timeout_s
+        return self.elapsed_s >= self._timeout_s
 
     def pause(self, message: Callable[[float], str], pause_s: float) -> bool:
         """Sleep for pause_s seconds and return True; return False at once if the time is over.
