@@ -95,4 +95,8 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     probabilities[:4] = probabilities[:4, ::-1]  # 6 of 10 predictions are right
     page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"])))
     assert page.summary[-1] == "4 of 10 labels look wrong; they include mistakes of the net"
+    right = build(
+        "e", None, read(write_evaluation(tmp_path / "r", np.abs(np.eye(2)[target] - 0.1), target, ["a", "b"]))
+    )
+    assert right.summary[-1] == "0 of 10 labels look wrong"
     assert "too inaccurate" not in page.files["report.html"].decode()

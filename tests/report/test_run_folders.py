@@ -24,6 +24,8 @@ def test_a_finished_run(tmp_path: Path):
     assert run.images_per_s == 100, "the first epoch, half as fast, does not count"
     assert run.options["optim.lr"] == 0.3
     assert run.options["data.mean"] == [0.5, 0.5, 0.5]
+    timed = run_in(make_run(tmp_path / "timed", {"budget_min": 3, "trainer.max_epochs": 30}))
+    assert (run.max_epochs, timed.max_epochs) == (5, None), "a run for some minutes chooses its epochs itself"
 
 
 def test_the_best_epoch_brings_its_own_top5_and_loss(tmp_path: Path):

@@ -117,7 +117,9 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
         "inaccurate": inaccurate,
     }  # fmt: skip
     num_likely_wrong = int(wrong_labels.is_confident.sum())
-    counted = f"{num_likely_wrong:,} of {len(found):,} labels look wrong; they include mistakes of the net"
+    counted = f"{num_likely_wrong:,} of {len(found):,} labels look wrong"
+    if num_likely_wrong:
+        counted += "; they include mistakes of the net"
     return context, f"the net is {inaccurate}" if inaccurate else counted
 
 

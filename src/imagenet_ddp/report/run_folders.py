@@ -40,8 +40,8 @@ class Run:
 
     @property
     def max_epochs(self) -> int | None:
-        """Return the number of epochs to train; None if it is not limited."""
-        most = self.options.get("trainer.max_epochs")
+        """Return the number of epochs to train; None if it is not limited, or depends on the time."""
+        most = None if self.options.get("budget_min") else self.options.get("trainer.max_epochs")
         return most if most is not None and most >= 0 else None
 
 
