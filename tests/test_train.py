@@ -317,6 +317,20 @@ def test_signals_from_outside(tree: Path, tmp_path: Path, number: int, whom: str
 
 
 @pytest.mark.slow
+def test_the_third_ctrl_c_waits_for_no_step(tree: Path, tmp_path: Path) -> None:
+    """The semaphores of its loader are removed without a warning."""
+    options = [*SMALL, f"data.root={tree}", "data.num_workers=1", "hydra.run.dir=r"]
+    process, sent = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=600)), 0
+    wait_for(lambda: any((tmp_path / "seen").glob("seen0.jsonl")) or process.poll() is not None)
+    while process.poll() is None and sent < 20:
+        process.send_signal(signal.SIGINT)
+        sent += 1
+        time.sleep(0.7)
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (130, "") and sent >= 3
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a new session takes its first terminal")
 def test_a_closed_terminal_loses_no_epoch(tree: Path, tmp_path: Path) -> None:
     """The command receives SIGHUP, and can no longer write to the terminal."""

@@ -167,7 +167,7 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
         return done.stdout
 
     train("trainer.devices=2", "hydra.run.dir=whole", "+callbacks.probe.folder=p0")
-    again = ["hydra.run.dir=r", "resume=auto", "+callbacks.probe.what=signal"]
+    again = ["hydra.run.dir=r", "resume=auto", "+callbacks.probe.what=signal_and_error"]
     train(*again, "trainer.devices=2", "+callbacks.probe.folder=p1", "+callbacks.probe.step=2", code=143)
     # 4 forwards to the end of the first epoch; the second is left after 4, where the update is complete
     out = train(*again, "trainer.devices=1", "+callbacks.probe.folder=p2", "+callbacks.probe.step=7", code=143)

@@ -13,13 +13,13 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from multiprocessing import forkserver, queues, resource_tracker
+from multiprocessing import forkserver, queues
 from typing import Any, TypeVar
 
 from imagenet_ddp.errors import RunError, causes
 from imagenet_ddp.system.console import Say, print_message
 from imagenet_ddp.system.cpu_cores import cores_per_process
-from imagenet_ddp.system.process import exit_at_once
+from imagenet_ddp.system.process import exit_at_once, start_resource_tracker
 from imagenet_ddp.system.text import count_noun
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
@@ -59,10 +59,9 @@ def worker_context() -> Any:
     if sys.platform == "darwin":  # where only this method is safe; each worker imports torch again
         return multiprocessing.get_context("spawn")
     forkserver.set_forkserver_preload(["imagenet_ddp.data.fork_server"])
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a new process inherits the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a new process inherits the mask
     try:
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # starting the tracker unblocks two of the signals
+        start_resource_tracker(STOP_SIGNALS)
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,17 +11,14 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
 from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.system.console import discard_closed_terminal
-from imagenet_ddp.system.process import exit_at_once
+from imagenet_ddp.system.process import exit_at_once, start_resource_tracker
 
 # Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
 QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
-# Ranks that fail end at once. The resource tracker removes the semaphores of their data loaders, and would warn of it.
-QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
@@ -118,14 +115,8 @@ class Workers:
     def _engine(self, result: dict[str, Any]) -> None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-        # workers start with these signals blocked until they have set their own handlers (see _worker). The resource
-        # tracker must start first, because its start unblocks two of the signals. The tracker itself ignores the other
-        # signals permanently, because SLURM sends SIGUSR2 to every process of a step
-        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        sys.warnoptions.append(QUIET_TRACKER)  # multiprocessing passes these options on to the process it starts
-        resource_tracker.ensure_running()
-        sys.warnoptions.remove(QUIET_TRACKER)
-        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        # workers start with these signals blocked until they have set their own handlers (see _worker)
+        start_resource_tracker(FORWARDED)
         try:
             values = self._launch()
             result["value"] = values[min(values)]

@@ -7,7 +7,8 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError, RunError, causes
+from imagenet_ddp.runs.signals import Stopped
 from imagenet_ddp.system.text import count_noun, first_line
 
 # First words of Lightning's RuntimeErrors and ValueErrors that report a misconfiguration.
@@ -30,6 +31,19 @@ def explained(plan: Plan) -> Generator[None]:
             "part in a collective operation. Hint: check whether a process is stopped (kill -CONT resumes it), or "
             "increase strategy.timeout_s if a rank is merely slow."
         ) from error
+
+
+@contextmanager
+def first_failure() -> Generator[None]:
+    """Raise the stop or the explained failure that ends a run, even if what Lightning calls because of it fails, too:
+    on_exception of a callback, or finalize of a logger."""
+    try:
+        yield
+    except Exception as error:
+        for first in causes(error):
+            if isinstance(first, Stopped | RunError | ConfigError):
+                raise first from first.__cause__
+        raise
 
 
 @contextmanager

@@ -62,7 +62,8 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generator[None]:
     """Explain in the log why training in the block ends early, and end what runs beside it."""
     try:
-        with diagnosis.explained(plan), diagnosis.refusing(begun=lambda: parts.train_log.begun):
+        begun = lambda: parts.train_log.begun  # noqa: E731
+        with diagnosis.explained(plan), diagnosis.refusing(begun), diagnosis.first_failure():
             yield
     except ConfigError:
         if plan.world_info.rank == 0 and job.checkpoint is None:

@@ -5,8 +5,9 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import sys
-from collections.abc import Callable, Generator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from importlib import import_module
@@ -54,6 +55,22 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
     return getattr_of_package
+
+
+# Processes that end at once leave the semaphores of their data loaders: the resource tracker removes and reports them.
+QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
+
+
+def start_resource_tracker(blocked: Iterable[int]) -> None:
+    """Block these signals and start multiprocessing's resource tracker, whose own start unblocks two of them. The
+    tracker ignores the others permanently, because SLURM sends SIGUSR2 to every process of a step."""
+    from multiprocessing import resource_tracker
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    sys.warnoptions.append(QUIET_TRACKER)  # multiprocessing passes these options on to the process it starts
+    resource_tracker.ensure_running()
+    sys.warnoptions.remove(QUIET_TRACKER)
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
 
 
 LONGEST_S = 60.0  # longest wait in seconds, in case a disk no longer responds

@@ -19,9 +19,10 @@ COLLECTIVES = ("broadcast", "all_reduce", "all_gather", "barrier", "all_gather_o
 class Probe(L.Callback):
     """Write the images of each step to folder/seen<RANK>.jsonl, and cause one fault.
 
-    what: nothing, signal, crash or kill. `rank` causes the fault after training step `step` of the run (counted from 1)
-    or, with in_validation, at the first validation batch after that step. slow_s: seconds by which each step is
-    prolonged until the file folder/fast exists. Once the file folder/no_answer exists, reading an image never ends.
+    what: nothing, signal, signal_and_error (of on_exception), crash or kill. `rank` causes the fault after training
+    step `step` of the run (counted from 1) or, with in_validation, at the first validation batch after that step.
+    slow_s: seconds by which each step is prolonged until the file folder/fast exists. Once the file folder/no_answer
+    exists, reading an image never ends.
     """
 
     def __init__(
@@ -77,10 +78,14 @@ class Probe(L.Callback):
         if self.in_validation and batch_idx == 0:
             self._trouble(trainer)
 
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        if self.what == "signal_and_error":
+            raise OSError("the probe cannot reach its server")
+
     def _trouble(self, trainer: L.Trainer) -> None:
         if trainer.global_rank != self.rank or self.steps != self.step:
             return
-        if self.what == "signal":
+        if self.what.startswith("signal"):
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
