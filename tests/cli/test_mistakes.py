@@ -1,5 +1,6 @@
 """A mistake is named with a hint, and what the hint says to type makes it go, without bringing another one."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -77,6 +78,7 @@ OF_OTHERS = [
     ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be csv or jsonl"),
     ("predict", "checkpoint=x.ckpt images=gone", "images=gone must match image files"),
     ("evaluate", "checkpoint=x.ckpt real_labels=x.csv", "real_labels must be a JSON file"),
+    ("evaluate", "checkpoint=x.ckpt real_labels=pipe", "real_labels must be a JSON file"),
     ("demo", "checkpoint=x.ckpt model.weights=DEFAULT", "model.weights must be null beside checkpoint="),
 ]  # fmt: skip
 
@@ -84,6 +86,7 @@ OF_OTHERS = [
 @pytest.fixture(autouse=True)
 def _composed_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "pets" / "1.jpg").touch()
+    os.mkfifo(here / "pipe")
     (here / "x.csv").write_text("path,label,split\npets/train/cat/1.jpg,cat,train\npets/val/dog/1.jpg,dog,val")
     compose_once(monkeypatch)
 

@@ -1,6 +1,7 @@
 """Weights from every place people have them."""
 
 import argparse
+import os
 import re
 import socket
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision
+from huggingface_hub import constants
 from safetensors.torch import save_file
 from torch.optim.swa_utils import AveragedModel
 from torchvision.models import VisionTransformer
@@ -191,7 +193,10 @@ def test_weights_that_are_not_finite_are_refused(net: torch.nn.Module, tmp_path:
         load_weights_into(net, found(tmp_path / "diverged.pt"), (head.rpartition(".")[0],), list("abcdef"))
 
 
-def test_a_damaged_file_is_refused(net: torch.nn.Module, tmp_path: Path):
+def test_a_damaged_file_and_a_pipe_are_refused(net: torch.nn.Module, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(ConfigError, match=r"pipe\.pt cannot be read \(it is not a regular file\)"):
+        found(tmp_path / "pipe.pt")
     path = tmp_path / "x.pt"
     torch.save(net.state_dict(), path)
     content = bytearray(path.read_bytes())
@@ -232,15 +237,24 @@ def test_torchvisions_weights_come_from_its_cache_and_without_a_network_the_url_
     assert f"put that file at {tmp_path}/hub/checkpoints/{url.rpartition('/')[2]}" in sentence
 
 
-def test_a_damaged_file_in_torchvisions_cache_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_a_damaged_file_in_a_librarys_cache_is_named(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
-    url = torchvision.models.ResNet18_Weights.DEFAULT.url
-    path = tmp_path / "hub/checkpoints" / url.rpartition("/")[2]
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    if library == "timm":
+        repository, commit = tmp_path / "models--timm--mobilenetv3_small_050.lamb_in1k", "0" * 40
+        path = repository / "snapshots" / commit / "model.safetensors"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text(commit)
+    else:
+        path = tmp_path / "hub/checkpoints" / torchvision.models.ResNet18_Weights.DEFAULT.url.rpartition("/")[2]
     path.parent.mkdir(parents=True)
     path.write_bytes(b"<html>")
+    name = {"timm": "mobilenetv3_small_050", "torchvision": "resnet18"}[library]
     with pytest.raises(ConfigError, match=f"{re.escape(str(path))} cannot be read .* delete it and download"):
-        find_weights("model.weights", "DEFAULT", "torchvision", "resnet18")
+        find_weights("model.weights", "DEFAULT", library, name).tensors  # noqa: B018
 
 
 def test_a_part_of_the_net_that_is_named_as_a_prefix_stays(tmp_path: Path):

@@ -92,12 +92,12 @@ def from_hub(option: str, repository: str, names: tuple[str, ...] = _OF_HUB) -> 
         raise _failed(option, url, error, f"download a file of weights there, and set {key}=PATH") from error
 
 
-def from_timm(option: str, config: Any) -> None:
-    """Download the weights of timm to where timm looks for them. config: their pretrained_cfg."""
+def from_timm(option: str, config: Any) -> Path | None:
+    """Download the weights of timm to where timm looks for them, and return that path. config: their pretrained_cfg."""
     if config.hf_hub_id:
-        from_hub(option, config.hf_hub_id, (config.hf_hub_filename,) if config.hf_hub_filename else _OF_HUB)
-    elif config.url:
-        from_url(option, config.url, config.url.rpartition("/")[2])
+        names = (config.hf_hub_filename,) if config.hf_hub_filename else _OF_HUB
+        return from_hub(option, config.hf_hub_id, names)[0]
+    return from_url(option, config.url, config.url.rpartition("/")[2]) if config.url else None
 
 
 def _announce(url: str, num_bytes: int | None) -> None:

@@ -69,6 +69,8 @@ def find_weights(key: str, weights: str, library: str, name: str) -> Weights:
 
 
 def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise _unreadable(key, path, "it is not a regular file")
     try:
         stored = _content(path)
     except FileNotFoundError:
@@ -104,7 +106,7 @@ def _content(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=begins_as_zip(path))
 
 
-def _unreadable(key: str, path: Path, reason: str) -> ConfigError:
+def _unreadable(key: str, path: Path | str, reason: str) -> ConfigError:
     return ConfigError(
         f"{key} must be a file written by torch.save or safetensors, but {path} cannot be read ({reason}). "
         "Hint: write it by torch.save(net.state_dict(), FILE); if it was downloaded, delete it and download it again."
@@ -151,6 +153,12 @@ def _of_timm(key: str, weights: str, name: str) -> Weights:
         known = f", or one of timm's weights for {name} ({shorten_list(tags, 8)})"
         why = known if tags else f", because timm publishes no weights for {name}"
         raise ConfigError(f"{key} must be a file{why}, got {weights}. Hint: set {key}={tags[0] if tags else 'PATH'}.")
-    from_timm(f"{key}={weights}", config)
-    facts = weight_facts.of_timm(name, weights)
-    return Weights(f"timm's {full_name}", lambda: timm.create_model(full_name, pretrained=True).state_dict(), facts)
+    path = from_timm(f"{key}={weights}", config)
+
+    def read() -> Mapping[str, Tensor]:
+        try:
+            return timm.create_model(full_name, pretrained=True).state_dict()
+        except Exception as error:  # of torch, safetensors or the hub
+            raise _unreadable(key, path or full_name, load_error(error)) from error
+
+    return Weights(f"timm's {full_name}", read, weight_facts.of_timm(name, weights))

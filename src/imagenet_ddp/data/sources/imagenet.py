@@ -76,7 +76,7 @@ def read_reassessed(file: Path) -> list[list[int]]:
     """
     labels: list[list[int]] = []
     with suppress(OSError, ValueError, TypeError):
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []  # a pipe would be waited for
         if all(0 <= number < NUM_CLASSES for image in found for number in image):
             labels = found
     if not labels:
