@@ -14,9 +14,8 @@ from imagenet_ddp import predict
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
-from imagenet_ddp.data.loader import FileReader
 from imagenet_ddp.data.sources.image_files import find_images
-from imagenet_ddp.engine.predictor import Predictor
+from imagenet_ddp.engine.predictor import FileReader, Predictor
 from imagenet_ddp.runs.signals import SignalExit
 
 

@@ -57,7 +57,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     predictor = open_predictor(config)
-    from imagenet_ddp.data.loader import read_in_order
+    from imagenet_ddp.engine.predictor import read_in_order
 
     top_k = min(config.top_k, len(predictor.classes))
     batch_size, option = config.data.batch_size, config.data.num_workers

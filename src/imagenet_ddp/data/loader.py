@@ -1,27 +1,22 @@
-"""Make the DataLoader of one split, which yields batches of uint8 images, and read the files of a prediction."""
+"""Make the DataLoader of one split, which yields batches of uint8 images."""
 
 import itertools
 import random
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.data.decode import Picture, Reading, decode, decode_whole
+from imagenet_ddp.data.decode import Picture, decode_whole
 from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.base import Images
-from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import Transform, empty
 from imagenet_ddp.data.unreadable_images import Bad, LoadError, UnreadableImage
 from imagenet_ddp.system.seeding import hash_seed
 
-_AHEAD = 2  # batches that read_in_order reads in advance
 _TRIES = 100  # replacements tried if all images of a batch are unreadable
 
 
@@ -186,38 +181,3 @@ def make_loader(
 
 def _identity(batch: Any) -> Any:
     return batch
-
-
-@dataclass(frozen=True)
-class FileReader:
-    """Read, decode and prepare an image file. Instances are pickled into each process. prepare: called with the decoded
-    image, uint8 (3, H, W)."""
-
-    reading: Reading
-    prepare: Callable[[Tensor], Tensor]
-
-    def __call__(self, path: str) -> Tensor | UnreadableImage:
-        """Return the prepared image, or an UnreadableImage with the reason why it cannot be read. This method is
-        thread-safe."""
-        try:
-            return self.prepare(decode(read_file(path), path, self.reading))
-        except UnreadableImage as error:
-            return error
-        except OSError as error:
-            return UnreadableImage(path, error.strerror or str(error))
-
-
-def read_in_order(
-    reader: FileReader, paths: Sequence[str], batch_size: int, num_threads: int
-) -> Generator[list[Tensor | UnreadableImage]]:
-    """Yield the images in the order of `paths`, batch_size at a time, read in advance by threads. Processes would be
-    slower, because decoding and resizing leave Python's lock to other threads."""
-    pool = ThreadPoolExecutor(num_threads)
-    try:
-        coming: deque[list[Future[Tensor | UnreadableImage]]] = deque()
-        for start in range(0, len(paths) + _AHEAD * batch_size, batch_size):
-            coming.append([pool.submit(reader, path) for path in paths[start : start + batch_size]])
-            if len(coming) > _AHEAD and (batch := [each.result() for each in coming.popleft()]):
-                yield batch
-    finally:
-        pool.shutdown(cancel_futures=True)  # otherwise Ctrl-C waits for all files that are still to be read

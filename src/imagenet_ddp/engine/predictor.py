@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from imagenet_ddp.data.decode import Reading
-from imagenet_ddp.data.loader import FileReader
+from imagenet_ddp.data.decode import Reading, decode
+from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.distributed import devices
@@ -27,15 +29,34 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.text import first_line
 
+AHEAD = 2  # batches that read_in_order reads in advance
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Read, decode and prepare an image file. prepare: called with the decoded image, uint8 (3, H, W)."""
+
+    reading: Reading
+    prepare: Callable[[Tensor], Tensor]
+
+    def __call__(self, path: str) -> Tensor | UnreadableImage:
+        """Return the prepared image, or an UnreadableImage with the reason why it cannot be read. This method is
+        thread-safe."""
+        try:
+            return self.prepare(decode(read_file(path), path, self.reading))
+        except UnreadableImage as error:
+            return error
+        except OSError as error:
+            return UnreadableImage(path, error.strerror or str(error))
+
 
 @dataclass(frozen=True)
 class Predictor:
     """A network with its validation transform.
 
-    read: maps a path to an image, uint8 (3, H, W); thread-safe and picklable. probabilities: maps a list of such images
-    to float32 (B, num_classes) on the CPU. explain: maps (images of one size, class indices) to float (B, H, W) in
-    0..1, which shows where each class was found; None for an exported file, which has no gradients.
-    title: what the net is called.
+    read: maps a path to an image, uint8 (3, H, W); thread-safe. probabilities: maps a list of such images to float32
+    (B, num_classes) on the CPU. explain: maps (images of one size, class indices) to float (B, H, W) in 0..1, which
+    shows where each class was found; None for an exported file, which has no gradients. title: what the net is called.
     """
 
     classes: list[str]
@@ -64,6 +85,22 @@ class Predictor:
         top: Any = self.probabilities(images).topk(top_k)  # Any, because torch does not declare what tolist() returns
         pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         return [list(zip(*pair, strict=True)) for pair in pairs]
+
+
+def read_in_order(
+    reader: FileReader, paths: Sequence[str], batch_size: int, num_threads: int
+) -> Generator[list[Tensor | UnreadableImage]]:
+    """Yield the images in the order of `paths`, batch_size at a time, read in advance by threads. Processes would be
+    slower, because decoding and resizing leave Python's lock to other threads."""
+    pool = ThreadPoolExecutor(num_threads)
+    try:
+        coming: deque[list[Future[Tensor | UnreadableImage]]] = deque()
+        for start in range(0, len(paths) + AHEAD * batch_size, batch_size):
+            coming.append([pool.submit(reader, path) for path in paths[start : start + batch_size]])
+            if len(coming) > AHEAD and (batch := [each.result() for each in coming.popleft()]):
+                yield batch
+    finally:
+        pool.shutdown(cancel_futures=True)  # otherwise Ctrl-C waits for all files that are still to be read
 
 
 def eval_transform(config: Config) -> EvalTransform:
