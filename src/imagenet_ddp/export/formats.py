@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path, not_writable_reason
+from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import first_line, missing_package
 
 if TYPE_CHECKING:
@@ -258,6 +258,8 @@ def _check_export(config: Mapping[str, Any]) -> list[str]:
 
 
 def _check_predictions(config: Mapping[str, Any]) -> list[str]:
+    from imagenet_ddp.data.sources.image_files import IMAGE_EXTENSIONS
+
     out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
     inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))
     is_input = out.exists() and any(path.exists() and out.samefile(path) for path in inputs)

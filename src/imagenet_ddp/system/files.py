@@ -115,13 +115,6 @@ def begins_as_zip(path: Path) -> bool:
 # ---- paths ----------------------------------------------------------------------------------------------------------
 
 
-# Extensions of image files: torchvision's list, three more formats that Pillow reads, and the other names of JPEGs
-_JPEG = (".jpg", ".jpeg", ".jfif", ".jpe", ".jif", ".jfi", ".pjpeg", ".pjp")
-IMAGE_EXTENSIONS = frozenset(
-    [*_JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
-)
-
-
 def describe_path(path: Path) -> str:
     """Append the absolute path to a relative one, which depends on the working directory."""
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"

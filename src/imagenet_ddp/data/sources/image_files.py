@@ -23,7 +23,7 @@ from imagenet_ddp.data.sources.base import Images, Names, one_form
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.console import print_message
-from imagenet_ddp.system.files import IMAGE_EXTENSIONS, describe_path
+from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import count_noun
 
 MAX_FILE_BYTES = 2**30  # twice the decoded size of the largest image that is accepted (pillow.MAX_PIXELS)
@@ -33,6 +33,11 @@ NUM_THREADS = 8  # that wait for a disk at the same time
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Extensions of image files: torchvision's list, three more formats that Pillow reads, and the other names of JPEGs
+_JPEG = (".jpg", ".jpeg", ".jfif", ".jpe", ".jif", ".jfi", ".pjpeg", ".pjp")
+IMAGE_EXTENSIONS = frozenset(
+    [*_JPEG, ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif", ".jp2"]
+)
 REASONS = {  # why a file or folder is left out
     "beside": "outside the class folders",
     "hidden": "hidden",
