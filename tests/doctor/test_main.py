@@ -14,7 +14,7 @@ from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
-from imagenet_ddp.doctor.check_machine import Check, CheckFunction, Machine, inspect_machine, run_checks
+from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, inspect_machine, run_checks
 from imagenet_ddp.doctor.scaling import Step
 from imagenet_ddp.engine.step_timer import AllReduce
 from imagenet_ddp.engine.world import World

@@ -177,7 +177,11 @@ def try_client(host: str, port: int, who: str, *, ours: bool = True, owner: str 
         raise found
     if owner is not None:
         return None
-    why = " (it accepts connections, but sends nothing)" if found is None else f" ({first_line(found).rstrip('.')})"
+    why = (
+        " (it accepts connections, but sends nothing, as a suspended rank 0 does)"
+        if found is None
+        else f" ({first_line(found).rstrip('.')})"
+    )
     raise ConfigError(
         f"{who} needs the rendezvous store at {host}:{port}, but another program answers there{why}. "
         "Hint: set another port on every node."

@@ -14,7 +14,8 @@ from imagenet_ddp.cli import command, parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
-from imagenet_ddp.doctor.check_machine import CHECKS, Check, Machine, diagnose, failed, inspect_machine, run_checks
+from imagenet_ddp.doctor.check_machine import CHECKS
+from imagenet_ddp.doctor.run_checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
 from imagenet_ddp.engine.launch import Launch
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
@@ -64,7 +65,7 @@ def _run_all(machine: Machine, options: Options) -> Iterator[list[Check]]:
         results += checks
         yield checks
     if machine.launch_info is not None and not machine.no_device:
-        num_classes = machine.layout.num_classes if here else 0
+        num_classes = machine.dataset.num_classes if here else 0
         yield _check_ranks_together(machine, options, (options.config, results, num_classes or 0))
 
 

@@ -1,156 +1,23 @@
 """Check this machine: software, devices, cores and shared memory; how it finds the other machines; and the images and
-the run folder. A failed check does not stop the others."""
+the run folder."""
 
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data import dataset_summary
-from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
-from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.network import nccl
-from imagenet_ddp.engine.worker import joined_ranks
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
 from imagenet_ddp.system.files import not_writable_reason
-from imagenet_ddp.system.process import import_torch
-from imagenet_ddp.system.text import MIB, count_noun, first_line
-
-if TYPE_CHECKING:
-    from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.system.text import MIB, count_noun
 
 DEFAULT_NUM_CLASSES = 1000  # if they cannot be counted
 PREFETCH = 2  # batches that torch's DataLoader prepares per worker
-
-
-@dataclass
-class Check:
-    """One line of doctor's report. A check that finds several errors returns one Check for each error."""
-
-    name: str
-    ok: bool
-    what: str  # the text of the line
-    hint: str = ""
-
-
-@dataclass
-class Machine:
-    """The input of the checks on one machine."""
-
-    config: CommonConfig
-    environ: Mapping[str, str]
-    typed: Sequence[str]  # the options as typed, for the commands in hints
-    run_dir: Path
-    kind: str = "cpu"  # of the device: cpu, cuda or mps
-    no_device: list[str] = field(default_factory=list[str])  # reasons why there is no device
-    launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
-    num_local: int = 1  # processes of this machine
-
-    @cached_property
-    def plan(self) -> "Plan":
-        """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
-        from imagenet_ddp.engine.plan import make_plan
-
-        num_nodes = self.launch_info.num_nodes if self.launch_info else 1
-        world_info = WorldInfo(
-            world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes
-        )
-        trainer = self.config.trainer
-        if self.no_device:
-            trainer = replace(trainer, accelerator="cpu", devices=1)
-        return make_plan(replace(self.config, trainer=trainer), world_info)
-
-    @cached_property
-    def layout(self) -> DatasetSummary:
-        """Return the splits of the images that a source of this project would read; no splits for data._target_."""
-        data = self.config.data
-        try:
-            return DatasetSummary([]) if data.target else dataset_summary.summarise(data, self.config.seed)
-        except ConfigError as error:
-            return DatasetSummary(error.mistakes)
-
-    @property
-    def has_other_nodes(self) -> bool:
-        return self.launch_info is not None and self.launch_info.num_nodes > 1
-
-    @property
-    def rendezvous_host(self) -> str | None:
-        return self.launch_info.host if self.launch_info and self.has_other_nodes else None
-
-
-def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
-    """Detect the devices and the launcher. Imports torch, but creates no CUDA context."""
-    from imagenet_ddp.distributed import devices
-
-    machine = Machine(config, environ, typed, run_dir)
-    num_ranks = 0  # of this machine, if a launcher has started them
-    with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
-        machine.launch_info = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
-        num_ranks = found.world_info.local_world_size if found.world_info else 0
-    try:
-        machine.kind = devices.device_type(config.trainer.accelerator)
-        num_local = devices.num_local_processes(config, num_ranks or 1)
-        machine.num_local = num_ranks or num_local
-    except ConfigError as error:
-        machine.no_device = error.mistakes
-    return machine
-
-
-CheckFunction = Callable[[Machine], list[Check]]  # returns at least one Check, without a name
-
-
-def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
-    """Run the named checks one after the other, and yield the results of each."""
-    for name, function in functions:
-        try:
-            checks = function(machine)
-        except ConfigError as error:
-            checks = failed(error.mistakes)
-        except Exception as error:  # one check must not end the others
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            checks = failed([f"the check itself failed: {reason}. Hint: look at the other checks first."])
-        yield [replace(check, name=name) for check in checks]
-
-
-def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
-    """Make a failed check from each sentence. A sentence may be followed by a hint ("... Hint: ...")."""
-    parts = [text.partition(" Hint: ") for text in sentences]
-    return [Check(name, False, what, hint) for what, _, hint in parts]
-
-
-def passed(what: str) -> list[Check]:
-    return [Check("", True, what)]
-
-
-def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
-    """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
-
-    payload: (the config, this node's own checks, the number of classes that they counted or 0).
-    """
-    config, node_checks, num_classes = payload
-    exit_on_signal()
-    with import_torch():
-        from imagenet_ddp.doctor.check_ranks import check_world
-        from imagenet_ddp.engine.world import World, join_world  # torch from here on
-
-    try:
-        world = join_world(info, config) if info.world_size > 1 else World(info)
-    except ConfigError as error:
-        return failed(error.mistakes, "ranks") if info.rank == 0 else []
-    with joined_ranks(info, config, world):
-        return check_world(config, world, node_checks, num_classes)
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------------
@@ -283,27 +150,27 @@ def _rendezvous(machine: Machine) -> list[Check]:
 
 
 def _data(machine: Machine) -> list[Check]:
-    data, layout = machine.config.data, machine.layout
+    data, dataset = machine.config.data, machine.dataset
     if data.target:
         return passed(f"{data.target}, which only training opens")
-    if layout.mistakes:
-        return failed(layout.mistakes)
+    if dataset.mistakes:
+        return failed(dataset.mistakes)
     words = [data.name]
-    for split in layout.splits.values():
+    for split in dataset.splits.values():
         least, most = min(split.counts.values()), max(split.counts.values())
         spread = f"{least} to {most}" if least < most else f"{most}"
         classes = f"{spread} of each of {len(split.counts):,} classes"
         words.append(f"{split.num_images:,} images in {split.images.location}, {classes}")
-    return passed("; ".join([*words, *layout.notes]))
+    return passed("; ".join([*words, *dataset.notes]))
 
 
 def _samples(machine: Machine) -> list[Check]:
-    layout = machine.layout
-    if layout.mistakes:
+    dataset = machine.dataset
+    if dataset.mistakes:
         return passed("not read, because the check data failed")
-    if not layout.splits:
+    if not dataset.splits:
         return passed("there are no images that can be read one by one")
-    reading = dataset_summary.read_samples(layout)
+    reading = dataset_summary.read_samples(dataset)
     if reading.mistakes:
         return failed(reading.mistakes)
     what = f"{reading.num_read:,} images read and decoded, from as many classes as time allowed"
@@ -324,7 +191,7 @@ def _run_folder(machine: Machine) -> list[Check]:
     if reason := not_writable_reason(wanted):
         return failed([f"the run folder {wanted} cannot be created: {reason}. Hint: set hydra.run.dir=FOLDER."])
     with torch.device("meta"):  # allocates no memory
-        num_classes = machine.layout.num_classes or DEFAULT_NUM_CLASSES
+        num_classes = machine.dataset.num_classes or DEFAULT_NUM_CLASSES
         net = create_model(config.model, num_classes, config.seed, config.data.image_size)
     store = CheckpointStore.planned(config.callbacks, wanted)
     free, size = store.free_bytes(), checkpoint_bytes(net, config)

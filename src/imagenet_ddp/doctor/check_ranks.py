@@ -16,7 +16,8 @@ from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor import scaling
-from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES, Check, failed
+from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES
+from imagenet_ddp.doctor.run_checks import Check, failed
 from imagenet_ddp.doctor.scaling import Step
 from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.plan import Plan, make_plan

@@ -1,0 +1,141 @@
+"""Run doctor's checks, on one machine and in all ranks, and make one result per line of its report. A failed check does
+not stop the others."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.data import dataset_summary
+from imagenet_ddp.data.dataset_summary import DatasetSummary
+from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
+from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.engine.worker import joined_ranks
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.signals import exit_on_signal
+from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.text import first_line
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.plan import Plan
+
+
+@dataclass
+class Check:
+    """One line of doctor's report. A check that finds several errors returns one Check for each error."""
+
+    name: str
+    ok: bool
+    what: str  # the text of the line
+    hint: str = ""
+
+
+@dataclass
+class Machine:
+    """The input of the checks on one machine."""
+
+    config: CommonConfig
+    environ: Mapping[str, str]
+    typed: Sequence[str]  # the options as typed, for the commands in hints
+    run_dir: Path
+    kind: str = "cpu"  # of the device: cpu, cuda or mps
+    no_device: list[str] = field(default_factory=list[str])  # reasons why there is no device
+    launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
+    num_local: int = 1  # processes of this machine
+
+    @cached_property
+    def plan(self) -> "Plan":
+        """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
+        from imagenet_ddp.engine.plan import make_plan
+
+        num_nodes = self.launch_info.num_nodes if self.launch_info else 1
+        world_info = WorldInfo(
+            world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes
+        )
+        trainer = self.config.trainer
+        if self.no_device:
+            trainer = replace(trainer, accelerator="cpu", devices=1)
+        return make_plan(replace(self.config, trainer=trainer), world_info)
+
+    @cached_property
+    def dataset(self) -> DatasetSummary:
+        """Return the splits of the images that a source of this project would read; no splits for data._target_."""
+        data = self.config.data
+        try:
+            return DatasetSummary([]) if data.target else dataset_summary.summarise(data, self.config.seed)
+        except ConfigError as error:
+            return DatasetSummary(error.mistakes)
+
+    @property
+    def has_other_nodes(self) -> bool:
+        return self.launch_info is not None and self.launch_info.num_nodes > 1
+
+    @property
+    def rendezvous_host(self) -> str | None:
+        return self.launch_info.host if self.launch_info and self.has_other_nodes else None
+
+
+def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
+    """Detect the devices and the launcher. Imports torch, but creates no CUDA context."""
+    from imagenet_ddp.distributed import devices
+
+    machine = Machine(config, environ, typed, run_dir)
+    num_ranks = 0  # of this machine, if a launcher has started them
+    with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
+        machine.launch_info = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
+        num_ranks = found.world_info.local_world_size if found.world_info else 0
+    try:
+        machine.kind = devices.device_type(config.trainer.accelerator)
+        num_local = devices.num_local_processes(config, num_ranks or 1)
+        machine.num_local = num_ranks or num_local
+    except ConfigError as error:
+        machine.no_device = error.mistakes
+    return machine
+
+
+CheckFunction = Callable[[Machine], list[Check]]  # returns at least one Check, without a name
+
+
+def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]]) -> Iterator[list[Check]]:
+    """Run the named checks one after the other, and yield the results of each."""
+    for name, function in functions:
+        try:
+            checks = function(machine)
+        except ConfigError as error:
+            checks = failed(error.mistakes)
+        except Exception as error:  # one check must not end the others
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            checks = failed([f"the check itself failed: {reason}. Hint: look at the other checks first."])
+        yield [replace(check, name=name) for check in checks]
+
+
+def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
+    """Make a failed check from each sentence. A sentence may be followed by a hint ("... Hint: ...")."""
+    parts = [text.partition(" Hint: ") for text in sentences]
+    return [Check(name, False, what, hint) for what, _, hint in parts]
+
+
+def passed(what: str) -> list[Check]:
+    return [Check("", True, what)]
+
+
+def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
+    """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
+
+    payload: (the config, this node's own checks, the number of classes that they counted or 0).
+    """
+    config, node_checks, num_classes = payload
+    exit_on_signal()
+    with import_torch():
+        from imagenet_ddp.doctor.check_ranks import check_world
+        from imagenet_ddp.engine.world import World, join_world  # torch from here on
+
+    try:
+        world = join_world(info, config) if info.world_size > 1 else World(info)
+    except ConfigError as error:
+        return failed(error.mistakes, "ranks") if info.rank == 0 else []
+    with joined_ranks(info, config, world):
+        return check_world(config, world, node_checks, num_classes)
