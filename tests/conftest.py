@@ -210,6 +210,7 @@ def run(tmp_path: Path) -> Run:
         module = f"imagenet_ddp.{verb}"
         done = forked_commands.run(module, *options, folder=tmp_path, environment=environment, timeout_s=timeout_s)
         assert code in (None, done.returncode), done.stdout + done.stderr
+        assert code != 0 or "leaked" not in done.stderr, done.stderr
         return done
 
     return start

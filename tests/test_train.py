@@ -1,6 +1,5 @@
 """python -m imagenet_ddp.train, evaluate: real processes, one to three ranks over Gloo."""
 
-import csv
 import fcntl
 import json
 import os
@@ -21,48 +20,8 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, small_run, write_images
 from helpers import forked_commands
-from helpers.forked_commands import Command
 from helpers.ports import free_port
-from helpers.run_asserts import assert_same_runs
-
-
-def probe(folder: Path, **keys: object) -> list[str]:
-    """Options that add tests/helpers/probes/probe.py to a run; its folder holds what it saw."""
-    options = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder='{folder}'"]
-    return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
-
-
-def seen(folder: Path) -> dict[int, list[int]]:
-    """Epoch -> the images trained on, over all ranks, in the order of rank and step."""
-    images: dict[int, list[int]] = {}
-    for path in sorted(folder.glob("seen*.jsonl")):
-        for line in path.read_text().splitlines():
-            epoch, _, indices = json.loads(line)
-            images.setdefault(epoch, []).extend(indices)
-    return images
-
-
-def assert_equal_weights(one: Path, other: Path) -> None:
-    first, second = (
-        torch.load(each / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for each in (one, other)
-    )
-    differing = [name for name in first.keys() | second.keys() if not torch.equal(first[name], second[name])]
-    assert not differing, f"{len(differing)} of {len(first)} tensors differ: {differing[:3]}"
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def summary(folder: Path) -> dict:
-    return json.loads((folder / "summary.json").read_text())
-
-
-def succeeded(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "leaked" not in result.stderr, result.stderr
-    return result
+from helpers.train_runs import assert_same_runs, probe, rows, seen, start, summary, wait_for
 
 
 @pytest.mark.slow
@@ -71,7 +30,7 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
     ranks = 3
     options = [*SMALL, f"data.root={tree}", f"trainer.devices={ranks}", "hydra.run.dir=r", *probe(tmp_path / "seen")]
     options += ["optim.reference_batch=4", "optim.scaling=linear", "schedule.warmup_epochs=auto"]
-    result = succeeded(run("train", *options, PYTHONPATH=PROBES))
+    result = run("train", *options, PYTHONPATH=PROBES, code=0)
     assert "Warm-up: 0.2 epochs, because the learning rate is scaled up by a factor of 3; a tenth of" in result.stdout
     epochs = seen(tmp_path / "seen")
     assert {epoch: sorted(images) for epoch, images in epochs.items()} == {0: list(range(29)), 1: list(range(29))}
@@ -95,7 +54,7 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
     evaluated = {}
     checkpoint = f"checkpoint={tmp_path / 'r/checkpoints/last.ckpt'}"
     for world in {1, ranks}:
-        result = succeeded(run("evaluate", checkpoint, f"trainer.devices={world}", f"hydra.run.dir=e{world}"))
+        result = run("evaluate", checkpoint, f"trainer.devices={world}", f"hydra.run.dir=e{world}", code=0)
         assert result.stdout.rstrip().endswith("11 of 11 validation images, each once.")
         evaluated[world] = json.loads((tmp_path / f"e{world}/evaluation.json").read_text())
         assert evaluated[world]["world_size"] == world
@@ -109,16 +68,16 @@ def test_every_image_once_per_epoch_and_exact_evaluation(run: Run, tree: Path, t
 def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.max_epochs=1"]
     threads = ["cluster.num_threads=2", *probe(tmp_path / "seen")]
-    plain = run("train", *options, *threads, "trainer.devices=2", "hydra.run.dir=plain", PYTHONPATH=PROBES)
-    assert "2 threads per process" in succeeded(plain).stdout
+    plain = run("train", *options, *threads, "trainer.devices=2", "hydra.run.dir=plain", PYTHONPATH=PROBES, code=0)
+    assert "2 threads per process" in plain.stdout
     assert [json.loads(path.read_text())["threads"] for path in (tmp_path / "seen").glob("pid*.json")] == [2, 2]
     words = ["--nproc_per_node=2", "--standalone", "-m", "imagenet_ddp.train", *options, "cluster.num_threads=2"]
     result = forked_commands.run("torch.distributed.run", *words, folder=tmp_path, environment=clean_environ())
-    succeeded(result)
+    assert result.returncode == 0, result.stdout + result.stderr
     (folder,) = (tmp_path / "runs/imagefolder_mobilenet_v2").iterdir()  # one, for both ranks
     assert str(folder) in result.stdout
     assert summary(folder)["world_size"] == 2
-    assert_equal_weights(tmp_path / "plain", folder)
+    assert_same_runs(tmp_path / "plain", folder)
 
     port = str(free_port())
     commands = [
@@ -129,7 +88,7 @@ def test_same_seed_same_result_whatever_started_it(run: Run, tree: Path, tmp_pat
     for command in commands:
         out, err = command.communicate(timeout=240)
         assert command.returncode == 0, out + err
-    assert_equal_weights(tmp_path / "plain", tmp_path / "env")
+    assert_same_runs(tmp_path / "plain", tmp_path / "env")
 
 
 @pytest.mark.slow
@@ -144,14 +103,13 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     ]  # fmt: skip
     # the number of loader workers makes no difference, which is a part of the claim
     whole = tmp_path / "whole"
-    succeeded(run("train", *options, "hydra.run.dir=whole", *probe(tmp_path / "all"), PYTHONPATH=PROBES))
+    run("train", *options, "hydra.run.dir=whole", *probe(tmp_path / "all"), PYTHONPATH=PROBES, code=0)
     images = seen(tmp_path / "all")[1]
     options.append("data.num_workers=2")
     steps = -(-29 // (4 * ranks))
 
     trouble = probe(tmp_path / "seen", what="signal", rank=ranks - 1, step=steps + 1, slow_s=0.5)
-    result = run("train", *options, "hydra.run.dir=the parts", *trouble, PYTHONPATH=PROBES)
-    assert result.returncode == 143, result.stdout + result.stderr
+    result = run("train", *options, "hydra.run.dir=the parts", *trouble, PYTHONPATH=PROBES, code=143)
     (typed,) = re.findall(r"Continue with: python -m imagenet_ddp\.train (.*)", result.stdout)
     assert "Traceback" not in result.stderr
     before = seen(tmp_path / "seen")
@@ -162,17 +120,16 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     resume = shlex.split(typed)
     left = 2 * steps - by_rank[0]
     trouble = probe(tmp_path / "more", what="signal", step=left, in_validation=True, slow_s=0.3)
-    result = run("train", *resume, *trouble, PYTHONPATH=PROBES)
-    assert result.returncode == 143, result.stdout + result.stderr
+    run("train", *resume, *trouble, PYTHONPATH=PROBES, code=143)
     assert sorted(before[1] + seen(tmp_path / "more")[1]) == sorted(images), "the rest of the epoch, nothing twice"
 
-    succeeded(run("train", *resume, "callbacks=default", PYTHONPATH=PROBES))
+    run("train", *resume, "callbacks=default", PYTHONPATH=PROBES, code=0)
     assert_same_runs(whole, parts)
     told = summary(parts)
     assert told["best/val/top1"] == summary(whole)["best/val/top1"]
-    assert "is finished: 3 epochs of 3" in succeeded(run("train", *resume, "callbacks=default")).stdout
+    assert "is finished: 3 epochs of 3" in run("train", *resume, "callbacks=default", code=0).stdout
     (parts / "summary.json").unlink()  # as if it had been killed before its end
-    succeeded(run("train", *resume, "callbacks=default"))
+    run("train", *resume, "callbacks=default", code=0)
     names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")
     assert {name: summary(parts)[name] for name in names} == {name: told[name] for name in names}
 
@@ -192,6 +149,16 @@ def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_
     out, err = process.communicate(timeout=240)
     assert process.returncode == 143, out + err
     assert "Traceback" not in err
+
+
+def alive(pids: list[int]) -> list[int]:
+    def lives(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    return [pid for pid in pids if lives(pid)]
 
 
 def handles(pid: int, number: int) -> bool:
@@ -238,57 +205,31 @@ def test_a_stop_that_asks_for_another_turn_waits_for_a_step(tree: Path, tmp_path
 @pytest.mark.slow
 def test_resume_auto_and_what_may_not_change(run: Run, tree: Path, tmp_path: Path) -> None:
     options = [*SMALL, f"data.root={tree}", "trainer.limit_train_batches=3"]
-    result = succeeded(run("train", *options, "experiment=quick", "resume=auto", "name=n", "trainer.max_epochs=1"))
+    result = run("train", *options, "experiment=quick", "resume=auto", "name=n", "trainer.max_epochs=1", code=0)
     assert "starting a new run, because runs/n has no unfinished one" in result.stdout
     (folder,) = (tmp_path / "runs/n").iterdir()
-    result = succeeded(run("train", *options, f"resume={folder}", "name=n", "trainer.max_epochs=2"))
+    result = run("train", *options, f"resume={folder}", "name=n", "trainer.max_epochs=2", code=0)
     assert "Changed: trainer.max_epochs was 1 and is now 2." in result.stdout
     assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert [path.name for path in (tmp_path / "runs/n").iterdir()] == [folder.name], "it went on in its own folder"
     assert summary(folder)["experiment"] == "quick", "as the first command said"
     assert summary(folder)["data"] == {"name": "imagefolder", "folder": tree.name}
 
-    result = run("train", f"resume={folder}", "hydra.run.dir=other_folder", "trainer.max_epochs=4")
-    assert result.returncode == 2
-    assert "because a resumed run continues in its own folder, got other_folder" in " ".join(result.stderr.split())
-    assert not (tmp_path / "other_folder").exists()
-    result = run("train", f"resume={folder}", "model.name=mobilenet_v3_small", "seed=3", "trainer.max_epochs=4")
-    assert result.returncode == 2
-    assert "model.name was mobilenet_v2 and is now mobilenet_v3_small" in result.stderr
-    assert "seed was 0 and is now 3" in result.stderr
     write_images(tmp_path / "other/train", {"cat": 3, "emu": 3})
     write_images(tmp_path / "other/val", {"cat": 1, "emu": 1})
-    result = run("train", f"resume={folder}", "data.root=other", "trainer.max_epochs=4")
-    assert result.returncode == 2
-    assert "classes" in result.stderr
-    assert "emu" in result.stderr
+    for typed, words in (
+        (["hydra.run.dir=new"], ["because a resumed run continues in its own folder, got new"]),
+        (["model.name=mobilenet_v3_small", "seed=3"],
+         ["model.name was mobilenet_v2 and is now mobilenet_v3_small", "seed was 0 and is now 3"]),
+        (["data.root=other"], ["classes", "emu"]),
+    ):  # fmt: skip
+        result = run("train", f"resume={folder}", *typed, "trainer.max_epochs=4", code=2)
+        assert all(each in " ".join(result.stderr.split()) for each in words), result.stderr
+    assert not (tmp_path / "new").exists()
     image = next((tree / "train/cat").iterdir())
     image.rename(image.with_name("zzz.jpg"))  # as many images, in another order
-    result = run("train", f"resume={folder}", "trainer.max_epochs=4")
-    assert result.returncode == 2
+    result = run("train", f"resume={folder}", "trainer.max_epochs=4", code=2)
     assert "or other names, labels or weights" in " ".join(result.stderr.split())
-
-
-def alive(pids: list[int]) -> list[int]:
-    def lives(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except OSError:
-            return False
-
-    return [pid for pid in pids if lives(pid)]
-
-
-def start(cwd: Path, *options: str, forked: bool = True, **environ: str | None) -> subprocess.Popen[str] | Command:
-    environment = clean_environ(PYTHONPATH=PROBES, **environ)
-    return forked_commands.start("imagenet_ddp.train", *options, folder=cwd, environment=environment, forked=forked)
-
-
-def wait_for(condition, timeout_s: float = 240) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -382,12 +323,12 @@ def test_class_folders_alone_are_split_and_evaluated_on_the_same_share(run: Run,
                "data.val_mirror=true", "hydra.sweep.dir=r"]  # fmt: skip
     options.remove("data.val_resize=32")
     (tmp_path / "photos").symlink_to(tree / "train")
-    result = succeeded(run("train", "-m", "seed=0,1", *options))
+    result = run("train", "-m", "seed=0,1", *options, code=0)
     assert result.stdout.count("20 % of each class of photos is kept for validation.") == 2
 
     def evaluated(job: str, *typed: str) -> float:
         folder = tmp_path / f"e{job}{len(typed)}"
-        succeeded(run("evaluate", f"checkpoint=r/{job}/checkpoints/last.ckpt", *typed, f"hydra.run.dir={folder}"))
+        run("evaluate", f"checkpoint=r/{job}/checkpoints/last.ckpt", *typed, f"hydra.run.dir={folder}", code=0)
         found = json.loads((folder / "evaluation.json").read_text())
         assert found["num_val_images"] == 6  # 2 of each class
         return found["val/loss"]

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import test_train
 import torch
 from conftest import ROOT, SMALL, small_run
+from helpers import train_runs
 from helpers.hosts import Host, Hosts, Process, requirement
-from test_train import probe, wait_for
+from helpers.train_runs import probe, wait_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -103,7 +103,7 @@ def nobody_is_left(hosts: Sequence[Host]) -> None:
 
 def seen(folder: Path) -> dict[int, list[int]]:
     """Epoch -> the images trained on, over all ranks, sorted."""
-    return {epoch: sorted(images) for epoch, images in sorted(test_train.seen(folder).items())}
+    return {epoch: sorted(images) for epoch, images in sorted(train_runs.seen(folder).items())}
 
 
 def steps(folder: Path) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import PROBES, clean_environ, small_run
 from helpers import forked_commands
-from helpers.run_asserts import assert_same_runs
+from helpers.train_runs import assert_same_runs
 
 pytestmark = pytest.mark.slow
 

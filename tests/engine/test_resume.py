@@ -14,8 +14,8 @@ import pytest
 import torch
 from conftest import PROBES, SMALL, Run, clean_environ, small_run, write_images
 from helpers import logged
+from helpers.train_runs import probe, start, wait_for
 from omegaconf import OmegaConf
-from test_train import probe, start, wait_for
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import to_config

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import PROBES, SMALL, Run
-from test_train import probe, seen, start, summary, wait_for
+from helpers.train_runs import probe, seen, start, summary, wait_for
 
 SHORT = [*SMALL, "trainer.max_epochs=1", "trainer.log_every_n_steps=1"]
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import PROBES, SMALL, clean_environ
 from helpers import logged
 from helpers.forked_commands import Command, run
-from helpers.run_asserts import assert_same_runs
+from helpers.train_runs import assert_same_runs
 
 OPTIONS = (
     *SMALL, "trainer.devices=2", "trainer.max_epochs=6", "trainer.log_every_n_steps=1", "data.augment=pad_crop",

@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
+import subprocess
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.chromium import dom_of, needs_chromium
 from helpers.fake_predictions import random_probabilities, write_evaluation
 
 from imagenet_ddp.report import pictures
@@ -15,7 +16,8 @@ from imagenet_ddp.report.page import build
 from imagenet_ddp.report.pictures import Pictures
 from imagenet_ddp.report.predictions import read
 
-pytestmark = needs_chromium
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 
 LOOK = """
 <script>
@@ -32,6 +34,15 @@ found.whole = shown();
 document.body.innerHTML = '<pre id="result"></pre>';
 document.getElementById("result").textContent = JSON.stringify(found);
 </script>"""
+
+
+def dom_of(address: str, profile: Path) -> str:
+    """Return the HTML of the page after its scripts have run. profile: an empty folder for the browser's profile."""
+    command = [
+        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}",
+        "--virtual-time-budget=30000", "--dump-dom", address,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from conftest import PROBES, ROOT, SMALL, Run
-from helpers.run_asserts import assert_same_runs
 from helpers.slurm_cluster import Cluster
-from test_train import probe, rows, seen, summary
+from helpers.train_runs import assert_same_runs, probe, rows, seen, summary
 
 pytestmark = pytest.mark.slow
 SCRIPTS = ROOT / "scripts"

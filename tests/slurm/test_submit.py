@@ -9,7 +9,7 @@ import pytest
 import yaml
 from conftest import PROBES, SMALL
 from helpers.slurm_cluster import Cluster
-from test_train import probe, seen, summary
+from helpers.train_runs import probe, seen, summary
 
 pytestmark = pytest.mark.slow
 SUBMIT = (sys.executable, "-m", "imagenet_ddp.submit")

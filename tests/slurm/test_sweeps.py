@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import PROBES, ROOT, SMALL, Run
 from helpers.slurm_cluster import Cluster
-from test_train import assert_equal_weights, probe, rows, seen, summary
+from helpers.train_runs import assert_same_runs, probe, rows, seen, summary
 
 pytestmark = pytest.mark.slow
 TRAIN = (sys.executable, "-m", "imagenet_ddp.train")
@@ -55,7 +55,7 @@ def test_two_by_submitit_one_at_a_time(cluster: Cluster, work: Path, tree: Path,
     assert path.read_text().count("Asking SLURM to requeue job") == 1
     whole = run("train", *options(tree, "trainer.max_epochs=4", "hydra.run.dir=whole"))
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    assert_equal_weights(work / "s/0", work / "whole")
+    assert_same_runs(work / "s/0", work / "whole")
 
 
 def test_sweep_sbatch(cluster: Cluster, work: Path, tree: Path) -> None:

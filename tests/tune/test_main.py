@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import PROBES, ROOT, SMALL, Run, clean_environ, small_run
 from helpers import forked_commands
-from test_train import wait_for
+from helpers.train_runs import wait_for
 
 pytest.importorskip("optuna", reason="the extra `tune` is not installed")
 

@@ -16,7 +16,7 @@ import fsspec
 import pytest
 import torch
 from conftest import write_images
-from test_train import wait_for
+from helpers.train_runs import wait_for
 from torch._utils import ExceptionWrapper
 
 from imagenet_ddp.config.schema.data import DataConfig
