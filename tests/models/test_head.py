@@ -114,6 +114,13 @@ def test_the_penalty_is_that_with_the_lowest_loss_on_the_held_out_tenth():
     assert noise.l2 == max(L2) and noise.accuracy < 0.6
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("features", [torch.randn(2, 5), torch.ones(20, 5)], ids=["two images", "equal images"])
+def test_images_that_do_not_vary_give_finite_weights(features: torch.Tensor):
+    found = fit_regression(features, torch.arange(len(features)) % 2, 2, seed=0)
+    assert F.linear(features, found.weight, found.bias).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("library", "name"),
     [("torchvision", "resnet18"), ("torchvision", "vit_b_16"), ("timm", "mobilenetv3_small_050")],

@@ -144,8 +144,9 @@ def fit_regression(features: Tensor, targets: Tensor, num_classes: int, seed: in
 def minimise(features: Tensor, targets: Tensor, num_classes: int, l2: float) -> tuple[Tensor, Tensor]:
     """Return (weight, bias) at the minimum of the mean cross entropy plus l2 / 2 times the squared weights, where the
     features have mean 0 and variance 1. The returned weights, on the CPU, are those of the features as given."""
-    mean, std = features.mean(0), features.std(0)
+    mean, std = features.mean(0), features.std(0, correction=min(len(features) - 1, 1))
     std = std.clamp_min(0.01 * std.mean())  # a feature that hardly varies must not become noise of variance 1
+    std = std.where(std > 0, 1.0)  # one image, or all features equal
     scaled = (features - mean) / std
     weight = scaled.new_zeros(num_classes, scaled.shape[1]).requires_grad_()
     bias = scaled.new_zeros(num_classes).requires_grad_()
