@@ -28,3 +28,11 @@ def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path, first: str) -> Non
     log.say("last")
     log.close()
     assert "last" in (tmp_path / "rank0.log").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_does_not_end_a_run_whose_log_closes(tmp_path: Path) -> None:
+    (tmp_path / "rank1.log").symlink_to("/dev/full")
+    log = Log(tmp_path, 1)
+    log.say("what the disk refuses")
+    log.close()

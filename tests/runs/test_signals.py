@@ -3,6 +3,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
+from helpers.forked_commands import start_code
 
 from imagenet_ddp.runs import signals
 from imagenet_ddp.runs.signals import STOP_SIGNALS, SignalExit, Signals, exit_on_signal, hold_signals, raise_on_signal
@@ -59,3 +60,13 @@ def test_a_duplicate_does_not_interrupt_the_exit(monkeypatch: pytest.MonkeyPatch
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_signal_during_the_exit_ends_it_without_a_traceback():
+    command = start_code(
+        "import atexit, os, signal, time\n"
+        "from imagenet_ddp.runs.signals import exit_on_signal\n"
+        "def clean_up():\n    time.sleep(0.6)\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\n"
+        "atexit.register(clean_up)\nexit_on_signal('stopped')\nos.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    assert (command.wait(), command.err) == (128 + signal.SIGINT, "stopped\n")

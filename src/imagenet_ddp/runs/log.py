@@ -136,7 +136,8 @@ class Log:
     def close(self) -> None:
         self.draw(None)
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # it tries again to write what a full disk has refused
+                self._file.close()
             self._file = None
 
 

@@ -128,8 +128,12 @@ def hold_signals() -> Iterator[None]:
 def exit_on_signal(message: str = "") -> None:
     """Make a stop signal end the process with exit code 128 + signal number and without a traceback, after printing the
     message to stderr. Meant for commands that have nothing to save. A duplicate of the signal is ignored, because it
-    would interrupt the cleanup at exit."""
+    would interrupt the cleanup at exit. A later signal ends that cleanup, in which Python would print an exception."""
     last_s = -math.inf
+
+    def end_next() -> None:
+        for number in respected(STOP_SIGNALS):
+            signal.signal(number, lambda number, frame: os._exit(128 + number))
 
     def leave(number: int, frame: object) -> None:
         nonlocal last_s
@@ -140,6 +144,7 @@ def exit_on_signal(message: str = "") -> None:
             discard_closed_terminal()
         if message:
             print(message, file=sys.stderr, flush=True)
+        atexit.register(end_next)  # the last one registered is the first to run
         raise SignalExit(number)
 
     for number in respected(STOP_SIGNALS):
