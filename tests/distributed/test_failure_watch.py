@@ -5,6 +5,7 @@ import time
 
 import pytest
 from helpers.forked_commands import Command, start_code
+from torch.distributed import TCPStore
 
 RANK = """
 number, size, port, then, grace_s, options = args
@@ -12,7 +13,7 @@ failure_watch.GRACE_S = grace_s
 vars(failure_watch).update(options)
 who = lambda n: f"rank {n}"
 ten = timedelta(seconds=20)
-if number == 0:
+if not port:
     raw = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
     print("port", raw.port)
     port = raw.port
@@ -33,10 +34,10 @@ os._exit(1)
 """
 
 
-def start_ranks(*then: str, grace_s: float = 0.2, **options: float) -> list[Command]:
-    """One rank for each; they are ready when this returns."""
-    first = start_code(RANK, 0, len(then), 0, then[0], grace_s, options)
-    port = int(first.wait_for_line("port").split()[1])
+def start_ranks(*then: str, grace_s: float = 0.2, port: int = 0, **options: float) -> list[Command]:
+    """One rank for each; they are ready when this returns. port: of a launcher's store; 0: rank 0 serves it."""
+    first = start_code(RANK, 0, len(then), port, then[0], grace_s, options)
+    port = port or int(first.wait_for_line("port").split()[1])
     members = [first, *(start_code(RANK, n, len(then), port, then[n], grace_s, options) for n in range(1, len(then)))]
     for member in members:
         member.wait_for_line("ready")
@@ -57,14 +58,16 @@ def test_a_rank_that_is_killed_ends_all(victim: int):
             )
 
 
-def test_a_rank_that_is_silent_for_long_is_gone():
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_rank_that_is_silent_for_long_is_gone(victim: int):
     """As the rank of another machine, whose cable is pulled, is: it does not count its beats up."""
-    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=2, LOST_BEATS=4)
-    members[1].send_signal(signal.SIGSTOP)
-    for number in (0, 2):
+    server = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    members = start_ranks(SLEEP, SLEEP, SLEEP, grace_s=2, port=server.port, LOST_BEATS=4)
+    members[victim].send_signal(signal.SIGSTOP)
+    for number in {0, 1, 2} - {victim}:
         assert members[number].wait(20) == 1
-        assert f"rank {number} ends because rank 1 is gone" in members[number].err
-    members[1].kill()
+        assert f"rank {number} ends because rank {victim} is gone" in members[number].err
+    members[victim].kill()
 
 
 def test_a_store_that_is_silent_for_long_is_gone():

@@ -28,7 +28,8 @@ class FailureWatch:
     """Post this rank's failure, and end this process if another rank's failure is the first.
 
     client: opens the watch's own connection. label: returns the name of a rank. Every rank counts a beat up in the
-    store; rank 0 looks for beats that stand still. Beats are counted instead of seconds, because a suspended machine
+    store; rank 0 looks for beats that stand still, and rank 1 for those of rank 0, because a launcher may serve the
+    store. Beats are counted instead of seconds, because a suspended machine
     suspends its other ranks, too. The end of a process on this machine is seen at once by its number.
     """
 
@@ -42,9 +43,9 @@ class FailureWatch:
         self._lock, self._ended, self._answered = threading.Lock(), threading.Event(), True
         self.failed: str | None = None  # the first failure, of this rank or of another rank
         self.code = 1  # exit code for that failure
-        self._beats: dict[int, tuple[int, int]] = dict.fromkeys(
-            range(1, meeting.size), (0, 0)
-        )  # rank -> (beats, how often they were the same)
+        watched = {0: range(1, meeting.size), 1: [0]}.get(self._rank, [])
+        # rank -> (beats, how often they were the same)
+        self._beats: dict[int, tuple[int, int]] = dict.fromkeys(watched, (0, 0))
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._watch, self._require_answers)]
         for thread in self._threads:
             thread.start()
@@ -99,9 +100,8 @@ class FailureWatch:
         try:
             while not self._ended.wait(BEAT_S):
                 self._store.add(self._key(self._rank), 1)
-                if self._rank == 0:
-                    self._find_silent()
-                elif self._beats_of(0) < 0:
+                self._find_silent()
+                if self._rank and self._beats_of(0) < 0:
                     return  # rank 0 has waited long enough, and the store may end with it
                 for rank, pid in list(self._local.items()):
                     if not _exists(pid):
