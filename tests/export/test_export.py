@@ -1,7 +1,9 @@
 """python -m imagenet_ddp.export: what it writes is read by the formats' own libraries, and gives what predict gives."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +254,17 @@ def test_the_accuracy_is_given_for_the_best_weights_only(checkpoint: Path, tmp_p
     assert top1(stored["global_step"]) == contents["best_top1"]
     assert top1(stored["global_step"] - 1) is None
     assert top1(stored["global_step"], not contents["eval_transform"]["val_mirror"]) is None
+
+
+def test_the_card_has_the_accuracy_of_an_evaluation_of_this_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint.parent, tmp_path / "r/checkpoints")
+    copy, file = tmp_path / "r/checkpoints/best.ckpt", tmp_path / "r/evaluation/evaluation.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"checkpoint": str(copy), "val/top1": 0.1234, "num_val_images": 11}))
+    for is_newer in (True, False):  # than the checkpoint, which a resumed run has replaced
+        os.utime(file, (0, copy.stat().st_mtime + (10 if is_newer else -10)))
+        run_export(copy, "format=safetensors", "num_images=1", "overwrite=true")
+        assert ("12.34 %" in (tmp_path / "r/export/README.md").read_text()) == is_newer
 
 
 def test_a_readme_of_a_person_is_never_replaced(checkpoint: Path, tmp_path: Path) -> None:

@@ -78,8 +78,10 @@ def _evaluation(config: ExportConfig, metadata: Mapping[str, Any]) -> dict[str, 
     if config.checkpoint is not None:
         checkpoint = Path(config.checkpoint).resolve()
         run_dir = CheckpointStore.run_dir_of(checkpoint) or checkpoint.parent.parent
-        found = read_mapping(run_dir / "evaluation" / "evaluation.json")
-        if found.get("checkpoint") == str(checkpoint):
+        file = run_dir / "evaluation" / "evaluation.json"
+        found = read_mapping(file)
+        # an evaluation from before the checkpoint was written is that of an earlier one of this name
+        if found.get("checkpoint") == str(checkpoint) and file.stat().st_mtime >= checkpoint.stat().st_mtime:
             return found
     return {} if metadata["top1"] is None else {"val/top1": metadata["top1"]}
 
