@@ -23,6 +23,7 @@ from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.prepare import options as prepare_options
 from imagenet_ddp.prepare import pack
+from imagenet_ddp.prepare.encode import resize
 
 EIGHT_SHARDS = ("prepare.form=raw", "prepare.short_side=0", "prepare.shard_mib=1")
 
@@ -162,7 +163,7 @@ def test_a_short_side(photos: Path, form: str, tmp_path: Path):
         record, whole, small = images.record(index), source.train.read(index), images.read(index)
         height, width = whole.shape[1:]
         assert (record.height, record.width) == small.shape[1:] == (64, round(64 / height * width))
-        expected = torch.from_numpy(pack.resize(whole.permute(1, 2, 0).numpy(), 64)).permute(2, 0, 1)
+        expected = torch.from_numpy(resize(whole.permute(1, 2, 0).numpy(), 64)).permute(2, 0, 1)
         difference = (expected.int() - small.int()).abs().float().mean().item()
         assert difference == 0 if form == "raw" else difference < 4
 

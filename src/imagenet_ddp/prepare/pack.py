@@ -6,26 +6,20 @@ encoded. All files are written in a folder inside `out`, then moved, packed.json
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import shutil
 import sys
 import time
 import zlib
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import torch
-from PIL import Image, features
-from torch.nn.functional import interpolate
 
 from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.data.decode import JpegPicture, Pixels, choose_decoder, open_picture
 from imagenet_ddp.data.sources.base import Images, Names, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.pack_format import (
@@ -43,8 +37,9 @@ from imagenet_ddp.data.sources.pack_format import (
 from imagenet_ddp.data.sources.packed import PackedImages
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.sources.validation_split import file_size, map_files
-from imagenet_ddp.data.unreadable_images import BadImages, UnreadableImage
+from imagenet_ddp.data.unreadable_images import BadImages
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.prepare.encode import EncodedImage, encode_image, encoder_versions
 from imagenet_ddp.prepare.options import Plan, require_free_space
 from imagenet_ddp.prepare.worker_pool import Result, process_images
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
@@ -57,18 +52,6 @@ LOCK = ".lock"
 BAD = "bad_images.csv"
 NUM_SAMPLES = 64  # images packed beforehand to estimate the size
 AHEAD = 8  # images that each process encodes in advance
-
-
-@dataclass(frozen=True)
-class EncodedImage:
-    """An image as stored in a pack. data: empty if the image could not be read; then `reason` says why. source_bytes:
-    size of the image in the source."""
-
-    data: bytes
-    height: int = 0
-    width: int = 0
-    source_bytes: int = 0
-    reason: str = ""
 
 
 def run(plan: Plan) -> int:
@@ -90,73 +73,47 @@ def _run(plan: Plan, out: Path) -> None:
     source = open_source(data, plan.config.seed)
     images = {name: split for name, split in (("train", source.train), ("val", source.val)) if split is not None}
     names = {name: _names(split, data.root) for name, split in images.items()}
-    wanted = PackOptions(
+    options = PackOptions(
         plan.config.prepare.form,
         plan.config.prepare.short_side,
         plan.config.prepare.quality,
         data.exif_orientation,
         plan.config.prepare.shard_mib,
-        _encoder_versions(data.decoder),
+        encoder_versions(data.decoder),
         _fingerprint(source, images, names),
     )
     if (out / FILE).exists():
-        manifest = read_manifest(out)
-        has = {name: getattr(manifest, name) for name in asdict(wanted)}
-        is_whole = not any(wrong_sizes(out, split) for split in manifest.splits.values())
-        if is_whole and has | {"encoder": wanted.encoder} == asdict(wanted):
-            print_message(f"{out} is already packed: {_counts(manifest)}.", sys.stdout)
-            return
-        raise ConfigError(
-            f"{out} must be a whole pack of these images and options, but is a damaged or another one. Hint: remove "
-            "the folder, or set out=FOLDER to another folder."
-        )
+        print_message(f"{out} is already packed: {_counts(_existing_pack(out, options))}.", sys.stdout)
+        return
     draft = out / WORK
     shutil.rmtree(draft, ignore_errors=True)  # before the free space is measured
 
     def encode(chosen: Mapping[str, np.ndarray]) -> Generator[Result]:
         tasks = ((name, index) for name, indices in chosen.items() for index in indices.tolist())
         return process_images(
-            partial(encode_image, options=wanted), images, tasks,
+            partial(encode_image, options=options), images, tasks,
             plan.num_workers, plan.config.prepare.timeout_s, AHEAD * plan.num_workers,
         )  # fmt: skip
 
-    sizes: dict[str, list[int]] = {name: [] for name in images}  # of images packed beforehand
-    sample = {
-        name: np.unique(np.linspace(0, len(split) - 1, min(NUM_SAMPLES, len(split))).astype(np.int64))
-        for name, split in images.items()
-    }
-    for result in encode(sample):
-        if result.value and result.value.data:
-            sizes[result.split].append(len(result.value.data))
-    mean_bytes = {name: sum(of_split) / max(len(of_split), 1) for name, of_split in sizes.items()}
-    require_free_space(
-        out,
-        sum(mean_bytes[name] * len(split) for name, split in images.items()),
-        ", or set a smaller prepare.short_side",
-    )
+    mean_bytes = _mean_bytes(encode, images)
+    num_bytes = sum(mean_bytes[name] * len(split) for name, split in images.items())
+    require_free_space(out, num_bytes, ", or set a smaller prepare.short_side")
     draft.mkdir()
+    per_shard = {name: max(1, int(options.shard_mib * MIB / max(mean, 1))) for name, mean in mean_bytes.items()}
+    shards = {name: divide(len(split), per_shard[name], shuffle=name == "train") for name, split in images.items()}
     total = sum(map(len, images.values()))
     progress, bad_images = Progress("pack", total, "images"), BadImages(data, total, say=print_message)
-    shards = {
-        name: divide(
-            len(split), max(1, int(wanted.shard_mib * MIB / max(mean_bytes[name], 1))), shuffle=name == "train"
-        )
-        for name, split in images.items()
-    }
     encoded = encode({name: np.concatenate(of_split) for name, of_split in shards.items()})
     with contextlib.closing(progress), contextlib.closing(encoded):
         splits = {
             name: _write_split(draft, name, (split, names[name]), shards[name], encoded, bad_images, progress)
             for name, split in images.items()
         }
-    manifest = Manifest(**asdict(wanted), classes=source.classes, labels=source.labels, splits=splits)
+    manifest = Manifest(**asdict(options), classes=source.classes, labels=source.labels, splits=splits)
     if bad := bad_images.board.all():
         (draft / BAD).write_bytes(csv_bytes(("path", "reason"), bad))
     (draft / FILE).write_bytes(manifest.dump())
-    os.sync()  # a power cut must not leave empty files under their final names
-    for path in sorted(draft.iterdir(), key=lambda path: path.name == FILE):
-        path.replace(out / path.name)
-    draft.rmdir()
+    _publish(draft, out)
     before = sum(split.source_bytes for split in splits.values())
     after = sum(path.stat().st_size for path in out.iterdir())
     taken_s = time.monotonic() - begin_s
@@ -165,6 +122,42 @@ def _run(plan: Plan, out: Path) -> None:
         f"{duration(taken_s)} ({taken_s:.1f} s). Train from it with data=packed {quoted(f'data.root={out}')}",
         sys.stdout,
     )
+
+
+def _existing_pack(out: Path, options: PackOptions) -> Manifest:
+    """Return the manifest of the pack in `out`. Raises ConfigError unless it is a whole pack with these options."""
+    manifest = read_manifest(out)
+    has = {name: getattr(manifest, name) for name in asdict(options)}
+    is_whole = not any(wrong_sizes(out, split) for split in manifest.splits.values())
+    if not is_whole or has | {"encoder": options.encoder} != asdict(options):
+        raise ConfigError(
+            f"{out} must be a whole pack of these images and options, but is a damaged or another one. Hint: remove "
+            "the folder, or set out=FOLDER to another folder."
+        )
+    return manifest
+
+
+def _mean_bytes(
+    encode: Callable[[Mapping[str, np.ndarray]], Iterator[Result]], images: Mapping[str, Images]
+) -> dict[str, float]:
+    """Return the mean size of an encoded image of each split, estimated from NUM_SAMPLES images."""
+    sample = {
+        name: np.unique(np.linspace(0, len(split) - 1, min(NUM_SAMPLES, len(split))).astype(np.int64))
+        for name, split in images.items()
+    }
+    sizes: dict[str, list[int]] = {name: [] for name in images}
+    for result in encode(sample):
+        if result.value and result.value.data:
+            sizes[result.split].append(len(result.value.data))
+    return {name: sum(of_split) / max(len(of_split), 1) for name, of_split in sizes.items()}
+
+
+def _publish(draft: Path, out: Path) -> None:
+    """Move the files to their final names, FILE last, and remove the folder of drafts."""
+    os.sync()  # a power cut must not leave empty files under their final names
+    for path in sorted(draft.iterdir(), key=lambda path: path.name == FILE):
+        path.replace(out / path.name)
+    draft.rmdir()
 
 
 def _names(images: Images, root: str | None) -> Names:
@@ -257,58 +250,3 @@ def _counts(manifest: Manifest) -> str:
     found = [f"{split.num_images:,} {name}" for name, split in manifest.splits.items()]
     left_out = sum(len(split.left_out) for split in manifest.splits.values())
     return f"{' and '.join(found)} images" + (f" ({left_out} left out)" if left_out else "")
-
-
-def encode_image(images: Images, index: int, options: PackOptions) -> EncodedImage:
-    try:
-        return _encode(images, index, options)
-    except UnreadableImage as error:
-        return EncodedImage(b"", reason=error.reason)
-    except (OSError, ValueError) as error:  # a JPEG cannot have a side of more than 65,500 pixels
-        return EncodedImage(b"", reason=str(error))
-
-
-def _encode(images: Images, index: int, options: PackOptions) -> EncodedImage:
-    source = images.encoded(index) if images.is_encoded else None
-    if source is not None and isinstance(images, FileImages):  # read the file only once
-        picture = open_picture(source, images.path(index), images.reading)
-    else:
-        picture = images.open(index)  # a user's own source may alter the pixels of its files
-        source = None if isinstance(picture, Pixels) else source
-    pixels = picture.region(0, 0, picture.height, picture.width)  # always decode, to check the file
-    keeps_size = not options.short_side or min(pixels.shape[:2]) <= options.short_side
-    original = source if keeps_size and isinstance(picture, JpegPicture) else None
-    pixels = pixels if keeps_size else resize(pixels, options.short_side)
-    if options.form == "raw":
-        data = np.ascontiguousarray(pixels).tobytes()
-    elif original is not None and not options.short_side:
-        data = original
-    else:
-        data = _jpeg(pixels, options.quality)
-        if original is not None and len(original) <= len(data):
-            data = original  # encoding it again would lose quality and save nothing
-    size = len(source) if source is not None else picture.height * picture.width * 3
-    return EncodedImage(data, pixels.shape[0], pixels.shape[1], size)
-
-
-def resize(pixels: np.ndarray, short_side: int) -> np.ndarray:
-    """Resize uint8 (H, W, 3) to the given short side, in pixels, with torch's antialiased bicubic filter, which takes
-    0.36 ms for a photograph of 99 KB, where Pillow's bicubic takes 2.2 ms and its Lanczos 3.1 (medians of five)."""
-    height, width = pixels.shape[:2]
-    factor = short_side / min(height, width)
-    size = max(round(height * factor), short_side), max(round(width * factor), short_side)
-    image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None]
-    small = interpolate(image, size, mode="bicubic", antialias=True)
-    return small[0].permute(1, 2, 0).contiguous().numpy()
-
-
-def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling=2)
-    return buffer.getvalue()
-
-
-def _encoder_versions(decoder: str) -> str:
-    """Return the names and versions of the libraries that determine the packed bytes. decoder: data.decoder."""
-    pillow = f"Pillow {version('pillow')}, libjpeg-turbo {features.version('libjpeg_turbo') or 'of the system'}"
-    return f"{pillow}; decoder {choose_decoder(decoder).name}; torch {torch.__version__.partition('+')[0]}"
