@@ -1,5 +1,6 @@
 """One rule for all launchers: N commands never train N separate models, and one command is never held up."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,15 @@ def test_every_launcher_has_an_example():
     assert all(row.source for row in (*PROCESS_LAUNCHERS, *PLATFORMS))
 
 
-def test_every_variable_is_documented():
+def test_the_page_has_the_variables_of_the_table():
     page = (Path(__file__).parents[3] / "docs/launching.md").read_text(encoding="utf-8")
-    names = {row.size for row in PROCESS_LAUNCHERS} | {row.num for row in PLATFORMS}
-    assert [name for name in names if name not in page] == []
+    listed = page.partition("\n## Other launchers and platforms\n")[2].partition("\n## ")[0]
+    names = {"PMIX_RANK", "MASTER_ADDR"}
+    for row in PROCESS_LAUNCHERS:
+        names |= {row.size, row.rank, row.local_rank[0]}
+    for row in PLATFORMS:
+        names |= {row.num, row.node_rank} if row.is_started else {row.num}
+    assert set(re.findall(r"\b[A-Z0-9]+_[A-Z0-9_]+\b", listed)) == names
 
 
 @pytest.mark.parametrize("name", RANK_3)
@@ -85,6 +91,14 @@ def test_a_process_has_its_rank(name: str, around: dict[str, str]):
         assert info is not None and found.source == name
         assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (3, 1, 4, 2)
         assert (info.node_rank, info.num_nodes, found.host) == (1, 2, "node-a")
+
+
+@pytest.mark.parametrize(("line", "workers"), [("", False), ("devices=4", True)])
+def test_the_typed_number_of_nodes_places_a_rank_without_local_variables(line: str, workers: bool):
+    """As the error about the missing local rank says."""
+    found = find({"PMI_SIZE": "2", "PMI_RANK": "1"}, f"num_nodes=2 cluster.address=node-a {line}")
+    assert (found.node_rank, found.num_nodes, found.world_info is None) == (1, 2, workers)
+    assert workers or (found.world_info and found.world_info.local_rank == 0)
 
 
 @pytest.mark.parametrize("environ", [*MACHINE_1.values(), PYTORCHJOB])

@@ -120,6 +120,9 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
 def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
     """Read the variables of mpirun and its like."""
     number = table.process_numbers(row, environ)
+    size, num_nodes = int(number["WORLD_SIZE"]), request.num_nodes
+    if num_nodes and size % num_nodes == 0:
+        number.setdefault("LOCAL_WORLD_SIZE", str(size // num_nodes))
     is_here = request.num_nodes == 1 or number.get("LOCAL_WORLD_SIZE") == number["WORLD_SIZE"]
     here = {"MASTER_ADDR": "127.0.0.1"} if is_here else {}
     names = {"WORLD_SIZE": row.size, "RANK": row.rank}
