@@ -1,3 +1,6 @@
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
+from imagenet_ddp.data.loader_processes import loader_workers
 from imagenet_ddp.data.sampler import BatchSampler, Key
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
 from imagenet_ddp.data.transforms import TrainTransform
@@ -95,6 +99,19 @@ def test_the_iterator_waits_for_the_epoch(with_workers: EpochLoader, images: Fil
         assert found == sampler.order().tolist()
         sampler.set_epoch(0)
         assert found != sampler.order().tolist()
+
+
+def test_stopped_processes_are_ended_together(images: FileImages):
+    """torch waits 10 s for each in turn."""
+    loader = make(images, num_workers=2)
+    assert epoch(loader, 0)
+    workers = loader_workers(loader)
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGSTOP)
+    begin_s = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begin_s < 10 * len(workers)
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * 2
 
 
 @pytest.fixture(scope="module")

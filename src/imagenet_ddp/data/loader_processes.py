@@ -28,6 +28,7 @@ FIRST_S = 60.0  # wait before the first message; each further message comes afte
 POLL_S = 5.0
 TIMEOUT_S = 1800.0
 LAST_S = 30.0  # longest time until the training process notices that its workers were killed
+END_S = 3.0  # time in which all workers of a loader may end by themselves
 SETTLE_S = 2.0  # longest time from the end of a process until its parent can read the exit code
 PIN_THREAD = "Pin memory thread exited"  # with data.pin_memory, this thread receives the batches
 T = TypeVar("T")
@@ -122,10 +123,11 @@ def end_workers(loader: Any) -> None:
     workers, iterator = loader_workers(loader), loader._iterator
     loader._iterator = None
     if workers:
+        # torch waits 10 s for each one in turn, and those that wait for a disk or are stopped ignore its SIGTERM
+        kill = threading.Timer(END_S, lambda: [worker.kill() for worker in workers])
+        kill.start()
         iterator._shutdown_workers()
-    for worker in workers:
-        if worker.is_alive():  # they ignore the SIGTERM that torch has sent
-            worker.kill()
+        kill.cancel()
 
 
 # ---- no batch --------------------------------------------------------------------------------------------------------
