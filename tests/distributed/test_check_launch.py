@@ -8,10 +8,10 @@ from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.launchers.world_info import num_devices
 
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"} | {
-    "MASTER_ADDR": "node-a",
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "node-a",
     "MASTER_PORT": "29500",
-}
+}  # fmt: skip
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "n[1-2]",
