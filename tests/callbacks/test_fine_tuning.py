@@ -29,8 +29,7 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
             "optim.lr=1e-20", "averaging=ema", "trainer.max_epochs=1")  # fmt: skip
     found = {}
     for name, options in {"one": [], "two": ["trainer.devices=2"], "dp": ["trainer.devices=2", "strategy=dp"]}.items():
-        result = run("train", *base, *options, f"hydra.run.dir={name}")
-        assert result.returncode == 0, result.stderr
+        result = run("train", *base, *options, f"hydra.run.dir={name}", code=0)
         accuracy = re.search(LINE, result.stdout)
         assert accuracy, result.stdout
         state = torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
@@ -43,8 +42,7 @@ def test_the_last_layer_is_the_regression_on_any_number_of_devices(
         assert found[name][:2] == found["one"][:2]
         torch.testing.assert_close(found[name][2:], found["one"][2:], rtol=1e-3, atol=1e-3)
 
-    resumed = run("train", "resume=one", "trainer.max_epochs=2")
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = run("train", "resume=one", "trainer.max_epochs=2", code=0)
     assert "regression" not in resumed.stdout and "features" not in resumed.stdout
 
     data = ImageDataModule.from_options("imagefolder", tree, image_size=32, val_resize=32, num_workers=0)
@@ -71,9 +69,8 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
     run: Run, tree: Path, seven_class_weights: Path, tmp_path: Path
 ):
     """Training that spoils the net leaves the regression as best.ckpt, from which a run continues as from its start."""
-    result = run("train", *SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
-                 "optim.lr=3", "trainer.devices=2", "hydra.run.dir=whole")  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
+    run("train", *SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
+        "optim.lr=3", "trainer.devices=2", "hydra.run.dir=whole", code=0)  # fmt: skip
     rows = list(csv.DictReader((tmp_path / "whole/metrics.csv").read_text().splitlines()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     top1 = [float(row["val/top1"]) for row in rows]
@@ -85,8 +82,7 @@ def test_the_best_checkpoint_is_never_worse_than_the_regression(
     assert f"top-1 {100 * top1[0]:.2f} %" in evaluated.stdout, evaluated.stdout + evaluated.stderr
 
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
-    resumed = run("train", "resume=again/checkpoints/best.ckpt")
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    resumed = run("train", "resume=again/checkpoints/best.ckpt", code=0)
     assert "features" not in resumed.stdout and "epoch 2/2" in resumed.stdout
     states = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("whole", "again")]
     torch.testing.assert_close(states[1]["state_dict"], states[0]["state_dict"], rtol=0, atol=0)

@@ -34,14 +34,12 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
     """With an hour, epochs up to trainer.max_epochs; with a second, none."""
     base = (*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
             "model.batch_norm=frozen", "optim.lr=3", "trainer.max_epochs=5", "trainer.devices=2")  # fmt: skip
-    short = run("train", *base, "budget_min=0.016", "hydra.run.dir=short")
-    assert short.returncode == 0, short.stdout + short.stderr
+    short = run("train", *base, "budget_min=0.016", "hydra.run.dir=short", code=0)
     assert "budget_min=0.016 allows no epoch, so the start is the result: " in short.stdout
     assert "all that the time allows, which is right for" in short.stdout
     assert "(epoch 0: regression on frozen features)" in short.stdout and "Nothing was trained" not in short.stdout
 
-    long = run("train", *base, "budget_min=60", "hydra.run.dir=long")
-    assert long.returncode == 0, long.stdout + long.stderr
+    long = run("train", *base, "budget_min=60", "hydra.run.dir=long", code=0)
     assert "Recipe: at most 5 epochs" in long.stdout and "budget_min=60 allows 5 epochs of all images: " in long.stdout
     assert [row["epoch"] for row in rows(tmp_path / "long")] == list("012345")
     first = torch.load(tmp_path / "long/checkpoints/best.ckpt", weights_only=True)  # of epoch 0: the rate is too high
@@ -49,8 +47,7 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
     shutil.copytree(tmp_path / "long", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
     first["callbacks"]["TimeBudget"] = {"max_epochs": 2, "limit_train_batches": 0.5}
     torch.save(first, tmp_path / "again/checkpoints/best.ckpt")
-    again = run("train", "resume=again/checkpoints/best.ckpt")
-    assert again.returncode == 0, again.stdout + again.stderr
+    again = run("train", "resume=again/checkpoints/best.ckpt", code=0)
     assert "budget_min=60 allows" not in again.stdout
     steps = [[int(row["step"]) for row in rows(tmp_path / name)] for name in ("long", "again")]
     assert steps[1] == [0, steps[0][1] // 2, steps[0][1] // 2 * 2]

@@ -23,7 +23,7 @@ from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.engine.job import _new_config
 from imagenet_ddp.engine.predictor import Predictor
 from imagenet_ddp.engine.stored_config import from_checkpoint, open_predictor
-from imagenet_ddp.engine.trained_model import load
+from imagenet_ddp.engine.trained_model import TrainedModel, load
 from imagenet_ddp.errors import ConfigError
 
 NET, LITE = "shufflenet_v2_x0_5", "tf_efficientnet_lite0"
@@ -161,23 +161,22 @@ def unwrapped(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_classes_have_the_names_of_the_file_or_numbers(weights: Path, tree: Path):
-    def of(name: str) -> Any:
-        options = [f"model.name={NET}", "trainer.accelerator=cpu", f"model.weights={weights / name}", f"images={tree}"]
-        return load(from_checkpoint(parse.command_line("predict", options, {}), None, {}, PredictConfig), None)
-
-    assert of("imagenet.pt").labels[1] == "goldfish"
-    assert of("named.pt").classes == ["cat", "dog", "owl"]
-    assert of("three.pt").classes == ["0", "1", "2"] and "does not name its 3 classes" in of("three.pt").notes[-1]
+def loaded(tree: Path, *options: str) -> TrainedModel:
+    request = parse.command_line("predict", [*options, f"images={tree}"], {})
+    return load(from_checkpoint(request, None, {}, PredictConfig), None)
 
 
-def test_classes_of_the_whole_imagenet_have_their_names(tmp_path: Path, tree: Path):
-    """Whatever the name of the net says, and in the order that timm knows."""
+def test_classes_have_their_names_or_numbers(weights: Path, tmp_path: Path, tree: Path):
+    """Those of the file, of ImageNet, and of the whole ImageNet in the order that timm knows."""
+    files = [f"model.weights={weights / name}.pt" for name in ("imagenet", "named", "three")]
+    imagenet, named, three = (loaded(tree, f"model.name={NET}", file) for file in files)
+    assert imagenet.labels[1] == "goldfish" and named.classes == ["cat", "dog", "owl"]
+    assert three.classes == ["0", "1", "2"] and "does not name its 3 classes" in three.notes[-1]
+
     name = "mobilenetv3_small_050"
     torch.save(timm.create_model(name, num_classes=21841).state_dict(), tmp_path / "x.pt")
-    options = ["model.library=timm", f"model.name={name}", f"model.weights={tmp_path / 'x.pt'}", f"images={tree}"]
-    found = load(from_checkpoint(parse.command_line("predict", options, {}), None, {}, PredictConfig), None)
-    assert found.has_names and len(found.classes) == 21841 and re.fullmatch(r"n\d{8}", found.classes[0])
+    whole = loaded(tree, "model.library=timm", f"model.name={name}", f"model.weights={tmp_path / 'x.pt'}")
+    assert whole.has_names and len(whole.classes) == 21841 and re.fullmatch(r"n\d{8}", whole.classes[0])
 
 
 @pytest.mark.slow
@@ -237,31 +236,23 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(weights: Path, tree: Path,
     torch.save(Evil(), weights / "evil.pt")
     typed = [option.replace("W/", f"{weights}/") for option in options]
     net = [] if any("model.name" in each for each in typed) else [f"model.name={NET}"]
-
-    def open_weights() -> None:
-        request = parse.command_line("predict", [*net, *typed, f"images={tree}"], {})
-        load(from_checkpoint(request, None, {}, PredictConfig), None)
-
     with pytest.raises(ConfigError, match=BAD[options].replace("W/", f"{weights}/")):
-        open_weights()
+        loaded(tree, *net, *typed)
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("imagenet.pt", "the data's classes must be among the 1000 classes of .*, but 3 are not: cat, dog, owl"),
-    ("three.pt", "must have the 3 classes of .*, got 4: cat, dog, emu, owl"),
+@pytest.mark.parametrize(("name", "data", "words"), [
+    ("imagenet.pt", "val", "the data's classes must be among the 1000 classes of .*, but 3 are not: cat, dog, owl"),
+    ("three.pt", "more", "must have the 3 classes of .*, got 4: cat, dog, emu, owl"),
+    ("imagenet.pt", "", r"Hint: set data=imagenet data\.root=FOLDER\."),
 ])  # fmt: skip
-def test_data_of_other_classes_is_refused_with_both_lists(
-    weights: Path, tree: Path, tmp_path: Path, run: Run, name: str, words: str
+def test_an_evaluation_without_data_of_its_classes_is_refused(
+    weights: Path, tree: Path, tmp_path: Path, run: Run, name: str, data: str, words: str
 ):
-    shutil.copytree(tree, tmp_path / "data")
-    if name != "imagenet.pt":
-        shutil.copytree(tree / "val" / "owl", tmp_path / "data/val/emu")
-    net = [f"model.name={NET}", f"model.weights={weights / name}", "trainer.accelerator=cpu"]
-    result = run("evaluate", *net, "data=imagefolder", "data.root=data", "data.num_workers=0")
+    shutil.copytree(tree / "val", tmp_path / "val")
+    shutil.copytree(tree / "val", tmp_path / "more")
+    shutil.copytree(tree / "val/owl", tmp_path / "more/emu")
+    options = [f"model.name={NET}", f"model.weights={weights / name}", "trainer.accelerator=cpu"]
+    options += ["data=imagefolder", "data.root=.", f"data.val_dir={data}", "data.num_workers=0"] if data else []
+    result = run("evaluate", *options)
     assert result.returncode == 2 and re.search(words, unwrapped(result.stderr)), result.stderr
-    assert not [path for path in tmp_path.iterdir() if path.name == "runs" and any(path.rglob("*.json"))]
-
-
-def test_without_data_an_evaluation_says_what_to_type(weights: Path, run: Run):
-    result = run("evaluate", f"model.name={NET}", f"model.weights={weights / 'imagenet.pt'}")
-    assert result.returncode == 2 and "Hint: set data=imagenet data.root=FOLDER." in unwrapped(result.stderr)
+    assert not list(tmp_path.glob("runs/**/*.json"))
