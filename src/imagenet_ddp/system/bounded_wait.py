@@ -13,6 +13,7 @@ from typing import TypeVar
 from imagenet_ddp.system.console import print_message
 
 REPORT_EVERY_S = 10.0  # between two messages about a wait
+LEAVE_S = 0.2  # after a signal, so that a thread leaves C++ code: Python's exit aborts if it returns from there later
 
 T = TypeVar("T")
 
@@ -38,14 +39,17 @@ def call_bounded(action: Callable[[], T], timeout_s: float, waiting: str | None 
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="bounded", daemon=True).start()
     deadline = Deadline(timeout_s)
-    while not wait([future], min(deadline.remaining_s, REPORT_EVERY_S)).done:
-        if deadline.is_over:
-            raise TimeoutError(f"no answer for {timeout_s:.0f} s")
-        if waiting is not None:
-            print_message(f"{waiting}, {deadline.elapsed_s:.0f} s.")
-    return future.result()
+    try:
+        threading.Thread(target=run, name="bounded", daemon=True).start()
+        while not wait([future], min(deadline.remaining_s, REPORT_EVERY_S)).done:
+            if deadline.is_over:
+                raise TimeoutError(f"no answer for {timeout_s:.0f} s")
+            if waiting is not None:
+                print_message(f"{waiting}, {deadline.elapsed_s:.0f} s.")
+        return future.result()
+    finally:
+        wait([future], LEAVE_S)
 
 
 class Deadline:
