@@ -6,7 +6,7 @@ import pytest
 from conftest import Run
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine.diagnosis import explained
+from imagenet_ddp.engine.diagnosis import explained, first_failure
 from imagenet_ddp.errors import RunError
 
 
@@ -17,6 +17,24 @@ def test_errors_that_are_explained() -> None:
         raise RuntimeError(timeout)
     with pytest.raises(RuntimeError, match="mat1 and"), explained(plan):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_only_the_failure_that_ended_the_training_replaces_a_later_error() -> None:
+    said: list[str] = []
+    first, later = RunError("no memory"), OSError("no server")
+
+    def fail() -> None:
+        try:
+            raise RunError("of another run")
+        except RunError:
+            raise later  # noqa: B904
+
+    with pytest.raises(RunError, match="no memory"), first_failure(lambda: first, said.append):
+        fail()
+    assert said == ["While the run ended, this failed, too: OSError: no server"]
+    for failed in (None, later):
+        with pytest.raises(OSError, match="no server"), first_failure(lambda failed=failed: failed, said.append):
+            fail()
 
 
 def test_a_run_of_wrong_labels_and_one_without_memory(run: Run, tree: Path, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class TrainLog(L.Callback):
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
         self.epoch_means: Means | None = None  # means of the last finished epoch, over all ranks
         self.begun = False  # whether this process has trained a step
+        self.failure: BaseException | None = None  # the error or stop that ended the training
         self.counts_images = False
         self.accuracies = [("top1", 1), ("top5", 5)]  # (name, its k) of each accuracy that lines show
         self._restored: list[float] | None = None
@@ -162,6 +163,9 @@ class TrainLog(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._end = time.perf_counter(), _cpu_s(trainer)  # read before Lightning ends the loader workers
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self.failure = exception
 
     # -- values that other callbacks and the summary read
 

@@ -7,8 +7,8 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.errors import ConfigError, RunError, causes
-from imagenet_ddp.runs.signals import Stopped
+from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.system.console import Say
 from imagenet_ddp.system.text import count_noun, first_line
 
 # First words of Lightning's RuntimeErrors and ValueErrors that report a misconfiguration.
@@ -34,16 +34,17 @@ def explained(plan: Plan) -> Generator[None]:
 
 
 @contextmanager
-def first_failure() -> Generator[None]:
-    """Raise the stop or the explained failure that ends a run, even if what Lightning calls because of it fails, too:
-    on_exception of a callback, or finalize of a logger."""
+def first_failure(failed: Callable[[], BaseException | None], say: Say) -> Generator[None]:
+    """Raise the stop or the failure that ended the training, even if what Lightning calls because of it fails, too:
+    on_exception of a callback, or finalize of a logger. failed: returns what Lightning has reported to callbacks."""
     try:
         yield
     except Exception as error:
-        for first in causes(error):
-            if isinstance(first, Stopped | RunError | ConfigError):
-                raise first from first.__cause__
-        raise
+        first = failed()
+        if first is None or first is error:
+            raise
+        say(f"While the run ended, this failed, too: {type(error).__name__}: {first_line(error)}")
+        raise first  # noqa: B904  # whose cause is already set
 
 
 @contextmanager

@@ -62,8 +62,12 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
 def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generator[None]:
     """Explain in the log why training in the block ends early, and end what runs beside it."""
     try:
-        begun = lambda: parts.train_log.begun  # noqa: E731
-        with diagnosis.explained(plan), diagnosis.refusing(begun), diagnosis.first_failure():
+        train_log = parts.train_log
+        with (
+            diagnosis.explained(plan),
+            diagnosis.refusing(lambda: train_log.begun),
+            diagnosis.first_failure(lambda: train_log.failure, log.say),
+        ):
             yield
     except ConfigError:
         if plan.world_info.rank == 0 and job.checkpoint is None:
