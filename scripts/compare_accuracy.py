@@ -27,12 +27,12 @@ def train_plainly() -> None:
     from torchvision.transforms.functional import pil_to_tensor
 
     from imagenet_ddp.data import loader
-    from imagenet_ddp.data.sampler import Key
+    from imagenet_ddp.data.sampler import SampleKey
     from imagenet_ddp.data.transforms import TrainTransform
     from imagenet_ddp.system.seeding import hash_seed
     from imagenet_ddp.train import main
 
-    def fill(self: loader.ImageDataset, out: Tensor, key: Key, index: int) -> bool:
+    def fill(self: loader.ImageDataset, out: Tensor, key: SampleKey, index: int) -> bool:
         own: Any = self.transform
         if isinstance(own, TrainTransform):
             steps = [transforms.RandomResizedCrop(own.size(key.epoch), own.data.crop_scale)]

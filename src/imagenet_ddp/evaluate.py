@@ -14,7 +14,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import worker
 from imagenet_ddp.engine.job import Job
-from imagenet_ddp.engine.launch import Launch, find_launcher
+from imagenet_ddp.engine.launch import JoinedCommand, find_launcher
 from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -30,7 +30,7 @@ def launch(request: parse.Request) -> float | None:
     checkpoint = checkpoint_path(request.configs[0])
     checkpoint = checkpoint and checkpoint.resolve()
     info = find_launcher(request, os.environ)
-    started = Launch.join(request, info)
+    joined = JoinedCommand.join(request, info)
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
@@ -42,10 +42,10 @@ def launch(request: parse.Request) -> float | None:
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
-    job = started.agree(decide, "evaluate")
+    job = joined.agree(decide, "evaluate")
     try:
         with command.hydra_job(request, job.run_dir):
-            return started.run(worker.evaluate, job, job.config)
+            return joined.run(worker.evaluate, job, job.config)
     except (ConfigError, WorkersFailedError) as error:
         folder.remove_refused(job.run_dir, error)
         raise

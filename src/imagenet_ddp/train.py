@@ -8,7 +8,7 @@ from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import sweep, worker
 from imagenet_ddp.engine.job import decide
-from imagenet_ddp.engine.launch import Launch, find_launcher
+from imagenet_ddp.engine.launch import JoinedCommand, find_launcher
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
@@ -35,21 +35,21 @@ def main() -> float | None:
 
 
 def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
-    """Run one training job and return its best val/top1. in_sweep: the process of this command, with what Hydra has set
-    up in it, also runs the next job, so this one starts its own processes."""
+    """Run one training job and return its best val/top1. in_sweep: this process also runs the next job, so this
+    job gets a process of its own."""
     with raise_on_signal():
         info = find_launcher(request, os.environ)
-        started = Launch.join(request, info)
+        joined = JoinedCommand.join(request, info)
         typed = overrides.shell_line("train", sys.argv[1:])
-        job = started.agree(lambda: decide(request, os.environ, info, typed, started.num_local), "train")
+        job = joined.agree(lambda: decide(request, os.environ, info, typed, joined.num_local), "train")
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)
-        started.leave()
+        joined.leave()
         return folder.summary(job.run_dir).get("best/val/top1")
     try:
         with nullcontext() if in_sweep else command.hydra_job(request, job.run_dir):
-            return started.run(worker.train, job, job.config, own_processes=in_sweep)
+            return joined.run(worker.train, job, job.config, own_processes=in_sweep)
     except (ConfigError, WorkersFailedError, SignalExit) as error:
         if job.checkpoint is None:
             folder.remove_refused(job.run_dir, error)

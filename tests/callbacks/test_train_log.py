@@ -72,10 +72,10 @@ class Counting(TrainLog):
         super().on_train_batch_start(*args, **kwargs)
         self.num_batches += 1
 
-    def _read(self) -> None:
+    def _read(self) -> tuple[list[float], list[float]]:
         if self.sums._host is None:
             self.read_after.append(self.num_batches)
-        super()._read()
+        return super()._read()
 
     def _total(self, trainer: L.Trainer) -> Means:
         self.asked_after.append(self.num_batches)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.loader import Batch, EpochLoader, ImageDataset, make_loader
 from imagenet_ddp.data.loader_processes import loader_workers
-from imagenet_ddp.data.sampler import BatchSampler, Key
+from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
 from imagenet_ddp.data.transforms import TrainTransform
 from imagenet_ddp.data.unreadable_images import Bad, LoadError
@@ -140,17 +140,19 @@ def test_an_unreadable_image_gives_its_place_to_another_of_its_rank(broken: Path
 def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
     images = list_images(broken, ["cat", "dog"])
     samples = ImageDataset(images, TrainTransform(DataConfig(image_size=16)), 0, replace=True)
-    batch = samples.__getitems__([Key(0, 2, True, 3, 3), Key(0, 5, True, 3, 3), Key(0, 9, False, 3, 3)])
+    batch = samples.__getitems__(
+        [SampleKey(0, 2, True, 3, 3), SampleKey(0, 5, True, 3, 3), SampleKey(0, 9, False, 3, 3)]
+    )
     assert not BAD & set(batch["index"].tolist())
     assert (len(batch["index"]), batch["num_counted"], len(batch["unreadable"])) == (3, 2, 3)
     none = ImageDataset(list_images(broken, ["cat"]).subset(np.array([2])), samples.transform, 0, replace=True)
     with pytest.raises(LoadError, match="nor can 100 others"):
-        none.__getitems__([Key(0, 0, True, 1, 1)])
+        none.__getitems__([SampleKey(0, 0, True, 1, 1)])
 
 
 def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: Path):
     transform = TrainTransform(DataConfig(image_size=16))
-    keys = [Key(0, index, True, 3, 3) for index in (0, 1, 2)]
+    keys = [SampleKey(0, index, True, 3, 3) for index in (0, 1, 2)]
     assert "weight" not in ImageDataset(images, transform, 0, replace=True).__getitems__(keys)
     write_images(tmp_path, {"cat": 3})
     weighted = list_images(tmp_path, ["cat"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagenet_ddp.data.sampler import BatchSampler, Key, balanced_order
+from imagenet_ddp.data.sampler import BatchSampler, SampleKey, balanced_order
 from imagenet_ddp.system.seeding import hash_seed
 
 
@@ -22,7 +22,7 @@ def all_ranks(
     seed: int = 0,
     fill_to: int = 2,
     **options: Any,
-) -> list[list[list[Key]]]:
+) -> list[list[list[SampleKey]]]:
     """[rank][step] of one epoch."""
     ranks = []
     for rank in range(world_size):
@@ -36,7 +36,7 @@ def all_ranks(
     return ranks
 
 
-def counted(ranks: list[list[list[Key]]]) -> list[int]:
+def counted(ranks: list[list[list[SampleKey]]]) -> list[int]:
     """Indices of what counts, in the order of steps, and of ranks within a step."""
     return [key.index for step in zip(*ranks, strict=True) for batch in step for key in batch if key.counts]
 
@@ -143,7 +143,7 @@ def test_each_epoch_has_an_order_of_its_own_and_a_seed_repeats_it():
 
 
 def test_without_repeats_an_image_has_the_seed_it_always_had():
-    key = Key(3, 7, True, 4, 4)
+    key = SampleKey(3, 7, True, 4, 4)
     assert key.image_seed(5) == hash_seed(5, 3, 7)
     assert len({key.image_seed(5), key.batch_seed(5), key._replace(repeat=1).image_seed(5)}) == 3
 

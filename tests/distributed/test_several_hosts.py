@@ -362,7 +362,7 @@ def test_doctor_measures_a_slow_link(two: tuple[Host, Host], small: list[str]) -
 @pytest.mark.timeout(600)
 def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_path: Path) -> None:
     """torchrun --nnodes=1:2. The node that has rank 0, not the one of the endpoint, is killed: the other goes on from
-    the checkpoint, with the same images per step. The line typed again there, both go on together."""
+    the checkpoint, with the same images per update. The line typed again there, both go on together."""
     zeta, alpha = two
     folder, epochs = tmp_path / "r", 20
     options = [*SMALL, f"data.root={tree}", f"hydra.run.dir={folder}", "resume=auto", f"trainer.max_epochs={epochs}",
@@ -391,7 +391,7 @@ def test_a_node_leaves_and_comes_back(two: tuple[Host, Host], tree: Path, tmp_pa
     os.killpg(commands[1].pid, signal.SIGKILL)
     for pid in alpha.processes():
         os.kill(pid, signal.SIGKILL)
-    goes_on("1 device × 1 node × 2 accumulation = 8 images per step.", "1")
+    goes_on("1 device × 1 node × 2 accumulation = 8 images per update.", "1")
     commands.append(join(alpha))
     goes_on("1 device × 2 nodes", "2")
     (tmp_path / "seen/fast").touch()

@@ -68,7 +68,7 @@ def test_a_resumed_run_keeps_its_update(
     world = WorldInfo(world_size=world_size, local_world_size=world_size)
     typed = (*typed, "optim.reference_batch=64", "optim.lr=0.1", "trainer.limit_train_batches=10",
              "trainer.val_check_interval=3")  # fmt: skip
-    plan = plan_of(*folder, *typed, world_info=world, update_before=before)
+    plan = plan_of(*folder, *typed, world_info=world, global_batch_size_before=before)
     assert (plan.global_batch_size, plan.learning_rate.value) == (before, pytest.approx(0.1 * before / 64))
     assert tuple(plan.batch.value.values()) == split
     arguments = trainer_arguments(plan)

@@ -171,10 +171,10 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
     train(*again, "trainer.devices=2", "+callbacks.probe.folder=p1", "+callbacks.probe.step=2", code=143)
     # 4 forwards to the end of the first epoch; the second is left after 4, where the update is complete
     out = train(*again, "trainer.devices=1", "+callbacks.probe.folder=p2", "+callbacks.probe.step=7", code=143)
-    assert "Batch: 4 per device × 1 device × 1 node × 2 accumulation = 8 images per step." in out
-    assert "Reason for this batch: it keeps the 8 images per step from before the resume." in out
+    assert "Batch: 4 per device × 1 device × 1 node × 2 accumulation = 8 images per update." in out
+    assert "Reason for this batch: it keeps the 8 images per update from before the resume." in out
     out = train(*again, "trainer.devices=2", "+callbacks.probe.folder=p3")
-    assert "Batch: 4 per device × 2 devices × 1 node × 1 accumulation = 8 images per step." in out
+    assert "Batch: 4 per device × 2 devices × 1 node × 1 accumulation = 8 images per update." in out
     assert "This batch" not in out
 
     counts: dict[int, Counter[int]] = {epoch: Counter() for epoch in range(3)}
@@ -198,4 +198,4 @@ def test_another_number_of_ranks_keeps_the_update(run: Run, tmp_path: Path) -> N
 
     # what the command sets differently, it gets
     more = ["resume=r", "trainer.max_epochs=4", "+callbacks.probe.step=99", "trainer.devices=1", "data.batch_size=2"]
-    assert "The batch changed from 8 to 2 images per step (as set)" in train(*more, "+callbacks.probe.folder=p4")
+    assert "The batch changed from 8 to 2 images per update (as set)" in train(*more, "+callbacks.probe.folder=p4")

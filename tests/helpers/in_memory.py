@@ -6,7 +6,7 @@ import lightning.pytorch as L
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from imagenet_ddp.data.sampler import BatchSampler, Key
+from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 
 NUM_CLASSES = 5
 
@@ -14,7 +14,7 @@ NUM_CLASSES = 5
 class _Keys(Dataset):
     """The sampler's keys as they are."""
 
-    def __getitem__(self, key: Key) -> Key:
+    def __getitem__(self, key: SampleKey) -> SampleKey:
         return key
 
 
@@ -50,7 +50,7 @@ class Images(L.LightningDataModule):
     def _loader(self, sampler: BatchSampler) -> DataLoader:
         return DataLoader(_Keys(), batch_sampler=sampler, collate_fn=self._batch)  # type: ignore[arg-type]
 
-    def _batch(self, keys: list[Key]) -> dict[str, Any]:
+    def _batch(self, keys: list[SampleKey]) -> dict[str, Any]:
         index = torch.tensor([key.index for key in keys])
         return {
             "image": self.images[index], "target": self.target[index], "index": index,

@@ -25,9 +25,10 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Write last.ckpt every `every_n_epochs` epochs, at the end of the training, and when a signal stops the run. Write
-    best.ckpt with the weights that reached the best `monitor` value, even within an epoch. Keep the last.ckpt before
-    the current one as previous.ckpt, in case the current one is damaged.
+    """Write last.ckpt every `every_n_epochs` epochs, after a validation of the weights before the first step, at the
+    end of the training, and when a signal stops the run. Write best.ckpt with the weights that reached the best
+    `monitor` value, even within an epoch. Keep the last.ckpt before the current one as previous.ckpt, in case the
+    current one is damaged.
 
     every_n_steps: also write last.ckpt within an epoch, every `every_n_steps` optimizer steps.
 
@@ -142,7 +143,7 @@ class ResumeCheckpoint(Checkpoint):
         store = self.store
         written = store.best if is_best else store.next
         trainer.save_checkpoint(written)
-        # Done only after the write, so that last.ckpt and previous.ckpt are not two names of one file during the write.
+        # After the write, so that last.ckpt and previous.ckpt are not two names of one file during the write.
         if self._last_saved is not None:  # else last.ckpt may be damaged, and previous.ckpt the only good file
             duplicate(trainer, store.last, store.previous)
         (duplicate if is_best else move)(trainer, written, store.last)

@@ -97,7 +97,7 @@ class History(L.Callback):
         """Return the cells that a validation and the time fill."""
         log = self._train_log
         row = {**log.scores, f"best/{log.best.monitor}": log.best.value, "train_s": round(log.elapsed_s, 2)}
-        if log.scores and (counted := getattr(pl_module, "num_counted", None)):
+        if log.scores and (counted := getattr(pl_module, "val_counts", None)):
             row["num_val_images_counted"] = counted[0]
         return row
 

@@ -1,4 +1,4 @@
-"""Own the numbers of a training run (losses, accuracies, times and best scores), and write them as lines of the log.
+"""Own the numbers of a training run (losses, accuracies, times and best scores), and format them as lines of the log.
 Progress, History, ResumeCheckpoint and the loggers read them here."""
 
 import contextlib
@@ -28,11 +28,11 @@ class TrainLog(L.Callback):
     Must precede all callbacks that read trainer.callback_metrics. The metrics of images require the batches of
     ImageDataModule and the outputs of ImageClassifier; with other modules, only scores are kept.
 
-    Every trainer.log_every_n_steps optimizer steps, log the means over this rank's images since the last such step. No
-    other step waits for the device, and no step waits for another rank, because the sums stay on the device until they
-    are logged. At the end of an epoch, and before a validation, trainer.callback_metrics contains the means over all
-    ranks' images of the epoch so far, so decisions based on them are the same on all ranks. Loggers receive the means
-    of the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
+    Every trainer.log_every_n_steps updates of the weights, log the means over this rank's images since the last such
+    update. No other step waits for the device, and no step waits for another rank, because the sums stay on the device
+    until they are logged. At the end of an epoch, and before a validation, trainer.callback_metrics contains the means
+    over all ranks' images of the epoch so far, so decisions based on them are the same on all ranks. Loggers receive
+    the means of the epoch as train/loss_epoch, train/top1_epoch and train/top5_epoch.
 
     monitor, mode: metric, and min or max, of the best score that Progress and History show. scores: val/... metrics of
     the last validation in this epoch; empty before it. start: what the weights before the first step are.
@@ -75,6 +75,7 @@ class TrainLog(L.Callback):
         self._trainer, self._end, self.begun = trainer, None, False
         self._begin_s, self._begin_cpu_s = time.perf_counter(), _cpu_s(trainer)
         self.counts_images = hasattr(pl_module, "top_k")
+        # restored sums are those of all ranks
         self.sums = ImageSums(pl_module.device, self._restored if trainer.global_rank == 0 else None)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -112,7 +113,7 @@ class TrainLog(L.Callback):
         if is_update and (trainer.should_stop or step % log_interval(trainer) == 0):
             self._read()
             means, span = Means.from_sums(self.sums.take()), self.train_times.take()
-            lr = float(trainer.optimizers[0].param_groups[0]["lr"])
+            lr = float(trainer.optimizers[0].param_groups[0]["lr"])  # with optim.layer_decay, that of the first layers
             rest = {"lr": lr, "images_per_s": span.images_per_s, "data_wait_frac": span.data_wait_frac}
             if pl_module.device.type == "cuda":
                 rest["gpu_memory_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
@@ -169,11 +170,13 @@ class TrainLog(L.Callback):
 
     # -- values that other callbacks and the summary read
 
-    def _read(self) -> None:
-        """Read the sums. Count the wait for the device as part of this step, not as waiting for data."""
+    def _read(self) -> tuple[list[float], list[float]]:
+        """Return the sums of the last step and of this epoch. Count the wait for the device as part of this step, not
+        as waiting for data."""
         start_s = time.perf_counter()
-        self.sums.read()
+        sums = self.sums.read()
         self.train_times.add_wait(time.perf_counter() - start_s)
+        return sums
 
     def _total(self, trainer: L.Trainer) -> Means:
         """Return the means of this epoch so far over all ranks. Call on all ranks."""
@@ -182,8 +185,7 @@ class TrainLog(L.Callback):
 
     def epoch_so_far(self) -> Means:
         """Return the means over this rank's images of this epoch. Waits for the device."""
-        self._read()
-        return Means.from_sums(self.sums.read()[1])
+        return Means.from_sums(self._read()[1])
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
@@ -202,9 +204,8 @@ class TrainLog(L.Callback):
 
     def step_line(self, trainer: L.Trainer, step: int, steps: int, eta: str) -> str:
         """Return the line of a training step. Waits for the device. eta: the time left."""
-        self._read()
+        means = self._means_text(*map(Means.from_sums, self._read()))
         now, epoch = self.train_times.last, self.train_times.epoch
-        means = self._means(*map(Means.from_sums, self.sums.read()))
         count = max(epoch.steps, 1)
         return (
             f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs} step {step}/{steps}"
@@ -235,10 +236,10 @@ class TrainLog(L.Callback):
         return (
             f"validation step {step}/{steps}"
             f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
-            f" | {self._means(last, mean)} | (mean so far{owner})"
+            f" | {self._means_text(last, mean)} | (mean so far{owner})"
         )
 
-    def _means(self, last: Means, mean: Means) -> str:
+    def _means_text(self, last: Means, mean: Means) -> str:
         words = [f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"]
         for name, k in self.accuracies:
             words.append(f"top-{k} {percent(getattr(last, name))} ({100 * getattr(mean, name):.2f})")

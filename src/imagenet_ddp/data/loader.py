@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from imagenet_ddp.data.decode import Picture, decode_whole
 from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
-from imagenet_ddp.data.sampler import BatchSampler, Key
+from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform, empty
 from imagenet_ddp.data.unreadable_images import Bad, LoadError, UnreadableImage
@@ -50,7 +50,7 @@ class ImageDataset(Dataset):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitems__(self, keys: list[Key]) -> Batch:
+    def __getitems__(self, keys: list[SampleKey]) -> Batch:
         size = self.transform.size(keys[0].epoch)
         images = empty(len(keys), size, size, 3)
         if get_worker_info() is not None:
@@ -58,13 +58,13 @@ class ImageDataset(Dataset):
         indices: list[int] = []
         flips: list[bool] = []
 
-        def append(key: Key, index: int) -> None:
+        def append(key: SampleKey, index: int) -> None:
             """Load an image into the next free row of the batch, which stays free if the image is unreadable."""
             flips.append(self._fill(images[len(indices)], key, index))
             indices.append(index)
 
         unreadable: list[Bad] = []
-        failed: list[Key] = []
+        failed: list[SampleKey] = []
         for key in keys:
             try:
                 append(key, key.index)
@@ -97,11 +97,11 @@ class ImageDataset(Dataset):
             batch["weight"] = torch.from_numpy(self.images.weights[indices])
         return batch
 
-    def _fill(self, out: Tensor, key: Key, index: int) -> bool:
+    def _fill(self, out: Tensor, key: SampleKey, index: int) -> bool:
         generator = random.Random(key.image_seed(self.seed))
         return self.transform.into(out, open_image(self.images, index), generator)
 
-    def _any(self, key: Key) -> int:
+    def _any(self, key: SampleKey) -> int:
         """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""
         generator = random.Random(hash_seed(self.seed, key.epoch, key.index, 1))
         for _ in range(_TRIES):

@@ -66,7 +66,7 @@ class ImageDataModule(L.LightningDataModule):
         self._mixing = Mixing(data, len(source.classes))
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
-        self._copies: torch.cuda.Stream | None = None
+        self._copy_stream: torch.cuda.Stream | None = None
         self._loaders: dict[str, EpochLoader] = {}  # by split
 
     @classmethod
@@ -124,7 +124,7 @@ class ImageDataModule(L.LightningDataModule):
 
     @property
     def train_step_images(self) -> int:
-        """Return the number of images in one training batch, summed over all ranks."""
+        """Return the number of images in one training step, over all ranks."""
         return self.options.batch_size * self._rank_and_world_size[1]
 
     def start_at(self, epoch: int, image: int, step: int) -> None:
@@ -218,13 +218,13 @@ class ImageDataModule(L.LightningDataModule):
         tensors = [name for name, value in batch.items() if torch.is_tensor(value)]
         if device.type != "cuda":
             return moved | {name: moved[name].to(device) for name in tensors}
-        self._copies = self._copies or torch.cuda.Stream(device)
+        self._copy_stream = self._copy_stream or torch.cuda.Stream(device)
         compute = torch.cuda.current_stream(device)
-        with torch.cuda.stream(self._copies):
+        with torch.cuda.stream(self._copy_stream):
             for name in tensors:
                 moved[name] = moved[name].to(device, non_blocking=True)
                 moved[name].record_stream(compute)  # the next copy must not overwrite data still in use
-        compute.wait_stream(self._copies)
+        compute.wait_stream(self._copy_stream)
         return moved
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:

@@ -1,16 +1,16 @@
-"""Decide which images each rank loads at each step. Over all ranks, an epoch has each image once (or each class equally
-often), and every rank takes the same number of steps.
+"""Decide which images each rank loads at each step, which is one forward pass on all ranks. Over all ranks, an epoch
+has each image once (or each class equally often), and every rank takes the same number of steps.
 
 A full step has `batch_size` images per rank. If the images do not divide evenly, the last two steps share the remaining
 images, and each of these steps divides its images evenly among the ranks. Batches may then be smaller than batch_size,
 and some ranks may have one image fewer than others. Each batch carries the number of images in its step, summed over
-all ranks (`Key.step_images`), and the number of images in its optimizer step (`Key.update_images`), which is the sum
-over several steps with gradient accumulation. The classifier weights the loss by the latter number, so that each update
-uses the mean gradient over its images, however they are divided into batches.
+all ranks (`SampleKey.step_images`), and the number of images in its update of the weights (`SampleKey.update_images`),
+which is the sum over several steps with gradient accumulation. The classifier weights the loss by the latter number, so
+that each update uses the mean gradient over its images, however they are divided into batches.
 
 A batch that is too small to train on (no image for a rank, or a single image, for which batch norm raises an error if
-its feature maps are 1×1) is padded with images that do not count (`Key.counts` is False). They contribute nothing to
-loss, gradient or metrics.
+its feature maps are 1×1) is padded with images that do not count (`SampleKey.counts` is False). They contribute nothing
+to loss, gradient or metrics.
 
 With data.sampling=balanced, each class is equally frequent (`balanced_order`). In an epoch of n images of C classes,
 each class has n/C images, rounded up or down; from epoch to epoch, the classes take turns at being rounded up. The
@@ -36,7 +36,7 @@ from imagenet_ddp.system.seeding import hash_seed
 _LEAST = 256
 
 
-class Key(NamedTuple):
+class SampleKey(NamedTuple):
     """Everything on which a sample depends, so that any worker on any rank makes the same sample."""
 
     epoch: int
@@ -56,7 +56,7 @@ class Key(NamedTuple):
 
 
 class BatchSampler(DistributedSampler):
-    """Sampler that yields the batches of one rank, each as a list of Keys. It is passed to a DataLoader as
+    """Sampler that yields the batches of one rank, each as a list of SampleKeys. It is passed to a DataLoader as
     `batch_sampler`, and Lightning calls `set_epoch`.
 
     fill_to: smaller batches are padded to this number of images. order_of: called with (seed, epoch); returns the order
@@ -142,7 +142,7 @@ class BatchSampler(DistributedSampler):
         steps = self.steps(first)
         return steps[min(step - earlier, len(steps) - 1)]
 
-    def __iter__(self) -> Iterator[list[Key]]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[list[SampleKey]]:  # type: ignore[override]
         order = self.order()
         repeats = count_earlier(order) if self._repeats > 1 or self._balance is not None else np.zeros_like(order)
         first, earlier = self._start(self.epoch)
@@ -154,10 +154,10 @@ class BatchSampler(DistributedSampler):
             low = begin + self.rank * share + min(self.rank, rest)
             mine = range(low, low + share + (self.rank < rest))
             sizes = end - begin, in_update
-            batch = [Key(self.epoch, int(order[place]), True, *sizes, int(repeats[place])) for place in mine]
+            batch = [SampleKey(self.epoch, int(order[place]), True, *sizes, int(repeats[place])) for place in mine]
             while len(batch) < self.fill_to:
                 place = len(batch) % self.num_images
-                batch.append(Key(self.epoch, int(order[place]), False, *sizes, int(repeats[place])))
+                batch.append(SampleKey(self.epoch, int(order[place]), False, *sizes, int(repeats[place])))
             yield batch
 
     def _update_images(self, step_images: list[int], steps_before: int) -> list[int]:

@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import Check, Machine, diagnose, failed, inspect_machine, run_checks
-from imagenet_ddp.engine.launch import Launch
+from imagenet_ddp.engine.launch import JoinedCommand
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 
@@ -76,7 +76,7 @@ def _check_ranks_together(
     assert machine.launch_info is not None
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            return Launch.join(options.request, machine.launch_info).run(diagnose, payload, options.config)
+            return JoinedCommand.join(options.request, machine.launch_info).run(diagnose, payload, options.config)
         except ConfigError as error:
             return failed(error.mistakes, "ranks")
         except WorkersFailedError as error:

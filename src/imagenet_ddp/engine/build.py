@@ -1,5 +1,5 @@
-"""Make the objects of a run from its plan: data module, Lightning module, callbacks and Trainer. The plan has already
-made all decisions."""
+"""Make the objects of a run from its plan: data module, Lightning module, callbacks and Trainer. The plan has
+decided all automatic values."""
 
 import functools
 import hashlib
@@ -128,6 +128,7 @@ def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir:
         # frozen layers have no gradients, so DistributedDataParallel must not wait for them
         unused = config.strategy.find_unused_parameters or config.model.unfreeze_epoch is not None
         options = replace(config.strategy, find_unused_parameters=unused)
+        # each process sees a single GPU as its first
         own = [torch.device(kind, 0)] * world.info.local_world_size if plan.sees_own_gpu_only else None
         strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
@@ -165,7 +166,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))
     counts = np.bincount(images.targets, minlength=len(classes)).tolist()
     module = make_module(plan, classes, len(data.val_images), counts)
-    learning = prepare_training(plan, module, classes, resumed=stored is not None, say=log.say)
+    training_callbacks = prepare_training(plan, module, classes, resumed=stored is not None, say=log.say)
     spanning = functools.partial(schedule_spanning, plan.config.schedule, plan.warmup_epochs.value)
     callbacks = make_callbacks(
         plan.config,
@@ -177,18 +178,19 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         contents=_checkpoint_contents(job, plan, data),
         hyperparams=job.config,
     )
-    trainer = make_trainer(plan, world, [*learning, *callbacks], job.run_dir)
+    trainer = make_trainer(plan, world, [*training_callbacks, *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
     if stored is not None:
         if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
             raise ConfigError(
                 f"callbacks.checkpoint must be set to resume {job.checkpoint}, got none. Hint: set callbacks=default."
             )
-        # a callback such as EarlyStopping had ended the training, but the process died before it wrote summary.json
+        # nothing is left to train if a callback such as EarlyStopping had ended the training, and the process died
+        # before it wrote summary.json, unless the options now set another end
         ends_elsewhere = changes_end(changes(stored[KEY]["config"], job.config))
         checkpoint.is_over = stored[KEY]["has_ended"] and not ends_elsewhere
     if checkpoint is not None and world.info.rank == 0:
-        # the run folder leads to the checkpoints, wherever they are
+        # the run folder links to the checkpoints, wherever they are
         store = CheckpointStore.of_run(job.run_dir)
         store.place(checkpoint.store.folder)
         checkpoint.dirpath = store.folder
@@ -202,7 +204,7 @@ def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[st
         "command": job.command,
         "experiment": job.experiment,
         "config": to_plain(job.config),
-        "images_per_update": plan.update_wanted,  # may be divisible by another number of devices
+        "images_per_update": plan.global_batch_size_wanted,  # may be divisible by another number of devices
         "classes": data.source.classes,
         "labels": data.source.labels,
         "num_train_images": len(data.train_images),

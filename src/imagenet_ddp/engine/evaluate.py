@@ -91,7 +91,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     is_useful = module.top_k < (num_classes if is_subset else len(classes))
     top_k = f" | top-{module.top_k} {percent(metrics['val/top5'])}" if is_useful else ""
     log.say(f"top-1 {percent(metrics['val/top1'])}{top_k} | loss {format_loss(metrics['val/loss'])}")
-    counted, num_unreadable = module.num_counted, 0
+    counted, num_unreadable = module.val_counts, 0
     if (predicted := collected.result) is not None:  # rank 0
         num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
         further = further_results(predicted, data.val_images.targets, classes, metric_names, real_labels)

@@ -45,6 +45,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         with _end_explained(job, plan, parts, log):
             connect(parts.trainer.loggers)
             checkpoint = str(job.checkpoint) if job.checkpoint else None
+            # weights_only is torch.load's: no code is run from the file. The optimizer's state is restored, too
             parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
         train_s, train_cpu_s = parts.train_log.times(parts.trainer)  # a collective
         if is_first:

@@ -51,8 +51,12 @@ class Job:
     finished: bool = False  # whether a resumed run has nothing left to do
     command: str = ""  # as typed
     experiment: str | None = None  # value of experiment=, in this command or in the first command of a resumed run
-    update_before: int | None = None  # images per update of the weights before the resume; None for a new run
-    keep_update: bool = True  # keep update_before on any number of devices; False if the command sets another batch
+    global_batch_size_before: int | None = (
+        None  # images per update of the weights before the resume; None for a new run
+    )
+    keep_global_batch_size: bool = (
+        True  # keep global_batch_size_before on any number of devices; False if the command sets another batch
+    )
 
     @property
     def program(self) -> str:
@@ -111,8 +115,8 @@ def decide(
         (earlier.sentence, *(f"Changed: {line}." for line in changed.values())),
         command=command,
         experiment=stored["experiment"] if typed is None else experiment,
-        update_before=stored["images_per_update"],
-        keep_update=not any(key.startswith(BATCH_PREFIXES) for key in changed),
+        global_batch_size_before=stored["images_per_update"],
+        keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
     )
 
 

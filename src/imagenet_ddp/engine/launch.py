@@ -44,11 +44,12 @@ def _typed(request: parse.Request) -> CommonConfig:
 
 
 @dataclass(frozen=True)
-class Launch:
+class JoinedCommand:
     """This command among the commands of its job.
 
-    meeting: the commands that have joined; None if this is the only one. first: ranks of this process, or of the first
-    worker that this command starts; None without a meeting.
+    meeting: the commands that have joined; None if this is the only one. first: the rank of this process, or of the
+    first worker that this command starts; None without a meeting. If info.world_info is set, a launcher has started one
+    command for each rank.
     """
 
     info: LaunchInfo
@@ -56,7 +57,7 @@ class Launch:
     first: WorldInfo | None = None
 
     @classmethod
-    def join(cls, request: parse.Request, info: LaunchInfo) -> "Launch":
+    def join(cls, request: parse.Request, info: LaunchInfo) -> "JoinedCommand":
         """Wait for the other commands of this job, and compare their options. Raises ConfigError if they differ."""
         if info.standalone or (info.world_info is not None and info.world_info.world_size == 1):
             return cls(info)
@@ -66,18 +67,18 @@ class Launch:
         from imagenet_ddp.distributed.meet import SharedError
 
         config, place = _typed(request), info.world_info
-        speaks = place is None or place.local_rank == 0 or info.manual  # else this machine's first rank reports
+        reports = place is None or place.local_rank == 0 or info.manual  # else this machine's first rank reports
         try:
             _expect_backend(config)
             num_local = 1 if place else devices.num_local_processes(config)
         except ConfigError as error:
-            if not speaks:
+            if not reports:
                 sys.exit(2)
             raise parse.NotMetError(error.mistakes, request) from error
         try:
             return cls(info, *join.join_commands(info, config, num_local))
         except SharedError:
-            if not speaks:
+            if not reports:
                 sys.exit(2)
             raise
 

@@ -1,5 +1,5 @@
 """Decide every automatic value of one process, once. build makes objects from the plan, run_summary prints it, and
-summary.json stores it. No other module decides these values again."""
+summary.json stores it. No other module of a run decides these values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -53,8 +53,8 @@ class Plan:
     images_per_forward: int  # in this process, in training
     val_images_per_forward: int
     global_batch_size: int  # images per update of the weights, over all processes
-    update_before: int | None  # global_batch_size before the run was resumed; None for a new run
-    update_wanted: int  # intended global_batch_size, even if it does not divide among these devices
+    global_batch_size_before: int | None  # global_batch_size before the run was resumed; None for a new run
+    global_batch_size_wanted: int  # intended global_batch_size, even if it does not divide among these devices
     learning_rate: Choice  # after warm-up
     warmup_epochs: Choice
     averaging_start_epoch: int  # counted from 0
@@ -88,13 +88,17 @@ class Plan:
 
 
 def make_plan(
-    asked: Config, world_info: WorldInfo, update_before: int | None = None, *, keep_update: bool = True
+    asked: Config,
+    world_info: WorldInfo,
+    global_batch_size_before: int | None = None,
+    *,
+    keep_global_batch_size: bool = True,
 ) -> Plan:
     """Make the plan without creating a CUDA context. Raises ConfigError if this machine cannot do what is requested.
 
-    asked: the options. update_before: images per update of the weights before the run was resumed. keep_update: change
-    data.batch_size and trainer.accumulate_grad_batches so that this number stays the same, if it divides among the
-    devices.
+    asked: the options. global_batch_size_before: images per update of the weights before the run was resumed.
+    keep_global_batch_size: change data.batch_size and trainer.accumulate_grad_batches so that this number stays the
+    same, if it divides among the devices.
     """
     local_world_size = world_info.local_world_size
     kind = devices.device_type(asked.trainer.accelerator)
@@ -104,7 +108,7 @@ def make_plan(
     # the number of devices of trainer.devices=auto is known only now
     if world_info.world_size > 1 and (mistakes := validate_multi_process(asked.trainer)):
         raise ConfigError(mistakes)
-    wanted = update_before if keep_update else None
+    wanted = global_batch_size_before if keep_global_batch_size else None
     size, accumulate, reason = batch_split.split_update(asked, num_own_devices, world_info.world_size, wanted)
     config = replace(
         asked,
@@ -138,8 +142,8 @@ def make_plan(
             strategy, data.val_batch_size or data.batch_size, num_own_devices
         ),
         global_batch_size=global_batch_size,
-        update_before=update_before,
-        update_wanted=wanted or global_batch_size,
+        global_batch_size_before=global_batch_size_before,
+        global_batch_size_wanted=wanted or global_batch_size,
         learning_rate=Choice(scaled_lr(optim, global_batch_size), scaling_words(optim, global_batch_size)),
         warmup_epochs=Choice(*choose_warmup_epochs(config.schedule, optim, global_batch_size, trainer.max_epochs)),
         averaging_start_epoch=first_averaged_epoch(config.averaging, trainer.max_epochs),

@@ -41,11 +41,11 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     mode, why_compiled = plan.compile
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
-    few = f" Fewer than 5 classes: top-5 is top-{len(classes)}, always 100 %, and left out of this log."
+    few = f" Top-5 is always 100 % with {len(classes)} classes, and is left out of this log."
     lines = [
         info.sentence(),
         f"Data: {options.target or options.name}, {len(data.train_images)} training and {len(data.val_images)}"
-        f" validation images of {len(classes)} classes.{sampled}{few if len(classes) < 5 else ''}",
+        f" validation images of {len(classes)} classes.{sampled}{few if len(classes) <= 5 else ''}",
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer.max_epochs)} at {options.image_size}"
         f" pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g}, schedule"
         f" {schedule.name}, loss {config.loss.name}, label smoothing {config.loss.label_smoothing:g}.",
@@ -97,13 +97,13 @@ def _batch_lines(plan: Plan) -> list[str]:
     lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate) or [
         f"Batch: {batch_size} per device × {count_noun(info.local_world_size, 'device')}"
         f" × {count_noun(info.num_nodes, 'node')} × {accumulate} accumulation ="
-        f" {plan.global_batch_size} images per step."
+        f" {plan.global_batch_size} images per update."
     ]
-    if (before := plan.update_before) in (None, plan.global_batch_size):
+    if (before := plan.global_batch_size_before) in (None, plan.global_batch_size):
         return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
     return [
         *lines,
-        f"The batch changed from {before} to {plan.global_batch_size} images per step ({plan.batch.reason}), and the"
+        f"The batch changed from {before} to {plan.global_batch_size} images per update ({plan.batch.reason}), and the"
         f" learning rate from {scaled_lr(config.optim, before):g} to {plan.learning_rate.value:g}.",
     ]
 
@@ -156,7 +156,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
         "best/val/top1": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
-        "num_val_images": parts.module.num_counted[0],
+        "num_val_images": parts.module.val_counts[0],
         "num_train_images": len(data.train_images),
         "num_unreadable_images": len(data.bad_images.board.all()),
         "num_classes": len(data.source.classes),
@@ -193,7 +193,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     is_generated = data.name == "shapes" and not data.target
     if parts.trainer.global_step and not is_generated:
         lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")
-    if (counted := parts.module.num_counted)[0]:
+    if (counted := parts.module.val_counts)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(result_files.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
     if parts.trainer.global_step and not parts.train_log.begun:
@@ -215,7 +215,7 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
         return []
     counts = np.bincount(targets)
     guess = counts.max() / counts.sum()
-    luck = 3 * (guess * (1 - guess) / max(parts.module.num_counted[0], 1)) ** 0.5  # three standard deviations
+    luck = 3 * (guess * (1 - guess) / max(parts.module.val_counts[0], 1)) ** 0.5  # three standard deviations
     if len(parts.data.source.classes) < 2 or best > guess + min(luck, 0.1 * (1 - guess)):
         return []
     data, hints = job.config.data, ["check the labels in train_batch.png and in the validation images"]

@@ -33,11 +33,11 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
 
         plan = make_plan(job, world)
         with raise_on_signal():
-            fitting = batch_finder.find_batch(job, plan, world)
-        if fitting.config != job.config:
-            plan = make_plan(fitting, world)
+            asked, job = job, batch_finder.find_batch(job, plan, world)
+        if job.config != asked.config:
+            plan = make_plan(job, world)
         with folder_errors_as_run_error(job.run_dir):
-            return fit.run(fitting, plan, world, signals)
+            return fit.run(job, plan, world, signals)
 
 
 def evaluate(world_info: WorldInfo, job: Job) -> float:
@@ -56,7 +56,9 @@ def make_plan(job: Job, world: "World") -> "Plan":
     from imagenet_ddp.engine import plan as engine_plan
     from imagenet_ddp.engine.world import require_equal_devices
 
-    plan = engine_plan.make_plan(job.config, world.info, job.update_before, keep_update=job.keep_update)
+    plan = engine_plan.make_plan(
+        job.config, world.info, job.global_batch_size_before, keep_global_batch_size=job.keep_global_batch_size
+    )
     require_equal_devices(plan, world)
     devices.set_num_threads(plan.num_threads.value)
     if plan.accelerator.value == "cpu":

@@ -63,7 +63,7 @@ class ImageClassifier(L.LightningModule):
         self.val_loss = MeanLoss()
         self.counted = ImagesCounted(num_val_images)
         # of the last validation, over all ranks: (number of counted images, highest count of any image)
-        self.num_counted = (0, 0)
+        self.val_counts = (0, 0)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning sets the name of the current hook 40 times per step. torch's Module.__setattr__ would inspect each
@@ -92,11 +92,11 @@ class ImageClassifier(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["optimizer_settings"] = self._optimizer_settings
-        checkpoint["num_counted"] = list(self.num_counted)
+        checkpoint["num_counted"] = list(self.val_counts)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._stored_settings = checkpoint.get("optimizer_settings", [])
-        self.num_counted = tuple(checkpoint.get("num_counted", self.num_counted))
+        self.val_counts = tuple(checkpoint.get("num_counted", self.val_counts))
 
     def on_fit_start(self) -> None:
         if self.teacher is not None:
@@ -188,7 +188,7 @@ class ImageClassifier(L.LightningModule):
         # validation Lightning has moved the states to the CPU, where NCCL cannot gather them.
         counted, num_images = self.counted.compute(), len(self.counted.times)
         if not self.trainer.sanity_checking or self.trainer.num_sanity_val_steps == math.inf:  # all images
-            self.num_counted = counted
+            self.val_counts = counted
             if num_images and not counted[0]:
                 raise RunError(
                     f"at least one of {num_images} validation images must be readable, but none is. "

@@ -32,8 +32,8 @@ def test_every_batch_is_split_as_a_full_one(
     sizes = batch_split.split_batch(full, num_devices, own, full)
     assert sizes == [batch_size if own is None else own] + (num_devices - 1) * [batch_size]
     (line, *_) = batch_split.describe(keys, batch_size, num_devices, 3)
-    assert num_devices == 1 or f"= {full} images per forward pass and, with 3 passes per step, " in line
-    assert num_devices == 1 or f"= {3 * full} images per step." in line
+    assert num_devices == 1 or f"= {full} images per forward pass and, with 3 passes per update, " in line
+    assert num_devices == 1 or f"= {3 * full} images per update." in line
     num_images = int(part * full)
     less = batch_split.split_batch(num_images, num_devices, own, full)
     assert sum(less) == num_images
@@ -49,7 +49,7 @@ def test_the_arithmetic_of_the_two_examples():
 
     two_three_three = StrategyConfig("balanced_dp", first_device_batch=2)
     assert split(two_three_three, 3, 3, 2) == (
-        "Split: 2 + 3 + 3 = 8 images per forward pass and, with 2 passes per step, 4 + 6 + 6 = 16 images per step."
+        "Split: 2 + 3 + 3 = 8 images per forward pass and, with 2 passes per update, 4 + 6 + 6 = 16 images per update."
     )
     assert split(StrategyConfig("balanced_dp"), 4, 3, 1) == "Split: 2 + 4 + 4 = 10 images per forward pass.", (
         "half of 4"

@@ -55,7 +55,7 @@ def split_update(config: CommonConfig, num_devices: int, world_size: int, wanted
     for size in range(most, 0, -1):
         forwards, rest = divmod(wanted, images_per_forward(strategy, size, num_devices) * world_size)
         if not rest and (forwards == 1 or not one_forward):
-            return size, forwards, f"it keeps the {wanted} images per step from before the resume"
+            return size, forwards, f"it keeps the {wanted} images per update from before the resume"
     reason = f"{wanted} images cannot be split evenly among these devices" + " without accumulation" * one_forward
     return most, times, reason
 
@@ -118,9 +118,8 @@ def describe(strategy: StrategyConfig, batch_size: int, num_devices: int, accumu
     sizes = split_batch(full, num_devices, first_device_images(strategy, batch_size, num_devices), full)
     split = f"Split: {_sum(sizes)} images per forward pass"
     if accumulate > 1:
-        split += (
-            f" and, with {accumulate} passes per step, {_sum([accumulate * each for each in sizes])} images per step"
-        )
+        in_update = _sum([accumulate * each for each in sizes])
+        split += f" and, with {accumulate} passes per update, {in_update} images per update"
     ddp = (
         f"strategy=ddp is usually faster than strategy={strategy.name}, in which one Python process drives all "
         "devices and copies the weights to them in every forward pass."
