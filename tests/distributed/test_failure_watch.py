@@ -1,11 +1,16 @@
 """The end of a rank is known to all soon: real processes that are killed, stopped, fail, and end well."""
 
 import signal
+import threading
 import time
 
 import pytest
 from helpers.forked_commands import Command, start_code
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
+
+from imagenet_ddp.distributed import failure_watch
+from imagenet_ddp.distributed.compare_members import Member, this_process
+from imagenet_ddp.distributed.meet import Meeting
 
 RANK = """
 number, size, port, then, grace_s, options = args
@@ -126,3 +131,14 @@ def test_neither_a_pause_nor_a_clean_end_is_a_death():
         assert all(each.poll() is None for each in members)
         member.send_signal(signal.SIGCONT)
     assert [(member.wait(20), member.err) for member in members] == [(0, "")] * 2
+
+
+def test_no_thread_asks_the_store_after_a_vain_wait_for_the_others(monkeypatch: pytest.MonkeyPatch):
+    """Python's exit would abort while the thread is in C++ code, with exit code 134."""
+    monkeypatch.setattr(failure_watch, "LEAVE_S", 0.1)
+    store, before = HashStore(), set(threading.enumerate())
+    members = [Member(**vars(this_process()), number=number, size=2) for number in range(2)]
+    meeting = Meeting(store, store, 0, members, "rank", 5.0)
+    meeting.leave(0.1)
+    failure_watch.FailureWatch(meeting, lambda: store, str).end()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "bounded"]

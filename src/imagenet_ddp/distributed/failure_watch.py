@@ -29,8 +29,8 @@ class FailureWatch:
 
     client: opens the watch's own connection. label: returns the name of a rank. Every rank counts a beat up in the
     store; rank 0 looks for beats that stand still, and rank 1 for those of rank 0, because a launcher may serve the
-    store. Beats are counted instead of seconds, because a suspended machine
-    suspends its other ranks, too. The end of a process on this machine is seen at once by its number.
+    store. Beats are counted instead of seconds, because a suspended machine suspends its other ranks, too. The end of a
+    process on this machine is seen at once by its number.
     """
 
     def __init__(self, meeting: Meeting, client: Callable[[], Store], label: Callable[[int], str]):
@@ -80,15 +80,20 @@ class FailureWatch:
         if self._ended.is_set():
             return
 
+        end = time.monotonic() + LEAVE_S  # of the thread, too: Python's exit aborts while it is in C++ code
+
         def wait_for_others() -> None:
             present = list(self._beats)
-            while not self.failed and (present := [each for each in present if self._beats_of(each) >= 0]):
+            while not self.failed and time.monotonic() < end:
+                if not (present := [each for each in present if self._beats_of(each) >= 0]):
+                    return
                 time.sleep(0.02)
 
         if wait and self._rank == 0:
             run_bounded(wait_for_others, LEAVE_S)
         self._ended.set()
         run_bounded(lambda: self._store.set(self._key(self._rank), str(LEFT)), BEAT_S * 4)
+        self._threads[0].join(BEAT_S)
 
     def _key(self, rank: int) -> str:
         return f"alive/{rank}"
