@@ -40,7 +40,7 @@ LINES = {
     # ---- choices
     "data=STL10": "set data=stl10.", "data=null": "data must be one of ", "model=resnet50": "set model.name=resnet50.",
     "optim=adamm": "set optim=adam.", "recipe=gone": "recipe must be one of", "experiment=gone": "leave this option",
-    "+data=stl10": "set data=stl10.", "strategy=fsdp": "got fsdp. Hint: set strategy=",
+    "+data=stl10": "set data=stl10.", "strategy=fsdp": "got fsdp. Hint: set strategy=ddp",
     "schedule=cosine": "set schedule.name=cosine.", "schedule=null": "schedule must be a group of keys, got null.",
     "hydra/launcher=gone": "hydra/launcher must be one of basic", "~data.batch_size": "leave ~data.batch_size out",
     # ---- values
@@ -67,6 +67,7 @@ LINES = {
     "--config-dir=gone": "--config-dir must be a folder", "--config-name=gone": "Cannot find primary config 'gone'.",
     "--cfg=gone": "argument --cfg/-c: invalid choice", "hydra.job.chdir=true": "hydra.job.chdir=true has no effect",
     "-m optim.lr=interval(0,1)": "sweep cannot be split into jobs", "-m hydra.verbose=true,false": "cannot be swept",
+    "-m optim.lr=range(1,4,0)": "sweep cannot be split into jobs",
     # ---- what earlier versions had
     **{option: f"Hint: {REMOVED[option.removesuffix('=x')]}." for option in ("compile=auto", "cluster.max_restarts=x")},
 }  # fmt: skip
@@ -190,6 +191,13 @@ def test_what_follows_from_the_default_in_place_of_a_wrong_choice_is_not_reporte
     (text,) = mistakes(line.split())
     assert text.startswith(line.split()[0].partition("=")[0].lstrip("~"))
     assert len(mistakes([*line.split(), "data.batch_size=-1", "seed=-1", "+data.bogus=1"])) == 4
+
+
+def test_mistakes_in_typed_keys_are_reported_beside_a_wrong_experiment():
+    line = ["experiment=fas", "data=imagefolder", "data.root=/gone", "trainer.devices=999", "data.val_resize=200"]
+    experiment, root, devices = mistakes(line)  # the image size, with which val_resize is compared, is unknown
+    assert experiment.startswith("experiment must be one of")
+    assert root.startswith("data.root must be a folder") and devices.startswith("trainer.devices must be at most")
 
 
 @pytest.mark.parametrize("path", ["/gone/[a]", "/gone/it's", "/gone/a (1)"])

@@ -104,21 +104,31 @@ def validate(
             "Hint: leave model.weights out."
         )
     if refused:
-        found = [*undeclared, *_without_consequences(found, refused, values, declared, verb)]
+        found = [*undeclared, *_without_consequences(found, refused, values, verb, typed)]
     found += refused_targets(values, values.allow_targets or []) + (_long_tmpdir(environ) if not elsewhere else [])
     return found, launch_info
 
 
 def _without_consequences(
-    found: Sequence[str], refused: Set[str], values: CommonConfig, declared: Mapping[str, Key], verb: str
+    found: Sequence[str], refused: Set[str], values: CommonConfig, verb: str, typed: Sequence[str]
 ) -> list[str]:
-    """Return the mistakes that name no key of a refused group, and those in values that no choice allows."""
+    """Return the mistakes that do not depend on the refused choices: those that name only typed keys of other groups,
+    and those in values that no choice allows."""
+    declared, chosen = keys.declared(verb), set(map(keys.key_of, typed))
     groups = refused
     if refused & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
         groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}
+    if "data.root" in chosen:
+        chosen |= {"data.train_dir", "data.val_dir"}  # folders below it
     alone = {text for each in groups & declared.keys() for text in keys.validate_group(each, values[each], verb)}
-    names = re.compile(rf"\b({'|'.join(map(re.escape, groups))})[.=]")
-    return [text for text in found if text in alone or not names.search(text.partition("Hint: ")[0])]
+    of_groups = "|".join(map(re.escape, groups))
+    names = re.compile(rf"\b(?:{of_groups})(?:(?:\.\w+)+|(?==))")
+
+    def depends(text: str) -> bool:
+        named = names.findall(text.partition("Hint: ")[0])
+        return any(name not in chosen or name.partition(".")[0] in refused for name in named)
+
+    return [text for text in found if text in alone or not depends(text)]
 
 
 def _of_files(config: CommonConfig, elsewhere: bool) -> list[str]:

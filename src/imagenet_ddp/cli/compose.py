@@ -89,7 +89,7 @@ class Composer(OptionReader):
             [batch] = get_class(sweeper["_target_"]).split_arguments(self.parser.parse_overrides(params) + swept, None)
             if not batch:
                 raise HydraException("an option has no value.")
-        except HydraException as error:
+        except (HydraException, ValueError) as error:  # range(1,4,0) is a ValueError
             hint = "Hint: type the values as a,b,c or range(1,4)."
             return [fixed], [""], [f"the sweep cannot be split into jobs: {first_sentence(error)} {hint}"]
         common = set.intersection(*map(set, batch))

@@ -51,7 +51,7 @@ BY_NAME = {plain(name): term for term in TERMS for name in term.names}
 # Likely mix-ups that do not come from another program: typed name -> the key that may be meant.
 NEAR = {"checkpoint": "resume", "resume": "checkpoint", "dir": "data.root", "path": "data.root",
         "exif": "data.exif_orientation"}  # fmt: skip
-# Groups, keys and choices of earlier versions -> what to do instead.
+# Groups, keys and choices of earlier versions, or of Lightning -> what to do instead.
 REMOVED = {
     "against": "leave it out; scripts/ablation.py of the repository compares with its first recipe",
     "benchmark.model": "run benchmark=train, which measures the loader and the step",
@@ -72,6 +72,7 @@ REMOVED = {
     "loader": "leave it out: images are decoded by data.num_workers processes with data.decoder",
     "prepare.memory_mib": "leave it out: an image of more than 178,956,970 pixels is refused in any case",
     "show": "leave it out: train_batch.png in the run folder is the first batch of each run",
+    "strategy=fsdp": "set strategy=ddp, which keeps the whole net on each device",
     "strategy.powersgd_rank": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.powersgd_start_step": "set strategy.comm_hook=bf16, which halves the bytes that are sent",
     "strategy.local_sgd_start_step": "set trainer.accumulate_grad_batches, which sends gradients less often",
