@@ -1,5 +1,6 @@
 """data=arrays: the images of a NumPy or HDF5 file."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -57,5 +58,7 @@ def test_other_content_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         open_arrays(str(write(file, train_images=pixels, train_labels=labels)))
     assert ["train_images" in caught.value.mistakes[0], "train_labels" in caught.value.mistakes[1]] == [True, True]
-    with pytest.raises(ConfigError, match=r"reading .*missing\.npz failed"):
-        open_arrays(str(tmp_path / "missing.npz"))
+    os.mkfifo(tmp_path / "pipe.npz")
+    for name in ("missing.npz", "pipe.npz"):
+        with pytest.raises(ConfigError, match=rf"reading .*{name} failed"):
+            open_arrays(str(tmp_path / name))

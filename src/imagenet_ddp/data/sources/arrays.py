@@ -62,6 +62,8 @@ def open_arrays(
 def _open(file: Path) -> Any:
     """Return an open file, which maps the names of its arrays to them."""
     try:
+        if file.exists() and not file.is_file():  # reading a pipe would wait for ever
+            raise OSError("it is not a regular file")
         if file.suffix not in HDF5_SUFFIXES:
             return np.load(file)
         if missing := missing_package(f"data.root={file}", "h5py", requirement="imagenet_ddp[hdf5]"):
