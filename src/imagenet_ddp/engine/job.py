@@ -51,12 +51,8 @@ class Job:
     finished: bool = False  # whether a resumed run has nothing left to do
     command: str = ""  # as typed
     experiment: str | None = None  # value of experiment=, in this command or in the first command of a resumed run
-    global_batch_size_before: int | None = (
-        None  # images per update of the weights before the resume; None for a new run
-    )
-    keep_global_batch_size: bool = (
-        True  # keep global_batch_size_before on any number of devices; False if the command sets another batch
-    )
+    global_batch_size_before: int | None = None  # images per update before the resume; None for a new run
+    keep_global_batch_size: bool = True  # on any number of devices; False if the command sets another batch
 
     @property
     def program(self) -> str:
