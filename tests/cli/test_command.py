@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.cli import command
 from imagenet_ddp.cli.parse import command_line
+from imagenet_ddp.system.console import exit_on_closed_pipe
 
 
 def test_a_job_has_hydras_config_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +36,13 @@ def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]) -
     command.with_hydra("train", argv, lambda config: None)
     (config,) = command_line("train", argv[:2], {}, compose_only=True).configs
     assert OmegaConf.create(capsys.readouterr().out).optim == config.optim
+
+
+def test_a_full_disk_behind_the_output_is_one_message(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", full)
+        with pytest.raises(SystemExit) as ended, exit_on_closed_pipe():
+            print("a row", flush=True)
+    assert (ended.value.code, capsys.readouterr().err.count("its disk is full")) == (1, 1)

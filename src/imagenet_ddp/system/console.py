@@ -1,6 +1,7 @@
 """Print messages: wrapped between words on a terminal, one line each in a file or pipe, for grep. Show the progress of
 a long task, and go on or end quietly when nobody reads the output."""
 
+import errno
 import os
 import re
 import select
@@ -64,7 +65,7 @@ def print_message(text: str, stream: IO[str] | None = None) -> None:
 @contextmanager
 def exit_on_closed_pipe() -> Generator[None]:
     """Exit silently, with the code of a program ended by SIGPIPE, once the reader of standard output has left (as in
-    `| head`). Wraps a whole command."""
+    `| head`), and with a message and code 1 if the output fills its disk. Wraps a whole command."""
     try:
         try:
             yield
@@ -77,6 +78,12 @@ def exit_on_closed_pipe() -> Generator[None]:
             raise
         discard_output(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        discard_output(sys.stdout)
+        print_message("the output cannot be written: its disk is full. Hint: make room there, then run this again.")
+        sys.exit(1)
 
 
 def discard_closed_terminal() -> None:
