@@ -12,7 +12,7 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.meet import Meeting, post_failure, read_failure
 from imagenet_ddp.system import console
-from imagenet_ddp.system.bounded_wait import run_bounded
+from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.process import exit_at_once
 
 BEAT_S = 0.5
@@ -80,11 +80,11 @@ class FailureWatch:
         if self._ended.is_set():
             return
 
-        end = time.monotonic() + LEAVE_S  # of the thread, too: Python's exit aborts while it is in C++ code
+        deadline = Deadline(LEAVE_S)  # of the thread, too: Python's exit aborts while it is in C++ code
 
         def wait_for_others() -> None:
             present = list(self._beats)
-            while not self.failed and time.monotonic() < end:
+            while not self.failed and not deadline.is_over:
                 if not (present := [each for each in present if self._beats_of(each) >= 0]):
                     return
                 time.sleep(0.02)

@@ -253,11 +253,11 @@ class Meeting:
     def leave(self, timeout_s: float) -> None:
         """Leave. Number 0, which may serve the store, waits up to timeout_s until all others have left."""
 
-        end = time.monotonic() + timeout_s  # of the thread, too: Python's exit aborts while it is in C++ code
+        deadline = Deadline(timeout_s)  # of the thread, too: Python's exit aborts while it is in C++ code
 
         def leave() -> None:
             self.store.add("num_left", 1)
-            while self.number == 0 and int(self.store.add("num_left", 0)) < self.size and time.monotonic() < end:
+            while self.number == 0 and int(self.store.add("num_left", 0)) < self.size and not deadline.is_over:
                 time.sleep(POLL_S)
 
         run_bounded(leave, timeout_s)

@@ -30,9 +30,9 @@ def load_weights_into(
     """Load all weights, except those of heads that do not fit. Return (a sentence about the loaded weights, whether
     the head was loaded).
 
-    heads: names of the net's last layers. They start anew if the weights have another number of classes, other class
-    names, or no such layers. Raises ConfigError if any other tensor is missing or has another shape, or if any value is
-    NaN or inf.
+    heads: names of the net's last layers, which are reinitialised if the weights have a different number of classes,
+    different class names, or no such layers. Raises ConfigError if any other tensor is missing or has another shape, or
+    if any value is NaN or inf.
     """
     own = net.state_dict()
     found = _by_own_names(weights.tensors, net, heads)
