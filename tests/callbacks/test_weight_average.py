@@ -66,23 +66,34 @@ def fit(
     return module, trainer
 
 
-def expected(module: Module, decay: float | None, every: int = 1, start: int = 0) -> dict[str, torch.Tensor]:
+def expected(
+    module: Module, decay: float | None, every: int = 1, start: int = 0, accumulate: int = 1
+) -> dict[str, torch.Tensor]:
     """Written as torchvision's references do it, from the weights after each step."""
     average = AveragedModel(module.trained[0], avg_fn=get_ema_avg_fn(decay) if decay else None, use_buffers=True)
-    for step, net in enumerate(module.trained, 1):
-        due = step % every == 0 if decay else step % STEPS == 0
-        if due and step > start * STEPS:
+    ends = [batch for batch in range(1, STEPS + 1) if batch % accumulate == 0 or batch == STEPS]
+    nets = [net for number, net in enumerate(module.trained) if number % STEPS + 1 in ends]
+    for step, net in enumerate(nets, 1):
+        due = step % every == 0 if decay else step % len(ends) == 0
+        if due and step > start * len(ends):
             average.update_parameters(net)
     return average.module.state_dict()
 
 
 @pytest.mark.parametrize(
-    ("decay", "every", "start", "epochs"),
-    [(0.9, 1, 0, 5), (0.8, 3, 2, 5), (None, 1, 2, 4)],
-)
-def test_the_average_is_torchvisions(tmp_path: Path, decay: float | None, every: int, start: int, epochs: int):
-    module, _ = fit(tmp_path, [WeightAverage(decay, every, start, warmup=False)], epochs)
-    wanted = expected(module, decay, every, start)
+    ("decay", "every", "start", "epochs", "accumulate"),
+    [
+        (0.9, 1, 0, 5, 1), (0.8, 3, 2, 5, 1), (None, 1, 2, 4, 1),
+        (0.9, 1, 0, 3, 3), (0.9, 1, 1, 3, 3), (0.9, 1, 2, 3, 4), (0.8, 3, 1, 4, 3), (None, 1, 2, 4, 3),
+    ],
+)  # fmt: skip
+def test_the_average_is_torchvisions(
+    tmp_path: Path, decay: float | None, every: int, start: int, epochs: int, accumulate: int
+):
+    module, _ = fit(
+        tmp_path, [WeightAverage(decay, every, start, warmup=False)], epochs, accumulate_grad_batches=accumulate
+    )
+    wanted = expected(module, decay, every, start, accumulate)
     for name, value in module.net.state_dict().items():  # after the training it has the average
         if decay or value.is_floating_point():  # an equal average of the number of steps would mean nothing
             torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)

@@ -61,6 +61,7 @@ class WeightAverage(WeightAveraging):
                 f"trainer.max_steps must be at least {needed} for averaging to begin in epoch {self.start_epoch + 1}, "
                 f"got {trainer.max_steps}. Hint: set trainer.max_steps={needed}, or averaging=none."
             )
+        self._latest_update_step = trainer.global_step
         if self._average_model is not None and self._epoch < self.start_epoch:  # a resume with a later start
             self._average_model.n_averaged.zero_()
 
@@ -72,6 +73,9 @@ class WeightAverage(WeightAveraging):
     ) -> None:
         self._is_epoch_over = is_epoch_over(trainer)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        # Lightning remembers only the steps that were averaged, so the first batch of start_epoch, before its
+        # accumulated step, would look like a new step
+        self._latest_update_step = trainer.global_step
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Return whether to average after this optimizer step. An equal average updates at an epoch's last step rather
