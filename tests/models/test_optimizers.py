@@ -1,4 +1,5 @@
 import copy
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,21 @@ def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
     in_steps = ScheduleConfig(name="multistep", milestone_steps=[20], warmup_steps=5)
     factor = schedule_spanning(in_steps, 0, 9, 10)
     assert [factor(epochs) for epochs in (0, 0.25, 0.5, 1.9, 2.0)] == pytest.approx([0, 0.5, 1, 1, 0.1])
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 1, 3, 5])
+def test_no_step_of_a_cycle_is_lost_to_rounding(warmup_steps: int):
+    """Against the definition in whole steps: restarts of a cosine, and steps down counted from the start."""
+    for steps, epochs in itertools.product(range(1, 41), (1, 2, 3)):
+        restarting = ScheduleConfig(name="cosine", warmup_steps=warmup_steps, cycle_epochs=epochs)
+        halving = ScheduleConfig(name="step", warmup_steps=warmup_steps, step_epochs=epochs, gamma=0.5)
+        cosine, stairs = (schedule_spanning(schedule, 0, 24, steps) for schedule in (restarting, halving))
+        cycle = epochs * steps
+        for step in range(warmup_steps, 24 * steps):
+            passed = step // steps + step % steps / steps  # as the callback LearningRate computes it
+            share = (step - warmup_steps) % cycle / cycle
+            assert cosine(passed) == pytest.approx((1 + math.cos(math.pi * share)) / 2, abs=1e-6), (steps, epochs, step)
+            assert stairs(passed) == 0.5 ** (step // cycle), (steps, epochs, step)
 
 
 # ---- groups of parameters

@@ -115,15 +115,18 @@ def _shape(
         decay = schedule.decay_fraction * length
         return fall(min((length - epochs) / decay, 1.0))
 
+    def share_of_cycle(epochs: float, cycle: float) -> float:
+        return max((epochs + ROUNDING) % cycle - ROUNDING, 0.0) / cycle
+
     cycle = schedule.cycle_epochs
     shapes: dict[str, Callable[[float], float]] = {
         "constant": lambda epochs: 1.0,
-        "step": lambda epochs: gamma ** (int(epochs + warmup_epochs) // schedule.step_epochs),
+        "step": lambda epochs: gamma ** (int(epochs + warmup_epochs + ROUNDING) // schedule.step_epochs),
         "multistep": lambda epochs: gamma ** sum(epochs + warmup_epochs >= each - ROUNDING for each in milestones),
         "exponential": lambda epochs: gamma**epochs,
         "linear": lambda epochs: fall(1 - epochs / length),
         "poly": lambda epochs: fall((1 - epochs / length) ** schedule.power),
-        "cosine": lambda epochs: fall(half_cosine((epochs % cycle) / cycle if cycle else epochs / length)),
+        "cosine": lambda epochs: fall(half_cosine(share_of_cycle(epochs, cycle) if cycle else epochs / length)),
         "one_cycle": one_cycle,
         "wsd": wsd,
     }
