@@ -42,7 +42,8 @@ LINES = {
     "optim=adamm": "set optim=adam.", "recipe=gone": "recipe must be one of", "experiment=gone": "leave this option",
     "+data=stl10": "set data=stl10.", "strategy=fsdp": "got fsdp. Hint: set strategy=ddp",
     "schedule=cosine": "set schedule.name=cosine.", "schedule=null": "schedule must be a group of keys, got null.",
-    "hydra/launcher=gone": "hydra/launcher must be one of basic", "~data.batch_size": "leave ~data.batch_size out",
+    "hydra/launcher=gone": "hydra/launcher must be one of basic", "hydra/sweeper=optuna": "python -m imagenet_ddp.tune",
+    "-m hydra/sweeper=ax": "`python -m imagenet_ddp.tune`", "~data.batch_size": "leave ~data.batch_size out",
     # ---- values
     "model.name=resnet19": "did you mean model.name=resnet18", "data.val_resize=abc": "set data.val_resize=null.",
     "data.batch_size=null": "must be an integer ≥ 1, got null.", "data.mean=[1,2": "but cannot be read: [1,2.",

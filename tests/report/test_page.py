@@ -94,9 +94,11 @@ def test_labels_are_judged_by_an_accurate_net(tmp_path: Path, monkeypatch: pytes
     probabilities = np.where(np.eye(2)[target] == 1, 0.9, 0.1)
     probabilities[:4] = probabilities[:4, ::-1]  # 6 of 10 predictions are right
     page = build("e", None, read(write_evaluation(tmp_path / "e", probabilities, target, ["a", "b"])))
-    assert page.summary[-1] == "4 of 10 labels look wrong; they include mistakes of the net"
+    assert page.summary[-1].startswith(
+        "likely_wrong_labels.csv lists the 4 of 10 images whose label the net doubts, most"
+    )
     right = build(
         "e", None, read(write_evaluation(tmp_path / "r", np.abs(np.eye(2)[target] - 0.1), target, ["a", "b"]))
     )
-    assert right.summary[-1] == "0 of 10 labels look wrong"
+    assert right.summary[-1] == "the net predicts the given label of each of 10 images"
     assert "too inaccurate" not in page.files["report.html"].decode()

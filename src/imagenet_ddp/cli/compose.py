@@ -36,6 +36,7 @@ from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.text import first_line
 
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
+SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
 FREE = ("callbacks.", "logger.", "data.args.", "model.args.", "optim.args.")  # any key below these can be added
 
 
@@ -80,7 +81,7 @@ class Composer(OptionReader):
         config, *_ = self.compose(fixed, RunMode.MULTIRUN)
         sweeper = OmegaConf.select(config, "hydra.sweeper") or {}
         if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
-            hint = "Hint: leave hydra/sweeper out; `python -m imagenet_ddp.tune` searches."
+            hint = f"Hint: {SEARCH_INSTEAD}."
             return [fixed], [""], [f"hydra/sweeper must be basic, because all jobs are checked first. {hint}"]
         for_hydra = [override for override in overrides if override.is_hydra_override()]
         swept = [override for override in overrides if not override.is_hydra_override()]
@@ -188,6 +189,8 @@ def _hint_for_choice(group: str, value: str, options: list[str]) -> str:
     """Return what to type instead of an unknown group=value."""
     if instead := removed(f"{group}={value}"):
         return instead
+    if group == "hydra/sweeper":
+        return SEARCH_INSTEAD
     if group == "model" and value.lower() in CLASSIFIERS:
         return f"set model.name={value.lower()}"
     if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in TABLE_SUFFIXES):

@@ -116,11 +116,14 @@ def _analyse(found: Predictions, maps: bool) -> tuple[dict[str, Any], str]:
         "num_wrong": int((~found.is_right).sum()),
         "inaccurate": inaccurate,
     }  # fmt: skip
-    num_likely_wrong = int(wrong_labels.is_confident.sum())
-    counted = f"{num_likely_wrong:,} of {len(found):,} labels look wrong"
-    if num_likely_wrong:
-        counted += "; they include mistakes of the net"
-    return context, f"the net is {inaccurate}" if inaccurate else counted
+    num_listed, total = len(wrong_labels.rows), count_noun(len(found), "image")
+    listed = (
+        f"{error_analysis.LABELS_FILE} lists the {num_listed:,} of {total} whose label the net doubts, most doubtful "
+        "first. It holds wrong labels and mistakes of the net: look at an image before you relabel it."
+    )
+    if not num_listed:
+        listed = f"the net predicts the given label of each of {total}"
+    return context, f"the net is {inaccurate}" if inaccurate else listed
 
 
 def _uri(figure: "Figure") -> str:
