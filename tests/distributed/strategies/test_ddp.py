@@ -1,11 +1,13 @@
 """strategy.* reaches DistributedDataParallel, hooks compress, accumulation is silent: two real ranks over Gloo, started
 once for all tests here; and the sentences for what torch or the device does not have."""
 
+import contextlib
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import lightning.pytorch as L
+import lightning.pytorch.strategies.ddp as lightning_ddp
 import pytest
 import torch
 from conftest import PROBES, clean_environ
@@ -129,6 +131,29 @@ class Counting(nn.Module):
 def test_auto_sends_buffers_that_training_may_read(nets: list[nn.Module], sends: bool) -> None:
     found = ddp.ddp_arguments(StrategyConfig(), nn.Sequential(*nets))
     assert sends == (not {"forward_sync_buffers", "broadcast_buffers"} & found.keys())
+
+
+def test_the_wrapper_is_made_on_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made on another stream, as Lightning 2.6 does, it would accumulate gradients there, of which torch warns."""
+    streams, made = list[str](), list[Any]()
+
+    class Wrapper(nn.Module):
+        def __init__(self, module: nn.Module, device_ids: list[int], **_: object) -> None:
+            super().__init__()
+            made.append((module, device_ids, list(streams)))
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: streams.append("another stream"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    for module in (ddp, lightning_ddp):
+        monkeypatch.setattr(module, "DistributedDataParallel", Wrapper)
+    monkeypatch.setattr(lightning_ddp, "_register_ddp_comm_hook", lambda **_: None)
+    devices = [torch.device("cuda", number) for number in range(2)]
+    strategy = ddp.make_strategy(StrategyConfig(), 2, distributed.HashStore(), "cuda", devices)
+    assert isinstance(strategy, ddp.StoreDDPStrategy)
+    strategy.cluster_environment = DetectedEnvironment(WorldInfo(rank=1, local_rank=1, world_size=2))
+    strategy.model = net = L.LightningModule()
+    strategy.configure_ddp()
+    assert made == [(net, [1], [])]
 
 
 def test_an_error_is_raised_before_any_process_group() -> None:

@@ -107,6 +107,11 @@ class StoreDDPStrategy(DDPStrategy):
         if self._options.init_sync and self._ddp_kwargs.get("broadcast_buffers") is False:
             _send_buffers(self.model)  # in this case, DistributedDataParallel does not broadcast the buffers
 
+    def _setup_model(self, model: nn.Module) -> DistributedDataParallel:
+        """Wrap on the current stream, on which all steps run. Lightning 2.6 uses another one, and since torch 2.10 the
+        first backward pass warns that gradients are accumulated on the wrong stream."""
+        return DistributedDataParallel(model, self.determine_ddp_device_ids(), **self._ddp_kwargs)
+
     def on_validation_start(self) -> None:
         """Broadcast rank 0's batch-norm statistics once per validation, because checkpoints contain those of rank 0."""
         if isinstance(self.model, DistributedDataParallel):
