@@ -24,6 +24,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four GPUs, as far as counting goes."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_own_gpus(
 )
 def test_the_device_of_a_command_that_needs_one(trainer: TrainerConfig, device: str) -> None:
     """predict, whose trainer.devices=[3] must not be GPU 0."""
-    assert devices.device_of(trainer) == torch.device(device)
+    assert devices.use_device(trainer) == torch.device(device)
 
 
 @pytest.mark.parametrize("asked", ["auto", -1, 4])
@@ -123,12 +124,13 @@ def test_each_rank_sees_only_its_own_gpu(monkeypatch: pytest.MonkeyPatch, asked:
     """srun --gpus-per-task=1: each of four ranks numbers its GPU 0, and the UUIDs tell whether they differ."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3f")
     card = SimpleNamespace(name="NVIDIA A100", uuid="3f", pci_bus_id=1, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: card if number == 0 else None)
     trainer = TrainerConfig(devices=asked)
     assert devices.local_devices(trainer, 4) == 1
-    assert [devices.device_of(trainer, rank).index for rank in range(4)] == [0] * 4
+    assert [devices.use_device(trainer, rank).index for rank in range(4)] == [0] * 4
     uuids = [devices.rank_gpus(trainer, rank)[0].uuid for rank in range(4)]
     (said,) = shared_gpus(uuids, str)
     assert said.startswith("each rank must have its own GPU, but 0 and 1 and 2 and 3 share GPU-3f")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Run, clean_environ, small_run
 
 from imagenet_ddp.config.schema.commands import RunConfig
@@ -54,7 +55,8 @@ def test_a_batch_that_does_not_fit_is_a_failed_check(machine: Callable[..., Mach
         raise RuntimeError("can't allocate memory")
 
     monkeypatch.setattr(check_ranks, "make_training", too_large)
-    (check,) = check_ranks.check_world(machine("trainer.accelerator=cpu").config, World(WorldInfo()), [], 0)
+    world = World(WorldInfo(), torch.device("cpu"))
+    (check,) = check_ranks.check_world(machine("trainer.accelerator=cpu").config, world, [], 0)
     assert not check.ok and check.what == "can't allocate memory" and "data.batch_size" in check.hint
 
 
@@ -62,8 +64,6 @@ def test_a_batch_that_does_not_fit_is_a_failed_check(machine: Callable[..., Mach
 
 
 def test_cards_that_torch_does_not_see(machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch):
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("torch sees this machine's cards")
     monkeypatch.setattr(nvidia_gpus, "query_gpus", lambda: [("GPU-1", "NVIDIA A100")])

@@ -83,7 +83,7 @@ def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkey
     models = [SimpleNamespace(name="V100", major=7), SimpleNamespace(name="A100", major=8)]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu=0: models[gpu])
     of_rank = [
         plan_of(*folder, "trainer.accelerator=gpu", "trainer.devices=[1,0]", world_info=WorldInfo(local_rank=rank))

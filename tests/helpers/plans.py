@@ -9,6 +9,7 @@ from helpers.composed_once import compose_once
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import RunConfig
+from imagenet_ddp.distributed.devices import use_device
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.engine.plan import Plan, make_plan
 
@@ -21,4 +22,5 @@ def plan_of(
     with pytest.MonkeyPatch.context() as patch:
         compose_once(patch)
         request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
-    return make_plan(typed_config(request.configs[0], RunConfig), world_info or WorldInfo(), **resumed)
+    config, info = typed_config(request.configs[0], RunConfig), world_info or WorldInfo()
+    return make_plan(config, info, use_device(config.trainer, info.local_rank), **resumed)

@@ -1,6 +1,6 @@
 """Choose the devices, the precision and the CPU threads of this node's processes, and describe the hardware.
 
-No function of this module creates a CUDA context.
+Counting GPUs does not initialise CUDA. A process calls `use_device` before any other function that does.
 """
 
 import ctypes
@@ -118,7 +118,7 @@ def rank_gpus(trainer: TrainerConfig, local_rank: int, num: int = 1) -> list[Ran
     num: number of GPUs of the process, which is above 1 if one process uses all devices of its node (strategy=dp).
     Raises ConfigError if a GPU is missing.
     """
-    if device_type(trainer.accelerator) != "cuda":
+    if use_device(trainer, local_rank).type != "cuda":
         return []
     numbers = _own_numbers(trainer, local_rank, num)
     return [RankGpu.from_properties(properties_of(number), number, os.environ) for number in numbers]
@@ -129,10 +129,18 @@ def properties_of(gpu: int | None) -> Any:
     return torch.cuda.get_device_properties(gpu)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
-def device_of(trainer: TrainerConfig, local_rank: int = 0) -> torch.device:
-    """Return the device of the process with this local rank. A command that runs in one process has local rank 0."""
-    kind = device_type(trainer.accelerator)
-    return torch.device(kind, _own_numbers(trainer, local_rank, 1)[0]) if kind == "cuda" else torch.device(kind)
+def use_device(trainer: TrainerConfig, local_rank: int = 0) -> torch.device:
+    """Return the device of the process with this local rank, and make it torch's current device if it is a GPU.
+
+    Call this before anything else that initialises CUDA, which creates a context on the current device: otherwise,
+    every process would first create one on GPU 0, each with half a gigabyte of its memory. A command that runs in one
+    process has local rank 0. Raises ConfigError if the GPU is missing.
+    """
+    if (kind := device_type(trainer.accelerator)) != "cuda":
+        return torch.device(kind)
+    device = torch.device(kind, _own_numbers(trainer, local_rank, 1)[0])
+    torch.cuda.set_device(device)
+    return device
 
 
 def _own_numbers(trainer: TrainerConfig, local_rank: int, num: int) -> list[int]:

@@ -38,7 +38,7 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
     node_checks, num_classes: of this node's own checks, given to at least one of its ranks. No wait takes longer than
     GROUP_TIMEOUT_S.
     """
-    info, plan = world.info, make_plan(config, world.info)
+    info, plan = world.info, make_plan(config, world.info, world.device)
     devices.set_num_threads(plan.num_threads.value)
     if info.world_size > 1:
         checks = _check_ranks(plan, world, node_checks, num_classes)
@@ -53,7 +53,7 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
 
 def _check_one_rank(plan: Plan, num_classes: int) -> list[Check]:
     config, strategy = plan.config, plan.config.strategy
-    training = make_training(config, plan.precision.value, devices.device_of(config.trainer), num_classes)
+    training = make_training(config, plan.precision.value, plan.device, num_classes)
     times = step_timer.time_steps(training, [(training.net, False)], budget_s=STEPS_BUDGET_S, warm_up=2)[0]
     if strategy.name in batch_split.DATA_PARALLEL:
         scales = Check("scaling", True, f"not predicted, because strategy={strategy.name} uses only this machine")
@@ -79,13 +79,12 @@ def _sent_bytes(config: CommonConfig, training: Training) -> int:
 
 def _check_ranks(plan: Plan, world: World, node_checks: Sequence[Check], num_classes: int) -> list[Check]:
     """Return the checks of all ranks together. An error on any rank ends all of them with its message."""
-    config, info, strategy = plan.config, world.info, plan.config.strategy
+    config, info, device, strategy = plan.config, world.info, plan.device, plan.config.strategy
     assert world.store is not None
     require_equal_devices(plan, world)
     checks = [Check("ranks", True, f"all {info.world_size} have joined")]
     if info.num_nodes > 1:  # tested when they joined
         checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
-    device = devices.device_of(config.trainer, info.local_rank)
     with step_timer.process_group(info, world.store, device, strategy.process_group_backend, GROUP_TIMEOUT_S):
         hosts = _gather((info.node_rank, socket.gethostname()))
         nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}

@@ -49,6 +49,7 @@ class Machine:
     @cached_property
     def plan(self) -> "Plan":
         """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
+        from imagenet_ddp.distributed.devices import use_device
         from imagenet_ddp.engine.plan import make_plan
 
         num_nodes = self.launch_info.num_nodes if self.launch_info else 1
@@ -58,7 +59,7 @@ class Machine:
         trainer = self.config.trainer
         if self.no_device:
             trainer = replace(trainer, accelerator="cpu", devices=1)
-        return make_plan(replace(self.config, trainer=trainer), world_info)
+        return make_plan(replace(self.config, trainer=trainer), world_info, use_device(trainer))
 
     @cached_property
     def dataset(self) -> DatasetSummary:
@@ -79,7 +80,7 @@ class Machine:
 
 
 def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
-    """Detect the devices and the launcher. Imports torch, but creates no CUDA context."""
+    """Detect the devices and the launcher. Imports torch, but does not initialise CUDA."""
     from imagenet_ddp.distributed import devices
 
     machine = Machine(config, environ, typed, run_dir)
@@ -131,10 +132,10 @@ def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) ->
     exit_on_signal()
     with import_torch():
         from imagenet_ddp.doctor.check_ranks import check_world
-        from imagenet_ddp.engine.world import World, join_world  # torch from here on
+        from imagenet_ddp.engine.world import join_world  # torch from here on
 
     try:
-        world = join_world(info, config) if info.world_size > 1 else World(info)
+        world = join_world(info, config)
     except ConfigError as error:
         return failed(error.mistakes, "ranks") if info.rank == 0 else []
     with joined_ranks(info, config, world):

@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch.utilities.memory import is_oom_error
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed import devices
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.trial_step import make_training
@@ -39,8 +38,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
             f"{plan.accelerator.value}. Hint: set trainer.batch_finder=false data.batch_size=32."
         )
     copies = (plan.world_info.world_size > 1) + (config.averaging.name != "none")
-    device = devices.device_of(config.trainer, plan.world_info.local_rank)
-    step = cuda_step(config, plan.precision.value, device, copies)
+    step = cuda_step(config, plan.precision.value, plan.device, copies)
     found, rank = smallest(world, largest_batch(step), config.strategy.timeout_s)
     if not found:
         raise ConfigError(

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import choose_decoder
@@ -41,6 +43,7 @@ class Plan:
     config: Config
     world_info: WorldInfo
     accelerator: Choice  # cpu, cuda or mps
+    device: torch.device  # of this process; with strategy=dp, the first one
     local_devices: int | list[int]  # number or indices of this node's devices
     num_own_devices: int  # devices of this process: 1, or all of the node with strategy=dp
     precision: Choice
@@ -90,18 +93,19 @@ class Plan:
 def make_plan(
     asked: Config,
     world_info: WorldInfo,
+    device: torch.device,
     global_batch_size_before: int | None = None,
     *,
     keep_global_batch_size: bool = True,
 ) -> Plan:
-    """Make the plan without creating a CUDA context. Raises ConfigError if this machine cannot do what is requested.
+    """Make the plan. Raises ConfigError if this machine cannot do what is requested.
 
-    asked: the options. global_batch_size_before: images per update of the weights before the run was resumed.
-    keep_global_batch_size: change data.batch_size and trainer.accumulate_grad_batches so that this number stays the
-    same, if it divides among the devices.
+    asked: the options. device: result of devices.use_device in this process. global_batch_size_before: images per
+    update of the weights before the run was resumed. keep_global_batch_size: change data.batch_size and
+    trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
     """
     local_world_size = world_info.local_world_size
-    kind = devices.device_type(asked.trainer.accelerator)
+    kind = device.type
     local_devices = devices.local_devices(replace(asked.trainer, accelerator=kind), local_world_size)
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(asked.strategy, num_local_devices)
@@ -119,13 +123,13 @@ def make_plan(
     images = batch_split.images_per_forward(strategy, size, num_own_devices)
     global_batch_size = images * world_info.world_size * accumulate
     decoder = choose_decoder(data.decoder)
-    gpu = devices.device_of(trainer, world_info.local_rank).index
     share = partial(depthwise_share, config.model, data.image_size)
-    precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, gpu))
+    precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, device.index))
     return Plan(
         config=config,
         world_info=world_info,
         accelerator=Choice(kind, "as set" if asked.trainer.accelerator != "auto" else "the best one that torch finds"),
+        device=device,
         local_devices=local_devices,
         num_own_devices=num_own_devices,
         precision=precision,

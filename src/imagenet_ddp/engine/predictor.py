@@ -123,7 +123,7 @@ def make_predictor(
     """Make the predictor of a trained net. net: result of load_net. device: None means the device of trainer.*. The
     predictor computes in fp32, because speed does not matter for a few images."""
     transform = eval_transform(config)
-    device = device or devices.device_of(config.trainer)
+    device = device or devices.use_device(config.trainer)
     net = net.to(device)
 
     def normalised(images: list[Tensor]) -> Tensor:

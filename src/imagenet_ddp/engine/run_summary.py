@@ -34,10 +34,9 @@ This run used generated images. Next, train on your own images, on STL-10 or on 
 def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
     rate, and each automatic choice with its reason."""
-    config, info, classes = plan.config, plan.world_info, data.source.classes
+    config, info, device, classes = plan.config, plan.world_info, plan.device, data.source.classes
     trainer, optim, options, schedule = config.trainer, config.optim, config.data, config.schedule
     warmup, reason = plan.warmup_epochs
-    device = devices.device_of(trainer, info.local_rank)
     of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     mode, why_compiled = plan.compile
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""

@@ -57,7 +57,11 @@ def make_plan(job: Job, world: "World") -> "Plan":
     from imagenet_ddp.engine.world import require_equal_devices
 
     plan = engine_plan.make_plan(
-        job.config, world.info, job.global_batch_size_before, keep_global_batch_size=job.keep_global_batch_size
+        job.config,
+        world.info,
+        world.device,
+        job.global_batch_size_before,
+        keep_global_batch_size=job.keep_global_batch_size,
     )
     require_equal_devices(plan, world)
     devices.set_num_threads(plan.num_threads.value)
@@ -80,10 +84,10 @@ def joined_ranks(
     try:
         with raise_on_signal():
             with import_torch():
-                from imagenet_ddp.engine.world import World, join_world  # imports torch
+                from imagenet_ddp.engine.world import join_world  # imports torch
 
             if world is None:
-                world = join_world(info, config) if info.world_size > 1 else World(info)
+                world = join_world(info, config)
         yield world
         world.leave()
     except (ConfigError, SignalExit) as error:

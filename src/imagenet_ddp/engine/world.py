@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.commands import CommonConfig
@@ -21,9 +22,11 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class World:
-    """The connection of this process to the others. If there is only one process, only `info` is set."""
+    """This process's device, and its connection to the others. If there is only one process, only `info` and `device`
+    are set."""
 
     info: WorldInfo
+    device: torch.device  # with strategy=dp, the first one
     store: Store | None = None
     store_client: Callable[[], Store] | None = None  # makes a new connection
     meeting: Meeting | None = None
@@ -47,8 +50,10 @@ def require_equal_devices(plan: Plan, world: World) -> None:
 
 
 def join_world(info: WorldInfo, config: CommonConfig) -> World:
-    """Set the network interfaces, wait until all ranks have joined, and check that each has its own GPU and that all
-    can reach each other. Raises ConfigError otherwise."""
+    """Choose this process's device, set the network interfaces, wait until all ranks have joined, and check that each
+    has its own GPU and that all can reach each other. Raises ConfigError otherwise."""
+    if info.world_size == 1:
+        return World(info, devices.use_device(config.trainer, info.local_rank))
     timeout_s = config.cluster.timeout_s
     several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
     variables, notes = nccl.interface_variables(master, not several, config.nccl, os.environ)
@@ -70,6 +75,7 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     watch = None
     try:
         watch = FailureWatch(meeting, client, info.label)
+        device = devices.use_device(config.trainer, info.local_rank)
         own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
         meeting.agree("gpus", own_gpus, check_gpus)
         if several:
@@ -85,4 +91,4 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, info.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
-    return World(info, store, client, meeting, watch, tuple(notes), tuple(lines), models)
+    return World(info, device, store, client, meeting, watch, tuple(notes), tuple(lines), models)

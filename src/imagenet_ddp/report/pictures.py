@@ -18,7 +18,7 @@ from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import normalise
 from imagenet_ddp.data.unreadable_images import UnreadableImage
-from imagenet_ddp.distributed.devices import device_of
+from imagenet_ddp.distributed.devices import use_device
 from imagenet_ddp.engine.predictor import eval_transform, load_net
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
@@ -88,7 +88,7 @@ def _thumbnail(images: Images, index: int) -> str | None:
 def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) -> dict[int, str]:
     """Return row -> data URI of the image as the net receives it, overlaid with the map of the predicted class."""
     config = _trusted_config(found.folder, "model")
-    device, transform, uris = device_of(config.trainer), eval_transform(config), dict[int, str]()
+    device, transform, uris = use_device(config.trainer), eval_transform(config), dict[int, str]()
     net = load_net(config, load(config, found.checkpoint)).to(device)
     for start in range(0, len(rows), MAPS_AT_ONCE):
         few = rows[start : start + MAPS_AT_ONCE]

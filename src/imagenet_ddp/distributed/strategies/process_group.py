@@ -41,8 +41,9 @@ def init_process_group(
 ) -> None:
     """Join the process group.
 
-    store: a store with keys that no other process group uses. backend: None means nccl on GPUs and gloo on CPUs.
-    timeout_s: longest wait in seconds in one collective, and for the other ranks when the group is created.
+    store: a store with keys that no other process group uses. device: result of devices.use_device. backend:
+    None means nccl on GPUs and gloo on CPUs. timeout_s: longest wait in seconds in one collective, and for the other
+    ranks when the group is created.
     """
     # A store that is passed in keeps its own time limit, that of the rendezvous, and NCCL waits for its unique ID
     # there. The limit belongs to the connection, which a prefix shares, so this group gets its own connection.
@@ -50,8 +51,6 @@ def init_process_group(
     store.set_timeout(timedelta(seconds=timeout_s))
     on_gpu = device.type == "cuda"
     backend = backend or ("nccl" if on_gpu else "gloo")
-    if on_gpu:
-        torch.cuda.set_device(device)
     distributed.init_process_group(
         backend,
         store=store,
