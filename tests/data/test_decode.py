@@ -153,6 +153,22 @@ def test_a_large_crop_may_come_smaller_and_looks_the_same(odd: Path, decoder: st
         assert np.abs(one.astype(int) - other).mean() < 4
 
 
+@pytest.mark.parametrize("decoder", decoding.NAMES)
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_crop_that_comes_smaller_is_not_shifted(decoder: str, factor: int):
+    """The sides are no multiples of 8, so that the last decoded pixel covers only a part of a block."""
+    height, width, size = 601, 803, 32
+    picture = open_picture(photo(height, width, quality=95, subsampling=0), "x", Reading(decoder))
+    whole = picture.region(0, 0, height, width).astype(float)
+    length = factor * size
+    for top, left in ((0, 0), (height - 9 - length, width - 11 - length)):
+        top, left = top // factor * factor, left // factor * factor
+        found = picture.region(top, left, length, length, size=size).astype(float)
+        blocks = whole[top : top + length, left : left + length].reshape(size, factor, size, factor, 3)
+        assert found.shape == (size, size, 3)
+        assert np.abs(found - blocks.mean(axis=(1, 3))).mean() < 1, (top, left)
+
+
 def test_a_broken_jpeg_is_refused_whichever_part_is_asked_for(odd: Path):
     """Also where only its upper rows are wanted, which are there."""
     for name in ("truncated_half.JPEG", "zero_filled_tail.JPEG", "missing_last_2_bytes.JPEG"):

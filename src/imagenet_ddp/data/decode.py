@@ -200,15 +200,16 @@ class JpegPicture:
             return _at_least(decode(data, 0, 0), rows, self.width)[top : top + height, left : left + width]
         small = rows // factor, self.width // factor
         found = _at_least(decode(data, *small), *small)
-        up, down = _edges(top, height, found.shape[0] / rows, size, found.shape[0])
-        near, far = _edges(left, width, found.shape[1] / self.width, size, found.shape[1])
+        up, down = _edges(top, height, factor, size, found.shape[0])
+        near, far = _edges(left, width, factor, size, found.shape[1])
         return found[up:down, near:far]
 
 
-def _edges(begin: int, length: int, scale: float, least: int, most: int) -> tuple[int, int]:
-    """Multiply the edges of a crop by `scale`, and round them to whole pixels from 0 to `most` that are at least
-    `least` apart."""
-    first, last = round(begin * scale), round((begin + length) * scale)
+def _edges(begin: int, length: int, factor: int, least: int, most: int) -> tuple[int, int]:
+    """Divide the edges of a crop by `factor`, and round them to whole pixels from 0 to `most` that are at least
+    `least` apart. Each decoded pixel covers exactly `factor` pixels of the image, except the last, which may cover
+    fewer, so the ratio of the two sizes would be too large."""
+    first, last = round(begin / factor), round((begin + length) / factor)
     first = max(min(first, last - least, most - least), 0)
     return first, min(max(last, first + least), most)
 
