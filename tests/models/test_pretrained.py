@@ -54,6 +54,7 @@ def forms(net: torch.nn.Module) -> dict[str, Any]:
         "compiled.pt": {f"_orig_mod.{name}": value for name, value in state.items()},
         "lightning.ckpt": {"state_dict": {f"net.{name}": value for name, value in state.items()}},
         "dino.pth": {"student": {n: v + 1 for n, v in prefixed.items()}, "teacher": prefixed, "epoch": 3},
+        "distilled.pth": {"model": prefixed, "teacher": {n: v + 1 for n, v in prefixed.items()}, "epoch": 3},
         "timm_ema.pth.tar": {"state_dict": {n: v + 1 for n, v in state.items()}, "state_dict_ema": prefixed},
         "other_key.pt": {"network": state, "optimizer": {"state": {0: {"exp_avg": torch.ones(1)}}}},
         "options_beside.pt": {"model": {"name": NAME}, "state_dict": state},
@@ -83,6 +84,7 @@ def test_every_form_of_file(net: torch.nn.Module, tmp_path: Path, name: str):
 
 @pytest.mark.parametrize(("prefix", "other"), [
     ("module.encoder_q.", "module.encoder_k."), ("teacher.backbone.", "student.backbone."), ("model.", "criterion."),
+    ("model.", "teacher."), ("net.", "teacher_model."), ("net_ema.", "net."),
 ])  # fmt: skip
 def test_of_two_nets_in_a_file_one_is_loaded_and_the_other_named(
     net: torch.nn.Module, tmp_path: Path, prefix: str, other: str

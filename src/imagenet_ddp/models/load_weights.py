@@ -14,7 +14,6 @@ from imagenet_ddp.models.pretrained import Weights
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.text import count_noun, shorten_list
 
-AVERAGES = ("ema", "teacher")  # words in the prefix of averaged weights beside those that were trained
 # Names in torchvision's older files, which its own nets read too: norm.1 in densenets, linear_1 in vision transformers.
 _RENAMED = (
     (re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)"), r"\1\2"),
@@ -109,10 +108,17 @@ def _without_prefixes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) 
     if not prefixes:
         return dict(tensors)
     most = max(prefixes.values())
-    best = [prefix for prefix, count in prefixes.items() if count == most]
-    prefix = next((each for each in best if any(word in each for word in AVERAGES)), best[0])
+    prefix = _validated([prefix for prefix, count in prefixes.items() if count == most])
     rest = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
     return rest | {name.removeprefix(prefix): value for name, value in tensors.items() if name not in rest}
+
+
+def _validated(prefixes: Sequence[str]) -> str:
+    """Return which prefix of several copies of the net has the weights that its training validated: an average, called
+    ema, or teacher beside a student. Without a student, a teacher is another net, whose outputs this one learnt."""
+    averages = ("ema", "teacher") if any("student" in each for each in prefixes) else ("ema",)
+    found = [each for each in prefixes if any(word in each for word in averages)]
+    return (found or [each for each in prefixes if "teacher" not in each] or prefixes)[0]
 
 
 def _by_position(tensors: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:

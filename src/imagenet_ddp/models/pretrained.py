@@ -23,9 +23,10 @@ from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
 from imagenet_ddp.system.text import load_error, shorten_list
 
-# Keys under which files store their weights. The averages come first, because they are what other programs validate.
-PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model_state_dict", "model",
-         "net", "student")  # fmt: skip
+# Keys under which files store their weights. The averages come first, because they are what other programs validate. A
+# teacher is an average beside a student, but another net beside a model.
+PARTS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "state_dict", "model_state_dict", "model", "net",
+         "teacher", "student")  # fmt: skip
 
 
 @dataclass
