@@ -150,16 +150,10 @@ def test_where_a_whole_batch_is_unreadable_the_split_has_others(broken: Path):
         none.__getitems__([SampleKey(0, 0, True, 1, 1)])
 
 
-def test_images_have_the_weights_of_their_source(images: FileImages, tmp_path: Path):
-    transform = TrainTransform(DataConfig(image_size=16))
-    keys = [SampleKey(0, index, True, 3, 3) for index in (0, 1, 2)]
-    assert "weight" not in ImageDataset(images, transform, 0, replace=True).__getitems__(keys)
+def test_a_replaced_image_has_the_index_of_the_other(tmp_path: Path):
+    """Which its weight is looked up by."""
     write_images(tmp_path, {"cat": 3})
-    weighted = list_images(tmp_path, ["cat"])
-    weighted.weights = np.array([0.5, 1.0, 2.0], np.float32)
-    batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
-    assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 1.0, 2.0]
     (tmp_path / "cat" / "001.jpg").write_bytes(b"")
-    batch = ImageDataset(weighted, transform, 0, replace=True).__getitems__(keys)
+    samples = ImageDataset(list_images(tmp_path, ["cat"]), TrainTransform(DataConfig(image_size=16)), 0, replace=True)
+    batch = samples.__getitems__([SampleKey(0, index, True, 3, 3) for index in (0, 1, 2)])
     assert batch["index"].tolist() == [0, 2, 0]
-    assert batch.get("weight", torch.empty(0)).tolist() == [0.5, 2.0, 0.5]  # of the image that replaces it

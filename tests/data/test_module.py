@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
+import numpy as np
 import pytest
 import torch
 from conftest import clean_environ
@@ -163,6 +164,32 @@ def test_any_trainer_takes_the_data_module(tree: Path):
     assert trainer.global_step == 8  # 29 images by 4
     assert sorted(module.seen[-11:]) == list(range(11))
     assert len(multiprocessing.active_children()) == before  # teardown has ended the loader processes
+
+
+class Weighing(TinyModule):
+    """Keeps the weights and the indices of the training images."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        assert "weight" in batch
+        self.weights = getattr(self, "weights", {}) | dict(
+            zip(batch["index"].tolist(), batch["weight"].tolist(), strict=True)
+        )
+        return self.net(batch["image"].to(self.dtype)).mean()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true"])
+def test_weights_of_images_are_exact_in_every_precision(tree: Path, precision: Any):
+    data = ImageDataModule.from_options("imagefolder", tree, image_size=16, batch_size=4, num_workers=0)
+    weights = data.train_images.weights = np.linspace(0.1, 9, data.num_train_images, dtype=np.float32)
+    module = Weighing(len(data.source.classes))
+    module.net(torch.zeros(1, 3, 16, 16))
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        limit_val_batches=0, precision=precision,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=data)
+    assert module.weights == dict(enumerate(weights.tolist()))
 
 
 def test_all_mistaken_options_are_named_at_once(tmp_path: Path):

@@ -32,7 +32,7 @@ class Batch(TypedDict):
     update_images: int  # images that count in this update of the weights, over all ranks (sampler.py)
     seed: int  # seed for random choices that concern the whole batch (mixup, CutMix)
     unreadable: list[Bad]
-    weight: NotRequired[Tensor]  # float32 (B,), factor of each image's loss, if the training images have weights
+    weight: NotRequired[Tensor]  # float32 (B,), factor of each image's loss, added on the device if images have weights
     soft_target: NotRequired[Tensor]  # float32 (B, num_classes), added on the device with mixup or CutMix
 
 
@@ -82,7 +82,7 @@ class ImageDataset(Dataset):
             indices += [key.index for key in failed]
             flips += [False] * len(failed)
             num_counted -= sum(key.counts for key in failed)
-        batch = Batch(
+        return Batch(
             image=images,
             flip=torch.tensor(flips, dtype=torch.bool),
             target=torch.from_numpy(self.images.targets[indices]),
@@ -93,9 +93,6 @@ class ImageDataset(Dataset):
             seed=keys[0].batch_seed(self.seed),
             unreadable=unreadable,
         )
-        if self.images.weights is not None:
-            batch["weight"] = torch.from_numpy(self.images.weights[indices])
-        return batch
 
     def _fill(self, out: Tensor, key: SampleKey, index: int) -> bool:
         generator = random.Random(key.image_seed(self.seed))

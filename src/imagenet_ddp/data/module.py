@@ -67,6 +67,7 @@ class ImageDataModule(L.LightningDataModule):
         self.train_sampler: BatchSampler | None = None
         self._start = (-1, 0, 0)
         self._copy_stream: torch.cuda.Stream | None = None
+        self._image_weights: torch.Tensor | None = None  # of all training images, on the device
         self._loaders: dict[str, EpochLoader] = {}  # by split
 
     @classmethod
@@ -232,9 +233,17 @@ class ImageDataModule(L.LightningDataModule):
 
     def finish(self, batch: Batch, *, training: bool) -> Batch:
         """Flip and normalise a batch that was copied to the device, and return it as the input of the model. training:
-        also apply mixup or CutMix."""
+        also add the weights of the images, and apply mixup or CutMix."""
         mean, std = self.eval_transform.mean, self.eval_transform.std
         batch["image"] = normalise(batch["image"], mean, std, self.channels_last, batch["flip"])
+        weights = self.source.train.weights if training and self.source.train is not None else None
+        if weights is not None:
+            # looked up here, because Lightning rounds the numbers in a batch if trainer.precision is bf16-true or
+            # 16-true, before it is copied
+            device = batch["index"].device
+            if self._image_weights is None or self._image_weights.device != device:
+                self._image_weights = torch.tensor(weights, device=device)
+            batch["weight"] = self._image_weights[batch["index"]]
         if training and self._mixing:
             self._mixing.apply(batch)
         return batch

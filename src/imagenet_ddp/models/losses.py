@@ -29,9 +29,8 @@ class Loss(nn.Module):
         self._name, self._smoothing = loss.name, loss.label_smoothing
         self._gamma, self._threshold = loss.focal_gamma, loss.bce_threshold
         self._num_classes = num_classes
-        self.weights: Tensor | None
-        weights = _class_weights(loss.class_weights, num_classes, num_train_images)
-        self.register_buffer("weights", weights, persistent=False)
+        # not a buffer, which trainer.precision=bf16-true and 16-true would round
+        self.weights = _class_weights(loss.class_weights, num_classes, num_train_images)
 
     def forward(
         self, logits: Tensor, target: Tensor, soft_target: Tensor | None = None, reduction: str = "none"
@@ -65,7 +64,9 @@ class Loss(nn.Module):
         return -(labels * log_probabilities if weights is None else labels * weights * log_probabilities).sum(1)
 
     def _weights_as(self, logits: Tensor) -> Tensor | None:
-        return None if self.weights is None else self.weights.to(logits.dtype)
+        if self.weights is not None:
+            self.weights = self.weights.to(logits.device, logits.dtype)  # copied in the first step only
+        return self.weights
 
 
 def weights_by_class(option: Any, classes: Sequence[str]) -> Any:
