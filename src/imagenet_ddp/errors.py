@@ -1,6 +1,13 @@
-"""Define the errors that are shown to the user without a traceback."""
+"""Define the errors that are shown to the user without a traceback, and turn exceptions that would end a run in silence
+into one of them."""
 
-from collections.abc import Iterator
+import functools
+import signal
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ConfigError(Exception):
@@ -19,6 +26,18 @@ class RunError(Exception):
     out of memory. It is shown without a traceback; the exit code is 1."""
 
 
+class SignalExit(SystemExit):
+    """Raised when a signal ends the process while there is nothing to save."""
+
+    def __init__(self, number: int):
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
+        self.signal_name = signal.Signals(number).name
+
+    def __str__(self) -> str:
+        return f"Stopped by {self.signal_name}, with nothing to save yet."
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, its cause, the cause of that, and so on."""
     seen: set[int] = set()
@@ -26,3 +45,47 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
+
+
+def is_silent_end(error: BaseException) -> bool:
+    """Return whether an exception of a user's own code would end a loop of torch or Lightning, or the process, without
+    being reported as a failure: StopIteration, SystemExit, GeneratorExit, asyncio.CancelledError and the like.
+    KeyboardInterrupt and SignalExit are stops."""
+    if isinstance(error, KeyboardInterrupt | SignalExit):
+        return False
+    return isinstance(error, StopIteration) or not isinstance(error, Exception)
+
+
+def place_of(error: BaseException) -> str:
+    """Return where an exception was raised, such as "train.py, line 12, in read"."""
+    trace = error.__traceback__
+    if trace is None:
+        return "at an unknown place"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{code.co_filename}, line {trace.tb_lineno}, in {code.co_name}"
+
+
+def silent_end(error: BaseException, who: str) -> str:
+    """Return the message for an exception that would have ended the run in silence. who: what raised it."""
+    return (
+        f"{who} raised {type(error).__name__} ({place_of(error)}), which Python does not take for a failure: the run "
+        "would end in silence. Hint: raise another exception there, such as RuntimeError."
+    )
+
+
+def reports_silent_ends(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that calls code of the user's own, so that an exception that would end the run in silence is
+    a RunError."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if not is_silent_end(error):
+                raise
+            raise RunError(silent_end(error, function.__name__)) from error
+
+    return call

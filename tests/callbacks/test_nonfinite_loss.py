@@ -16,21 +16,28 @@ NUM_BATCHES, BAD = 12, 5
 
 
 class Module(L.LightningModule):
-    """The batch BAD has a loss that is not a number, or (of_other) the gradient of another rank in the last step is
-    infinite."""
+    """What is not finite: the loss of the batch BAD, the gradient of another rank in the last step, batch norm's
+    statistics after it, or the loss of the validation."""
 
-    def __init__(self, *, of_other: bool) -> None:
+    def __init__(self, spoiled: str) -> None:
         super().__init__()
-        self.net, self.of_other = nn.Linear(3, 1), of_other
+        self.net, self.spoiled = nn.Linear(3, 1), spoiled
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("mask", torch.full((2,), -torch.inf))  # is no mistake
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        is_bad = batch_idx == BAD and not self.of_other
+        is_bad = batch_idx == BAD and self.spoiled == "loss"
+        if batch_idx == NUM_BATCHES - 1 and self.spoiled == "statistics":
+            self.norm(torch.full((2, 3), torch.nan))  # whose output the loss does not use
         loss = self.net(batch["image"] * (float("nan") if is_bad else 1.0)).pow(2).mean()
         return {"loss": loss, "loss_sum": loss.detach() * 2}
 
     def on_after_backward(self) -> None:
-        if self.of_other and self.trainer.fit_loop.batch_idx == NUM_BATCHES - 1:
+        if self.spoiled == "gradient" and self.trainer.fit_loop.batch_idx == NUM_BATCHES - 1:
             self.net.weight.grad[0] = float("inf")  # type: ignore[index]
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.log("val/loss", torch.tensor(torch.nan if self.spoiled == "validation" else 1.0))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=0.1)
@@ -41,29 +48,47 @@ class Data(L.LightningDataModule):
         batches: Any = [{"image": torch.randn(2, 3)} for _ in range(NUM_BATCHES)]
         return DataLoader(batches, batch_size=None)
 
+    val_dataloader = train_dataloader
 
-def fit(folder: Path, every: int, *, of_other: bool = False) -> None:
+
+def fit(folder: Path, every: int, spoiled: str, *, saves: bool = True) -> None:
     class Saving(NonFiniteLoss):
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-            trainer.save_checkpoint(folder / "last.ckpt")
+            if saves:
+                trainer.save_checkpoint(folder / "last.ckpt")
 
     L.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[Saving()], default_root_dir=folder,
-        log_every_n_steps=every,
-    ).fit(Module(of_other=of_other), datamodule=Data())  # fmt: skip
+        log_every_n_steps=every, num_sanity_val_steps=0,
+    ).fit(Module(spoiled), datamodule=Data())  # fmt: skip
 
 
 @pytest.mark.parametrize("every", [4, 1000])
 def test_the_step_is_named(tmp_path: Path, every: int) -> None:
     """With few log lines, the next checkpoint finds it."""
     with pytest.raises(RunError, match=rf"is nan in step {BAD + 1} \(epoch 1, rank 0\), at a learning rate of 0\.1\."):
-        fit(tmp_path, every)
+        fit(tmp_path, every, "loss")
     assert not (tmp_path / "last.ckpt").exists()
 
 
-def test_weights_that_only_another_ranks_loss_has_spoiled(tmp_path: Path) -> None:
-    """The gradients of all ranks are one sum: this rank's own losses stay finite until the next step."""
-    with pytest.raises(RunError, match=f"weights must be finite, but are not after step {NUM_BATCHES}, "):
-        fit(tmp_path, 4, of_other=True)
+WORDS = {
+    "gradient": f"weights must be finite, but are not after step {NUM_BATCHES}, ",
+    "statistics": f"buffers .* must not be NaN, but are after step {NUM_BATCHES}, ",
+    "validation": f"val/loss must be finite, but is nan after step {NUM_BATCHES}",
+}
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("spoiled", WORDS)
+def test_what_the_losses_do_not_show(tmp_path: Path, spoiled: str, saves: bool) -> None:
+    """The gradients of all ranks are one sum: this rank's own losses stay finite until the next step. A run without
+    checkpoints fails, too."""
+    with pytest.raises(RunError, match=WORDS[spoiled]):
+        fit(tmp_path, 4, spoiled, saves=saves)
     assert not (tmp_path / "last.ckpt").exists()
+
+
+def test_finite_numbers(tmp_path: Path) -> None:
+    fit(tmp_path, 4, "nothing")
+    assert (tmp_path / "last.ckpt").exists()

@@ -1,9 +1,11 @@
 """Make the callbacks of a run, in the order required by their dependencies, and its loggers."""
 
+import functools
 import inspect
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as L
 from hydra.utils import get_object
@@ -17,10 +19,15 @@ from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.section import make
+from imagenet_ddp.errors import RunError, is_silent_end, place_of, silent_end
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import run_group
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system.console import Say, print_message
+
+T = TypeVar("T")
+TRUSTED = ("imagenet_ddp", "lightning")  # packages whose callbacks and loggers raise only what Lightning expects
 
 
 def make_callbacks(
@@ -57,6 +64,8 @@ def make_callbacks(
         elif isinstance(callback, History) and callback.title is None:
             size = config.data.image_size
             callback.title = f"{config.model.name} on {config.data.name}, {size} px"
+    for callback in own:
+        guard(callback, L.Callback, log.say)
     # Lightning calls the callbacks in this order, but Checkpoint callbacks after all others.
     callbacks: list[L.Callback] = [
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
@@ -78,9 +87,38 @@ def make_loggers(config: CommonConfig, run_dir: Path, rank: int) -> list[Logger]
         return [DummyLogger() for _ in given(config.logger)]
     folder, group = str(run_dir), run_group(run_dir)
     return [
-        make_entry("logger", name, node, save_dir=folder, run_dir=folder, group=group)
+        guard(make_entry("logger", name, node, save_dir=folder, run_dir=folder, group=group), Logger)
         for name, node in given(config.logger).items()
     ]
+
+
+def guard(own: T, base: type, say: Say = print_message) -> T:
+    """Wrap the methods of a callback or logger of the user's own that override those of base, and return it.
+    KeyboardInterrupt is then a stop as by Ctrl-C: the step is completed, and the run saves. What else would end a loop
+    of Lightning or the process in silence is a RunError."""
+    cls = type(own)
+    if cls.__module__.partition(".")[0] in TRUSTED:
+        return own
+
+    def guarded(method: Callable[..., Any], who: str) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            except KeyboardInterrupt as stop:
+                say(f"{who} raised KeyboardInterrupt ({place_of(stop)}): the run stops.")
+                signal.raise_signal(signal.SIGINT)
+            except BaseException as error:
+                if not is_silent_end(error):
+                    raise
+                raise RunError(silent_end(error, who)) from error
+
+        return call
+
+    for name, inherited in inspect.getmembers_static(base, inspect.isfunction):
+        if not name.startswith("_") and inspect.getattr_static(cls, name) is not inherited:
+            setattr(own, name, guarded(getattr(own, name), f"{cls.__name__}.{name}"))
+    return own
 
 
 def given(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from imagenet_ddp.config.validators import is_mapping
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, is_silent_end
 from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T", bound="Section")
@@ -79,11 +79,11 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     try:
         # `more` bypasses Hydra, which would convert lists of parameters into its own list type
         return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
-    except (ImportError, InstantiationException, TypeError, ValueError) as error:
+    except (ImportError, InstantiationException, TypeError, ValueError, StopIteration, SystemExit) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = first_line(cause)
+        reason = f"{type(cause).__name__} was raised" if is_silent_end(cause) else first_line(cause)
         raise ConfigError(
             f"{key}={target} must be callable, but the call failed: {reason.rstrip('.')}. "
             "Hint: correct the name or its arguments; HYDRA_FULL_ERROR=1 shows where the call failed."

@@ -15,6 +15,7 @@ from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.transforms import Transform, empty
 from imagenet_ddp.data.unreadable_images import Bad, LoadError, UnreadableImage
+from imagenet_ddp.errors import is_silent_end, silent_end
 from imagenet_ddp.system.seeding import hash_seed
 
 _TRIES = 100  # replacements tried if all images of a batch are unreadable
@@ -51,6 +52,16 @@ class ImageDataset(Dataset):
         return len(self.images)
 
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
+        try:
+            return self._load(keys)
+        except BaseException as error:
+            # a loader process ignores Ctrl-C, so KeyboardInterrupt in it comes from the source, too
+            if not is_silent_end(error) and (get_worker_info() is None or not isinstance(error, KeyboardInterrupt)):
+                raise
+            # torch would take StopIteration for the end of the epoch, and a loader process would end without a word
+            raise LoadError(silent_end(error, f"the source of the images ({type(self.images).__name__})")) from error
+
+    def _load(self, keys: list[SampleKey]) -> Batch:
         size = self.transform.size(keys[0].epoch)
         images = empty(len(keys), size, size, 3)
         if get_worker_info() is not None:

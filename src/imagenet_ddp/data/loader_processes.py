@@ -303,7 +303,9 @@ def _failed_workers(loader: Any, *, wait: bool) -> dict[int, int]:
         for worker in workers:
             if worker.sentinel in ready:  # its files are closed, but its exit code may not be available yet
                 worker.join(SETTLE_S)
-    return {worker.exitcode: worker.pid for worker in workers if worker.exitcode}
+    # code 0 is that of a library that ended the process; without wait, another error is being explained
+    ended = [worker for worker in workers if worker.exitcode is not None and (wait or worker.exitcode)]
+    return {worker.exitcode: worker.pid for worker in ended}
 
 
 def signal_name(code: int) -> str:

@@ -216,6 +216,14 @@ def choose_cudnn_benchmark(trainer: TrainerConfig, kind: str) -> bool | None:
     return by_default if trainer.benchmark is None else trainer.benchmark
 
 
+def set_up_process(kind: str, num_threads: int) -> None:
+    """Set the number of CPU threads and, if the device is the CPU, how its memory is kept. For every process that
+    computes with a net. kind: cpu, cuda or mps."""
+    set_num_threads(num_threads)
+    if kind == "cpu":
+        keep_freed_memory()
+
+
 def set_num_threads(count: int) -> None:
     """Set the number of CPU threads of this process, in torch and in OMP_NUM_THREADS.
 

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError, RunError, silent_end
 from imagenet_ddp.system.console import Say
 from imagenet_ddp.system.text import count_noun, first_line
 
@@ -39,8 +39,10 @@ def first_failure(failed: Callable[[], BaseException | None], say: Say) -> Gener
     on_exception of a callback, or finalize of a logger. failed: returns what Lightning has reported to callbacks."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         first = failed()
+        if isinstance(first, KeyboardInterrupt):  # Ctrl-C is a signal, so this one was raised by code, within a step
+            raise RunError(silent_end(first, "the code of this run")) from first
         if first is None or first is error:
             raise
         say(f"While the run ended, this failed, too: {type(error).__name__}: {first_line(error)}")

@@ -64,9 +64,7 @@ def make_plan(job: Job, world: "World") -> "Plan":
         keep_global_batch_size=job.keep_global_batch_size,
     )
     require_equal_devices(plan, world)
-    devices.set_num_threads(plan.num_threads.value)
-    if plan.accelerator.value == "cpu":
-        devices.keep_freed_memory()
+    devices.set_up_process(plan.accelerator.value, plan.num_threads.value)
     if job.config.trainer.deterministic:
         # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
         # the batch finder.
@@ -103,7 +101,7 @@ def joined_ranks(
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
         (exit_at_once if info.world_size > 1 else sys.exit)(128 + stop.signal_number)
-    except Exception as error:
+    except BaseException as error:  # SystemExit of a user's own code must not look like a success
         _fail(error, info, world.watch if world else None)
 
 
@@ -131,7 +129,7 @@ def _end_at_start(left: SignalExit, info: WorldInfo, watch: "FailureWatch | None
     exit_at_once(left.exit_code)
 
 
-def _fail(error: Exception, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
+def _fail(error: BaseException, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
     """Print why this rank failed, or which other rank's failure caused it, and let the others end."""
     explained = isinstance(error, RunError)
     what = str(error) if explained else traceback.format_exc()
@@ -145,7 +143,7 @@ def _fail(error: Exception, info: WorldInfo, watch: "FailureWatch | None") -> No
     exit_at_once(1)
 
 
-def _is_lost_connection(error: Exception) -> bool:
+def _is_lost_connection(error: BaseException) -> bool:
     from torch.distributed import DistError
 
     return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))

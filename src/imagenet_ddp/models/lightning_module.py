@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.learning import LossConfig
-from imagenet_ddp.errors import RunError
+from imagenet_ddp.errors import RunError, reports_silent_ends
 from imagenet_ddp.models.layers import average_views
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss, TopKAccuracy
@@ -122,6 +122,7 @@ class ImageClassifier(L.LightningModule):
         elif self.device.type == "mps":
             torch.mps.manual_seed(seed)
 
+    @reports_silent_ends
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
         """Return the loss, the sum of the losses and the logits.
 
@@ -154,10 +155,15 @@ class ImageClassifier(L.LightningModule):
     # Lightning inspects the signature in every step, which is faster if it is stored
     training_step.__signature__ = inspect.signature(training_step)  # type: ignore[attr-defined]
 
+    @reports_silent_ends
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
     def configure_gradient_clipping(self, *args: Any, **kwargs: Any) -> None:
         if self.trainer.gradient_clip_val:  # Lightning's method takes 10 µs even if no clipping is set
             super().configure_gradient_clipping(*args, **kwargs)
 
+    @reports_silent_ends
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor] | None:
         """Return the logits and losses of the counted images; None if the batch has no counted image."""
         counted = batch["num_counted"]

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from imagenet_ddp.errors import SignalExit
 from imagenet_ddp.system.console import discard_closed_terminal
 
 # SIGUSR2 requests a stop and a later restart. SLURM sends it some time before the time limit (sbatch
@@ -25,18 +26,6 @@ class Stopped(Exception):
     def __init__(self, signal_number: int):
         super().__init__(signal_number)
         self.signal_number = signal_number
-
-
-class SignalExit(SystemExit):
-    """Raised when a signal ends the process while there is nothing to save."""
-
-    def __init__(self, number: int):
-        self.exit_code = 128 + number
-        super().__init__(self.exit_code)
-        self.signal_name = signal.Signals(number).name
-
-    def __str__(self) -> str:
-        return f"Stopped by {self.signal_name}, with nothing to save yet."
 
 
 class Signals:
