@@ -60,7 +60,7 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
     from imagenet_ddp.engine.predictor import read_in_order
 
     top_k = min(config.top_k, len(predictor.classes))
-    batch_size, option = config.data.batch_size, config.data.num_workers
+    batch_size, option = config.data.val_batch_size or config.data.batch_size, config.data.num_workers
     num_threads = option if isinstance(option, int) and option else num_cores()
     if predictor.reads_whole:
         batch_size = min(batch_size, MOST_WHOLE)

@@ -123,8 +123,7 @@ def make_plan(
     images = batch_split.images_per_forward(strategy, size, num_own_devices)
     global_batch_size = images * world_info.world_size * accumulate
     decoder = choose_decoder(data.decoder)
-    share = partial(depthwise_share, config.model, data.image_size)
-    precision = Choice(*devices.choose_precision(trainer.precision, kind, data, share, device.index))
+    precision = choose_precision(config, device)
     return Plan(
         config=config,
         world_info=world_info,
@@ -153,6 +152,12 @@ def make_plan(
         averaging_start_epoch=first_averaged_epoch(config.averaging, trainer.max_epochs),
         **image_statistics(config),
     )
+
+
+def choose_precision(config: Config, device: torch.device) -> Choice:
+    """Return Lightning's precision, in which a net is trained, evaluated and used on this device."""
+    share = partial(depthwise_share, config.model, config.data.image_size)
+    return Choice(*devices.choose_precision(config.trainer.precision, device.type, config.data, share, device.index))
 
 
 def image_statistics(config: Config) -> dict[str, Choice]:

@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.engine.plan import Config, image_statistics
+from imagenet_ddp.engine.plan import Config, choose_precision, image_statistics
 from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.errors import ConfigError
@@ -29,6 +30,7 @@ from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.text import first_line
 
+HALF = {"bf16": torch.bfloat16, "16": torch.float16}
 AHEAD = 2  # batches that read_in_order reads in advance
 
 
@@ -120,11 +122,19 @@ def load_net(config: Config, trained: TrainedModel) -> torch.nn.Module:
 def make_predictor(
     config: Config, trained: TrainedModel, net: torch.nn.Module, device: torch.device | None = None
 ) -> Predictor:
-    """Make the predictor of a trained net. net: result of load_net. device: None means the device of trainer.*. The
-    predictor computes in fp32, because speed does not matter for a few images."""
+    """Make the predictor of a trained net, and set up this process as for an evaluation. net: result of load_net.
+    device: None means the device and the precision of an evaluation. On a given device the predictor computes in fp32,
+    for comparisons."""
     transform = eval_transform(config)
-    device = device or devices.use_device(config.trainer)
+    precision = "32-true"
+    if device is None:
+        device = devices.use_device(config.trainer)
+        precision = choose_precision(config, device).value
+    devices.set_up_process(device.type, devices.choose_num_threads(config.cluster.num_threads, 1))
     net = net.to(device)
+    # the weights stay in fp32, also for bf16-true: explain needs gradients
+    kind = HALF.get(precision.partition("-")[0])
+    autocast = torch.autocast(device.type, kind) if kind is not None else nullcontext()
 
     def normalised(images: list[Tensor]) -> Tensor:
         """Return images, each uint8 (3, image_size, image_size), as a normalised batch on the device."""
@@ -133,8 +143,8 @@ def make_predictor(
 
     @torch.inference_mode()
     def probabilities(images: list[Tensor]) -> Tensor:
-        batch = normalised(images)
-        logits = average_views(net, batch, transform.views)
+        with autocast:
+            logits = average_views(net, normalised(images), transform.views)
         return logits.float().softmax(dim=1).cpu()
 
     def explain(images: list[Tensor], classes: list[int]) -> Tensor:

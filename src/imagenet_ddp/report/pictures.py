@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 from imagenet_ddp.cli.check_config import refused_targets
@@ -16,13 +15,11 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
-from imagenet_ddp.data.transforms import normalise
 from imagenet_ddp.data.unreadable_images import UnreadableImage
-from imagenet_ddp.distributed.devices import use_device
-from imagenet_ddp.engine.predictor import eval_transform, load_net
+from imagenet_ddp.engine.predictor import load_net, make_predictor
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
-from imagenet_ddp.models.class_activation import class_activation_maps, overlay
+from imagenet_ddp.models.class_activation import overlay
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.text import first_line
@@ -87,15 +84,15 @@ def _thumbnail(images: Images, index: int) -> str | None:
 
 def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) -> dict[int, str]:
     """Return row -> data URI of the image as the net receives it, overlaid with the map of the predicted class."""
-    config = _trusted_config(found.folder, "model")
-    device, transform, uris = use_device(config.trainer), eval_transform(config), dict[int, str]()
-    net = load_net(config, load(config, found.checkpoint)).to(device)
+    config, uris = _trusted_config(found.folder, "model"), dict[int, str]()
+    trained = load(config, found.checkpoint)
+    predictor = make_predictor(config, trained, load_net(config, trained))
+    assert predictor.explain is not None  # only an exported file has no gradients
     for start in range(0, len(rows), MAPS_AT_ONCE):
         few = rows[start : start + MAPS_AT_ONCE]
-        inputs = torch.stack([transform(images.read(int(found.index[row]))) for row in few])
-        batch = normalise(inputs.to(device), transform.mean, transform.std, config.model.channels_last)
-        classes = torch.tensor(found.prediction[few], device=device)
-        for row, image, activation in zip(few, inputs, class_activation_maps(net, batch, classes), strict=True):
+        inputs = [predictor.read.prepare(images.read(int(found.index[row]))) for row in few]
+        maps = predictor.explain(inputs, found.prediction[few].tolist())
+        for row, image, activation in zip(few, inputs, maps, strict=True):
             uris[row] = data_uri(overlay(image, activation).permute(1, 2, 0).numpy(), 1)
     return uris
 
