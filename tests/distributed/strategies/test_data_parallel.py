@@ -173,6 +173,7 @@ def gpus() -> list[torch.device]:
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
 
+@pytest.mark.cuda
 @two_gpus
 @pytest.mark.parametrize("num_images", [1, 29])
 def test_on_gpus_it_is_nn_data_parallel(num_images: int):

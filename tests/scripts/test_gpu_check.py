@@ -1,0 +1,67 @@
+"""The GPU check in its small CPU form: a slice, stopped and continued, and the packages that it carries."""
+
+import json
+import signal
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, clean_environ
+from helpers.train_runs import wait_for
+
+from scripts.gpu_check import packages
+
+SCRIPT = ROOT / "scripts" / "gpu_check.sh"
+
+
+def start(out: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [SCRIPT, out, "form=cpu", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=clean_environ(PYTHON=sys.executable),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_stopped_slice_continues_without_repeating(tmp_path: Path) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "results.json"
+    stopped = start(tmp_path, "slices=1")
+    running = logs / "step__ResNet_18__bf16.log"
+    wait_for(lambda: running.is_file() and running.stat().st_size)
+    stopped.terminate()
+    said, _ = stopped.communicate(timeout=60)
+    assert stopped.returncode == 128 + signal.SIGTERM, said
+    assert said.startswith("Missing packages: none."), said
+    assert "\nForm: cpu.\n" in said and f"torch {version('torch')}" in said
+    found = json.loads(out.read_text())["checks"]
+    assert {name: each["state"] for name, each in found.items()} == {"peak of the device": "ok"}
+
+    before = (logs / "peak_of_the_device.log").stat().st_mtime_ns
+    again = start(tmp_path, "slices=1", "only=peak|bf16|waits", "minutes=10")
+    said, _ = again.communicate(timeout=400)
+    assert again.returncode == 0, said
+    assert "2 passed, 0 failed, 1 left out, 0 to do" in said
+    assert (logs / "peak_of_the_device.log").stat().st_mtime_ns == before, "what has passed is not run again"
+    found = json.loads(out.read_text())["checks"]
+    assert found["waits from step 3 on are errors"] == {"state": "left out", "reason": "needs a GPU"}
+    rate = found["step: ResNet-18, bf16"]["found"]["images_per_s"]
+    assert rate > 0 and f"| ResNet-18 | bf16 | 2 | {rate:.3g} |" in (tmp_path / "tables.md").read_text()
+    assert (tmp_path / "steps.png").is_file()
+
+
+def test_packages_are_carried_as_wheels(tmp_path: Path) -> None:
+    """On a machine without a network, they are imported from the folder where they are unpacked."""
+    names = {path.name.split("-")[0] for path in packages.pack(tmp_path)}
+    assert {"hydra_core", "omegaconf", "antlr4_python3_runtime", "lightning", "torchmetrics", "pytest"} <= names
+    assert not names & {"torch", "torchvision", "numpy"}
+    wheels = list(tmp_path.glob("*.whl"))
+    assert sum(path.stat().st_size for path in wheels) < 32 * 2**20
+    for path in wheels:
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(tmp_path / "site")
+            assert not [name for name in wheel.namelist() if name.endswith((".so", ".pyc"))], path.name
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import hydra; print(hydra.__file__)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(tmp_path))
