@@ -23,12 +23,14 @@ from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.resume import Earlier, changes, find_earlier, is_finished
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.runs.folder import new_folder
 
 TRAINER = {"max_epochs": 2, "max_steps": -1, "max_time": None}
 
 
-def saved(folder: Path, age: int, epochs: int | None) -> Path:
-    """Make a run folder with a checkpoint. epochs: None: not finished. Higher age: older."""
+def saved(folder: Path, age: int, epochs: int | None, *options: str) -> Path:
+    """Make a run folder with a checkpoint. epochs: None: not finished. Higher age: older. options: as typed."""
+    new_folder(folder, is_typed=True, options=options, can_resume=True)
     checkpoint = CheckpointStore.of_run(folder).last
     checkpoint.parent.mkdir(parents=True)
     torch.save({"age": age}, checkpoint)
@@ -38,10 +40,11 @@ def saved(folder: Path, age: int, epochs: int | None) -> Path:
     return checkpoint
 
 
-def find(wanted: Path, option: Path | str | None, *, typed: bool = False, again: bool = False) -> Earlier:
+def find(wanted: Path, option: Path | str | None, *options: str, typed: bool = False, again: bool = False) -> Earlier:
     request: Any = SimpleNamespace(
         configs=[OmegaConf.create({"resume": option and str(option)})], again=again,
-        hydra=OmegaConf.create({"run": {"dir": str(wanted)}}), typed=[f"hydra.run.dir={wanted}"] if typed else [],
+        hydra=OmegaConf.create({"run": {"dir": str(wanted)}}),
+        typed=[*options, *([f"hydra.run.dir={wanted}"] if typed else [])],
     )  # fmt: skip
     return find_earlier(request, {}, None)
 
@@ -58,6 +61,21 @@ def test_auto_is_the_newest_unfinished_run(tmp_path: Path) -> None:
     assert "the newest unfinished run" in found.sentence
     assert find(runs / "a", "auto", typed=True).checkpoint == done
     assert find(tmp_path / "new", "auto", typed=True).checkpoint is None
+
+
+def test_auto_continues_only_a_run_of_the_same_options(tmp_path: Path) -> None:
+    """But for those that say where it runs, in any order."""
+    runs, wanted = tmp_path / "runs/n", tmp_path / "runs/n/new"
+    saved(runs / "a", 30, None, "optim.lr=0.01", "name=n", "trainer.devices=2")
+    saved(runs / "b", 20, None, "optim.lr=0.02", "name=n")
+    assert find(wanted, "auto", "name=n", "optim.lr=0.01", "resume=auto").run_dir == runs / "a"
+    assert find(wanted, "auto", "name=n", "optim.lr=0.02", "cluster.timeout_s=3").run_dir == runs / "b"
+    found = find(wanted, "auto", "name=n", "optim.lr=0.03")
+    assert found.run_dir is None
+    assert f"{runs}/b (name=n optim.lr=0.02), {runs}/a (name=n optim.lr=0.01)" in found.sentence
+    assert f"To continue one, set resume={runs}/b." in found.sentence
+    (runs / "b/.made_for").unlink()  # of an earlier version
+    assert find(wanted, "auto", "name=n", "optim.lr=0.02").run_dir is None
 
 
 def test_a_restarted_job_and_a_path(tmp_path: Path) -> None:
@@ -109,7 +127,7 @@ def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, tree: Path, tmp_path: Path) -> None:
-    """SIGKILL, then resume=auto; a launcher's restart; evaluate; a second run in the same place is refused."""
+    """SIGKILL, then resume=; a launcher's restart; evaluate; a second run in the same place is refused."""
     where, done = "+callbacks.checkpoint.dirpath=disk/mine", tmp_path / "disk/mine"
     options = [*SMALL, f"data.root={tree}", "name=n", where]
     process = start(tmp_path, *options, "trainer.max_epochs=99", *probe(tmp_path / "seen", slow_s=0.05))
@@ -121,11 +139,8 @@ def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, t
     epoch = torch.load(done / "last.ckpt", weights_only=True)["epoch"]
 
     more = [*options, "++callbacks.probe=null", f"trainer.max_epochs={epoch + 2}"]
-    again = run("train", *more, "resume=auto", PYTHONPATH=PROBES, code=0)
-    assert (
-        f"resume=auto: continuing the newest unfinished run from {Path('runs/n', folder.name)}/checkpoints/last.ckpt"
-        in again.stdout
-    )
+    again = run("train", *more, f"resume={Path('runs/n', folder.name)}", PYTHONPATH=PROBES, code=0)
+    assert f"Resuming from {Path('runs/n', folder.name)}/checkpoints/last.ckpt" in again.stdout
     assert torch.load(done / "last.ckpt", weights_only=True)["epoch"] == epoch + 1
 
     more[-1] = f"trainer.max_epochs={epoch + 3}"

@@ -16,7 +16,7 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
-from imagenet_ddp.engine import build
+from imagenet_ddp.engine import build, held_out
 from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.evaluation_results import Predicted, further_results, prediction_columns, results_lines
 from imagenet_ddp.engine.job import Job
@@ -31,6 +31,7 @@ from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
+from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import format_loss, percent
 
 
@@ -43,6 +44,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     assert isinstance(config, EvaluateConfig)
     trained = load(config, job.checkpoint)
     data = build.make_data(plan, world, log.say, need_train=False)
+    left_out = held_out.choose(data.source, config.data, trained.contents, trained.origin)
     positions = trained.positions(data.source)
     named = trained if trained.has_names else data.source
     classes, labels = named.classes, named.labels
@@ -68,9 +70,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
     log.say(world.info.sentence())
     log.say(
         f"Evaluating {trained.origin} ({trained.what}) on {num_images} validation images of {num_classes} classes"
-        f" at {config.data.image_size} pixels, precision {trainer.precision}."
+        f"{where(data.val_images.location)} at {config.data.image_size} pixels, precision {trainer.precision}."
     )
-    for note in (*trained.notes, *data.source.notes):
+    for note in (*trained.notes, *data.source.notes, *[left_out] * bool(left_out)):
         log.say(note)
     if not trained.has_names:
         log.say(f"Its {num_classes} classes are assumed to be those of the data, sorted by name.")
@@ -117,6 +119,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "classes": classes,
             "labels": labels,
             "predictions": file,
+            "left_out": left_out,
             **further,
             "plan": plan.choices(training=False),
             **result_files.provenance(job.command),

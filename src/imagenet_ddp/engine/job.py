@@ -21,6 +21,7 @@ from imagenet_ddp.engine.resume import (
     changes,
     find_earlier,
     is_finished,
+    refuse_lost_data,
     started_before,
 )
 from imagenet_ddp.errors import ConfigError
@@ -96,6 +97,7 @@ def decide(
     from imagenet_ddp.runs.checkpoint_file import KEY, read
 
     stored = read(earlier.checkpoint)[KEY]
+    refuse_lost_data(stored, request)
     config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, launch_info, num_local)
     changed = changes(stored["config"], config)
     of_checkpoint = leaves(stored["config"])  # a key that an older version lacked had its default value in that run

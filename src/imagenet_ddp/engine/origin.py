@@ -10,6 +10,7 @@ import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
+from imagenet_ddp.config.paths import HUB, is_file
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.transforms import normalise
@@ -18,7 +19,6 @@ from imagenet_ddp.engine.predictor import load_net, make_predictor
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.export.formats import graph_format
-from imagenet_ddp.models.download import HUB, is_file
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.runs.checkpoint_file import is_own
 from imagenet_ddp.system.console import print_message

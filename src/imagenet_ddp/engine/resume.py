@@ -4,6 +4,7 @@ A training continues an earlier run in three cases: its launcher restarted it or
 own folder already; resume=PATH names the run; or resume=auto finds it.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.known_terms import without_removed
-from imagenet_ddp.cli.overrides import typed_value
-from imagenet_ddp.config.keys import leaves
+from imagenet_ddp.cli.overrides import quoted, typed_value
+from imagenet_ddp.config import paths
+from imagenet_ddp.config.keys import key_of, leaves
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore, require_whole
+from imagenet_ddp.system.text import shorten_list
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source
@@ -29,6 +32,10 @@ FIXED_PREFIXES = (
     "data.name", "data._target_", "data.args", "data.train_dir", "data.val_dir", "data.val_fraction", "data.val_fold",
     "data.fold", "data.sampling", "data.repeats", "data.shuffle_window_shards",
 )  # fmt: skip
+
+# Keys in which a run and the command that resume=auto continues may differ.
+OF_PLACE = ("hydra.", "resume", "cluster", "nccl", "trainer.accelerator", "trainer.devices", "trainer.num_nodes",
+            "data.num_workers")  # fmt: skip
 
 # Keys that can end a training run.
 END_PREFIXES = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks", "budget_min")
@@ -67,7 +74,7 @@ def find_earlier(request: parse.Request, environ: Mapping[str, str], run_key: st
         if own and folder.summary(own):  # finished, with callbacks.checkpoint=null
             return Earlier(own)
     if option == "auto":
-        return _find_auto(typed_dir, wanted.parent)
+        return _find_auto(typed_dir, wanted.parent, request.typed)
     if not option:
         return Earlier()
     found = _find_named(Path(option))
@@ -90,9 +97,9 @@ def _find_named(path: Path) -> Earlier:
     return Earlier(CheckpointStore.run_dir_of(path.absolute()), path, f"Resuming from {path}.")
 
 
-def _find_auto(typed_dir: Path | None, runs: Path) -> Earlier:
-    """Return the run in typed_dir, or else the newest unfinished run in `runs`. runs: folder of the runs of this
-    name."""
+def _find_auto(typed_dir: Path | None, runs: Path, options: Iterable[str]) -> Earlier:
+    """Return the run in typed_dir, or else the newest unfinished run in `runs` that was started with these options.
+    runs: folder of the runs of this name. options: as typed."""
     if typed_dir is not None:
         if CheckpointStore.of_run(typed_dir).files():
             return _newest_of(typed_dir, "resume=auto: continuing from")
@@ -101,13 +108,36 @@ def _find_auto(typed_dir: Path | None, runs: Path) -> Earlier:
     unfinished = {path: found for path, found in files.items() if found and folder.finished_epochs(path) is None}
     if not unfinished:
         return Earlier(sentence=f"resume=auto: starting a new run, because {runs} has no unfinished one to continue.")
-    newest = max(unfinished, key=lambda path: max(file.stat().st_mtime_ns for file in unfinished[path]))
-    return _newest_of(newest, "resume=auto: continuing the newest unfinished run from")
+    typed_then = {path: folder.options_of(path) for path in unfinished}
+    same = [path for path, then in typed_then.items() if then is not None and _of_run(then) == _of_run(options)]
+    if not same:
+        others = sorted(unfinished, key=lambda path: path.name, reverse=True)
+        words = {path: " ".join(sorted(_of_run(typed_then[path] or ()))) or "no options" for path in others}
+        shown = shorten_list([f"{path} ({words[path]})" for path in others], 3)
+        return Earlier(
+            sentence="resume=auto: starting a new run, because none of the unfinished ones was started with these "
+            f"options: {shown}. To continue one, set {shlex.quote(quoted(f'resume={others[0]}'))}."
+        )
+    newest = max(same, key=lambda path: max(file.stat().st_mtime_ns for file in unfinished[path]))
+    return _newest_of(newest, "resume=auto: continuing the newest unfinished run of these options from")
+
+
+def _of_run(options: Iterable[str]) -> set[str]:
+    """Return the options that make a run another one: not those that say where it runs, or whether it is resumed."""
+    return {option for option in options if not key_of(option).startswith(OF_PLACE)}
 
 
 def _newest_of(run_dir: Path, why: str) -> Earlier:
     checkpoint, damaged = CheckpointStore.of_run(run_dir).newest_whole()
     return Earlier(run_dir, checkpoint, f"{damaged}{why} {checkpoint}.")
+
+
+def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
+    """Raise ConfigError if the images of a stored run are neither where it had them nor typed. stored: this package's
+    entry in its checkpoint."""
+    is_typed = any(typed_value(request, key) is not None for key in ("data", "data._target_", *paths.DATA))
+    if not is_typed and (mistakes := paths.lost_data(stored.get("folder"), stored["config"])):
+        raise ConfigError(mistakes)
 
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import result_files
+from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun, percent, shorten_list
 
 FEW_IMAGES = 20_000  # a sixtieth of ImageNet
@@ -40,11 +41,12 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     mode, why_compiled = plan.compile
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
+    place = where(data.train_images.location)
     few = f" Top-5 is always 100 % with {len(classes)} classes, and is left out of this log."
     lines = [
         info.sentence(),
         f"Data: {options.target or options.name}, {len(data.train_images)} training and {len(data.val_images)}"
-        f" validation images of {len(classes)} classes.{sampled}{few if len(classes) <= 5 else ''}",
+        f" validation images of {len(classes)} classes{place}.{sampled}{few if len(classes) <= 5 else ''}",
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer.max_epochs)} at {options.image_size}"
         f" pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g}, schedule"
         f" {schedule.name}, loss {config.loss.name}, label smoothing {config.loss.label_smoothing:g}.",

@@ -17,6 +17,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.folder import find_layout
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, options_for
 from imagenet_ddp.engine.job import TYPED_ONLY, T, checked
+from imagenet_ddp.engine.resume import refuse_lost_data
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export.formats import graph_format
 from imagenet_ddp.runs.checkpoint_store import require_whole
@@ -61,6 +62,8 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     if any(typed_value(request, f"model.{key}") for key in ("name", "_target_")) and not is_own(checkpoint):
         return _of_weights(request, checkpoint, environ, cls)
     stored = read(checkpoint)[KEY]
+    if request.verb == "evaluate":
+        refuse_lost_data(stored, request)
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
     before = to_config(stored["config"]["data"], DataConfig)

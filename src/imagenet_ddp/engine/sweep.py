@@ -7,8 +7,9 @@ is started again is skipped if it has finished, and resumed if there is a checkp
 
 import math
 import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import command, hydra_flags, overrides, parse
+from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.spawn import WorkersFailedError
@@ -24,6 +26,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.files import atomic_write, expand_home
+from imagenet_ddp.system.text import count_noun, shorten_list
 
 FILE = "sweep.yaml"
 MULTIRUN = ("-m", "--multirun")
@@ -51,6 +54,13 @@ def expand_resume(argv: list[str]) -> list[str]:
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
     keys = {overrides.key_of(word) for word in typed}
     options = [option for option in options if overrides.key_of(option) not in keys]
+    if (folder_then := stored.get("folder")) not in (None, str(Path.cwd())) and (
+        relative := [*relative_options(options), *[shlex.join(flags)] * bool(flags)]
+    ):
+        raise ConfigError(
+            f"sweep.resume={sweep_dir} must be typed in {folder_then}, in which the sweep was started, because of "
+            f"{relative[0]}. Hint: run `cd {shlex.quote(folder_then)}` first, or type that option again."
+        )
     argv = overrides.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
     return overrides.in_folder(argv, "hydra.sweep.dir", sweep_dir)
 
@@ -105,11 +115,32 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
         wanted = wanted.with_name(key)
     sweep_dir = wanted.absolute()
     store(request, sweep_dir)
+    if request.configs[0].sweep.job == "auto":
+        _say_left_out(request.names, sweep_dir, environ)
     options = [word for word in request.jobs[number] if not word.startswith("hydra.sweep.")]
     node = request.hydra_nodes[number]
     node.run.dir = str(sweep_dir / str(number))
     job = _job(request, options, request.configs[number], node)
     return replace(job, argv=[*job.typed, *_flags(request)], launch_infos=[request.launch_infos[number]])
+
+
+def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, str]) -> None:
+    """Say which jobs of the sweep no task of this job array trains, and no earlier one has. Each task says it, because
+    each has its own log; of its ranks, the first."""
+    tasks = slurm.array_tasks(environ)
+    if tasks is None or environ.get("SLURM_PROCID", "0") != "0":
+        return
+    left_out = [
+        f"{number} ({name or 'no options'})"
+        for number, name in enumerate(names)
+        if number not in tasks and folder.finished_epochs(sweep_dir / str(number)) is None
+    ]
+    if left_out:
+        print(
+            f"The job array has no task for {count_noun(len(left_out), 'job')} of this sweep, which it does not train: "
+            f"{shorten_list(left_out)}. Hint: for all {len(names)} jobs, use #SBATCH --array=0-{len(names) - 1}.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def _job(request: parse.Request, options: list[str], config: DictConfig, hydra_node: DictConfig) -> parse.Request:
@@ -140,6 +171,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
         return
     content = {
         "command": overrides.shell_line(request.verb, sys.argv[1:]),
+        "folder": str(Path.cwd()),  # to which relative paths refer
         "options": [word for word in request.typed if overrides.key_of(word) not in NOT_STORED],
         "flags": _flags(request),
         "jobs": jobs,
@@ -155,8 +187,14 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         raise ConfigError(
             "resume= resumes one run, but -m starts several. Hint: set sweep.resume=FOLDER to resume a sweep."
         )
+    is_new = not (request.configs[0].sweep.resume or restarted(os.environ))
     own_launcher = str(request.hydra.launcher.get("_target_")).endswith(".BasicLauncher")
     sweep_dir = _sweep_dir(request).absolute()
+    if is_new and (sweep_dir / FILE).exists():
+        raise ConfigError(
+            f"hydra.sweep.dir={sweep_dir} must be a new folder, but holds a sweep. Hint: to continue it, set "
+            f"sweep.resume={sweep_dir}; for another one, set hydra.sweep.dir to another folder."
+        )
     store(request, sweep_dir)
     if not own_launcher:
         print(f"Sweep folder: {sweep_dir} (logs of the launcher in .submitit/)", flush=True)

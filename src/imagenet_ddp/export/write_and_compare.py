@@ -20,6 +20,7 @@ from imagenet_ddp.data.sources.image_files import find_images, read_file
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.engine.held_out import choose
 from imagenet_ddp.engine.predictor import Predictor, eval_transform, load_net, make_predictor, open_exported
 from imagenet_ddp.engine.stored_config import checkpoint_path
 from imagenet_ddp.engine.trained_model import TrainedModel, load
@@ -28,7 +29,7 @@ from imagenet_ddp.export import model_card
 from imagenet_ddp.export.formats import CARD, FORMATS, Format, export_path
 from imagenet_ddp.export.graph import Classifier
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_path, atomic_write
+from imagenet_ddp.system.files import atomic_path, atomic_write, where
 from imagenet_ddp.system.text import percent
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
@@ -56,7 +57,7 @@ def export(config: ExportConfig, is_data_typed: bool) -> Iterator[str]:
         built = kind.build(graph, config.batch_size)
         kind.save(built, draft, json.dumps(metadata))
         comparison = compare(reference, _open(draft, kind, config, trained), samples)
-        yield comparison.sentence(kind.name)
+        yield comparison.sentence(kind.name, samples.location)
         most = config.max_difference or kind.max_difference(metadata["preprocessing"])
         if comparison.max_difference > most:
             raise RunError(
@@ -118,6 +119,7 @@ class Samples:
     num_images: int
     read: Callable[[int], Tensor]
     targets: np.ndarray | None = None
+    location: str = ""  # folder or address
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,11 @@ class Comparison:
     num_same_top1: int
     top1: tuple[float, ...] | None  # fractions, of the checkpoint and of the file; None: the classes are unknown
 
-    def sentence(self, name: str) -> str:
+    def sentence(self, name: str, location: str) -> str:
         top1 = "" if self.top1 is None else f"; top-1 {percent(self.top1[1])} and {percent(self.top1[0])}"
         return (
-            f"{name} and the checkpoint on {self.num_images} {self.images}: probabilities differ by at most "
-            f"{self.max_difference:.1e}, same top-1 class for {self.num_same_top1}{top1}."
+            f"{name} and the checkpoint on {self.num_images} {self.images}{where(location)}: probabilities differ by "
+            f"at most {self.max_difference:.1e}, same top-1 class for {self.num_same_top1}{top1}."
         )
 
 
@@ -185,11 +187,14 @@ def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: boo
 def _of_source(config: ExportConfig, trained: TrainedModel) -> Samples:
     """Return config.num_images evenly spaced validation images."""
     source = open_source(config.data, config.seed, verb="evaluate")
+    choose(source, config.data, trained.contents, trained.origin)
     images = source.val
     assert images is not None
     chosen = _evenly(len(images), config.num_images)
     targets = trained.positions(source)[images.targets[chosen]]
-    return Samples("validation images", len(chosen), lambda position: images.read(int(chosen[position])), targets)
+    return Samples(
+        "validation images", len(chosen), lambda position: images.read(int(chosen[position])), targets, images.location
+    )
 
 
 def _files(config: ExportConfig, pattern: str) -> Samples:

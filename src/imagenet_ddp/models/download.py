@@ -12,28 +12,17 @@ from typing import Any
 
 import torch
 
+from imagenet_ddp.config.paths import FILES
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.text import first_line, missing_package, shorten_list
 
-FILES = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".bin")
-HUB = "hf://"  # begins the name of a repository of the Hugging Face hub
 # Names under which libraries put weights into a repository of the hub, best first.
 _OF_HUB = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pt", "model.pth", "model.pt")
 ANSWER_S = 60.0  # longest wait for an answer, and for more bytes
 CHUNK_BYTES = 1 << 20
-
-
-def is_file(weights: str) -> bool:
-    """Return whether the value of model.weights is a file, here or elsewhere, not a name of a library's weights."""
-    return "/" in weights or weights.lower().endswith(FILES)
-
-
-def is_remote(weights: str) -> bool:
-    """Return whether the value of model.weights is a file that has to be downloaded."""
-    return weights.startswith((HUB, "https://", "http://"))
 
 
 def from_url(option: str, url: str, name: str | None = None, sha256: str | None = None) -> Path:

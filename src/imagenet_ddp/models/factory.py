@@ -8,10 +8,10 @@ import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
+from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models.download import is_file
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
 from imagenet_ddp.system.text import first_line, missing_package

@@ -14,10 +14,11 @@ import torch
 import torchvision  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
+from imagenet_ddp.config.paths import HUB, is_file, is_remote
 from imagenet_ddp.config.validators import is_mapping
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models import weight_facts
-from imagenet_ddp.models.download import HUB, from_hub, from_timm, from_url, is_file, is_remote
+from imagenet_ddp.models.download import from_hub, from_timm, from_url
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage

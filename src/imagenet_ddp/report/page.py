@@ -60,6 +60,8 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         assert found is not None
         options = leaves(read_config(found.folder))
         run = Run(found.folder, "finished", dict(options), {"epoch": np.empty(0)}, found.evaluation)
+    if found is not None and (left_out := found.evaluation.get("left_out")):
+        reason = f"{reason} {left_out}".strip()
     title, figures = _title(run), _figures(run, found)
     lines = [title, *(f"{name} {value}{f' ({note})' if note else ''}" for name, value, note in figures)]
     context: dict[str, Any] = {

@@ -4,23 +4,25 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from imagenet_ddp.cli.check_config import refused_targets
+from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.engine.held_out import choose
 from imagenet_ddp.engine.predictor import load_net, make_predictor
 from imagenet_ddp.engine.trained_model import load
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.models.class_activation import overlay
 from imagenet_ddp.report.predictions import Predictions
+from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.runs.result_files import read_config
 from imagenet_ddp.system.text import first_line
 
@@ -61,10 +63,13 @@ def read_pictures(found: Predictions, rows: Sequence[int], for_maps: Sequence[in
 
 def _open(found: Predictions) -> Images:
     """Return the split that was evaluated. Raises ConfigError if the data is not available, or has changed."""
-    config = _trusted_config(found.folder, "data")
-    images = open_source(config.data, config.seed, verb="evaluate").val
+    config, started_in = _trusted_config(found, "data"), found.evaluation.get("folder", "")
+    source = open_source(config.data, config.seed, verb="evaluate")
+    if found.checkpoint is not None and is_own(found.checkpoint):
+        choose(source, config.data, read(found.checkpoint)[KEY], str(found.checkpoint))
+    images = source.val
     for index, path in zip(found.index.tolist(), found.paths, strict=True):
-        if images is None or index >= len(images) or images.path(index) != path:
+        if images is None or index >= len(images) or images.path(index) not in (path, f"{started_in}/{path}"):
             raise ConfigError(
                 f"the data must be that of the evaluation in {found.folder}, but image {index} is no longer {path}. "
                 f"Hint: run `rm -r {found.folder}`, then run report again to evaluate the run."
@@ -84,7 +89,7 @@ def _thumbnail(images: Images, index: int) -> str | None:
 
 def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) -> dict[int, str]:
     """Return row -> data URI of the image as the net receives it, overlaid with the map of the predicted class."""
-    config, uris = _trusted_config(found.folder, "model"), dict[int, str]()
+    config, uris = _trusted_config(found, "model"), dict[int, str]()
     trained = load(config, found.checkpoint)
     predictor = make_predictor(config, trained, load_net(config, trained))
     assert predictor.explain is not None  # only an exported file has no gradients
@@ -97,10 +102,11 @@ def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) ->
     return uris
 
 
-def _trusted_config(folder: Path, group: str) -> EvaluateConfig:
-    """Return the config of an evaluation. Raises ConfigError if this group names code outside the allowed packages,
-    because a folder may come from anyone."""
-    config = read_config(folder)
+def _trusted_config(found: Predictions, group: str) -> EvaluateConfig:
+    """Return the config of an evaluation, whose relative paths are those of the folder in which it was started. Raises
+    ConfigError if this group names code outside the allowed packages, because a folder may come from anyone."""
+    folder = found.folder
+    config = seen_from(found.evaluation.get("folder"), read_config(folder))
     if group not in config:
         raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but does not.")
     if refused_targets(config[group], []):

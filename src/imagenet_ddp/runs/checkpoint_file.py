@@ -15,6 +15,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OPTIMIZERS
 from imagenet_ddp.errors import ConfigError
@@ -211,8 +212,9 @@ def is_own(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of this project into CPU memory, without running code from it. Raises ConfigError if the file
-    is not a complete checkpoint of this project."""
+    """Read a checkpoint of this project into CPU memory, without running code from it. The relative paths of its config
+    are those of the folder in which its run was started (config/paths.py). Raises ConfigError if the file is not a
+    complete checkpoint of this project."""
     hint = "Hint: give the path of a checkpoint, such as runs/<name>/<time>/checkpoints/best.ckpt."
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -232,4 +234,5 @@ def read(path: Path) -> dict[str, Any]:
         )
     if missing := [name for name in NEEDED if name not in own]:
         raise ConfigError(f"{path} must be a complete checkpoint, but lacks {', '.join(missing)}. {hint}")
+    own["config"] = seen_from(own.get("folder"), own["config"])
     return checkpoint

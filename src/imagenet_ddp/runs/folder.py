@@ -33,10 +33,11 @@ def new_folder(
     wanted: value of the key. is_typed: whether the user set it. options: as typed. run_key: name that the launcher
     gives to the folder. again: accept a folder in which this run was started before.
     """
+    of_run = options if can_resume else None  # by which resume=auto finds it again
     if is_typed:
-        return make_given(wanted, key=key, again=again, can_resume=can_resume)
+        return make_given(wanted, key=key, again=again, can_resume=can_resume, options=of_run)
     if run_key is None:
-        return make_new(wanted)
+        return make_new(wanted, options=of_run)
     return make_new(wanted.with_name(run_key), again=again, options=options)
 
 
@@ -53,12 +54,24 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
             folder = wanted if not number else wanted.with_name(f"{wanted.name}-{number}")
             with suppress(FileExistsError):
                 folder.mkdir()
-                if options is not None:
-                    (folder / MADE_FOR).write_text(json.dumps(list(options)), encoding="utf-8")
+                _keep_options(folder, options)
                 return folder
             number += 1
     except (OSError, ValueError) as error:
         raise _unusable(wanted, error) from error
+
+
+def _keep_options(folder: Path, options: Sequence[str] | None) -> None:
+    if options is not None and not (folder / MADE_FOR).exists():
+        (folder / MADE_FOR).write_text(json.dumps(list(options)), encoding="utf-8")
+
+
+def options_of(folder: Path) -> list[str] | None:
+    """Return the options for which a folder was made, as typed; None if they are not known."""
+    try:
+        return json.loads((folder / MADE_FOR).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
@@ -66,16 +79,20 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
     because one job may contain several runs."""
 
     def fits(path: Path) -> bool:
-        try:
-            return path.is_dir() and json.loads((path / MADE_FOR).read_text(encoding="utf-8")) == list(options or [])
-        except (OSError, ValueError):
-            return False
+        return path.is_dir() and options_of(path) == list(options or [])
 
     same = [path for path in (wanted, *wanted.parent.glob(f"{glob.escape(wanted.name)}-*")) if fits(path)]
     return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def make_given(folder: Path, *, key: str = "hydra.run.dir", again: bool = False, can_resume: bool = False) -> Path:
+def make_given(
+    folder: Path,
+    *,
+    key: str = "hydra.run.dir",
+    again: bool = False,
+    can_resume: bool = False,
+    options: Sequence[str] | None = None,
+) -> Path:
     """Make the folder that the key names. again: the job was restarted, so the folder may contain this run. can_resume:
     whether the command has resume=auto. Raises ConfigError if the folder contains another run or cannot be made."""
     if not again and ((folder / "config.yaml").exists() or CheckpointStore.of_run(folder).folder.exists()):
@@ -85,6 +102,7 @@ def make_given(folder: Path, *, key: str = "hydra.run.dir", again: bool = False,
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _keep_options(folder, options)
     except OSError as error:
         raise _unusable(folder, error) from error
     return folder

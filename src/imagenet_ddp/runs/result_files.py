@@ -73,6 +73,7 @@ def provenance(command: str) -> dict[str, Any]:
         },
         "git_commit": _git_commit(),
         "command": command,
+        "folder": str(Path.cwd()),  # to which relative paths refer
         "finished_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 

@@ -120,6 +120,11 @@ def describe_path(path: Path) -> str:
     return str(path) if path.is_absolute() else f"{path} ({path.absolute()})"
 
 
+def where(location: str) -> str:
+    """Return " in" and the absolute path of a folder or file, or an address; "" for none."""
+    return f" in {location if '://' in location else Path(location).absolute()}" if location else ""
+
+
 def nearest_existing(path: Path) -> Path:
     """Return the path if it exists, else the nearest of its parents that exists, as an absolute path."""
     return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf, open_dict
 
 from imagenet_ddp.cli import check_config, overrides, parse
 from imagenet_ddp.config.keys import declared, key_of, validate_group
+from imagenet_ddp.config.paths import relative_options
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
 from imagenet_ddp.config.section import to_config
@@ -85,9 +86,11 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
 def _folder(folder: Path, train_argv: list[str], entries: dict[str, Any], *, is_given: bool) -> Path:
     """Return the folder of the study, made if it is new, with tune.yaml in it. Raises ConfigError if it holds a study
     of other options."""
-    content = {"options": train_argv, "space": entries}
+    content: dict[str, Any] = {"options": train_argv, "space": entries}
+    if relative_options(train_argv):
+        content["folder"] = str(Path.cwd())  # in which the study was started, to which paths in its options refer
     if (folder / STORED).exists():
-        before = read_mapping(folder / STORED)
+        before = {"folder": content.get("folder"), **read_mapping(folder / STORED)}
         if found := [
             f"the {key} of the study in {folder} must stay {before.get(key)}, got {content[key]}. Hint: type them as "
             "before, or set hydra.run.dir to a new folder."

@@ -81,7 +81,9 @@ class RunConfig(CommonConfig):
 
     sweep: SweepConfig = field(default_factory=SweepConfig)
     resume: Annotated[
-        str | None, Example("auto"), "Run folder or checkpoint to resume; auto: the newest unfinished run of this name."
+        str | None,
+        Example("auto"),
+        "Run folder or checkpoint to resume; auto: the newest unfinished run of this name and these options.",
     ] = None
     budget_min: Annotated[
         float | None,

@@ -207,6 +207,8 @@ class FileImages(Images):
         self.folder, self.location, self.reading = folder, str(folder), reading
         self.names, self.targets, self._rows = names, targets, rows
         self.left_out: Counter[str] = Counter()  # number of files by reason
+        # uint64 (N,), by which an image is recognised under another name; set for splits that split_validation makes
+        self.keys: np.ndarray | None = None
 
     def path(self, index: int) -> str:
         return str(self.folder / self.names[index if self._rows is None else int(self._rows[index])])
@@ -217,10 +219,22 @@ class FileImages(Images):
     def open(self, index: int) -> Picture:
         return open_picture(self.encoded(index), self.path(index), self.reading)
 
+    def together(self, other: "FileImages") -> "FileImages":
+        """Return the images of two splits of one list, in the order of the list."""
+        assert self._rows is not None and other._rows is not None and self.names is other.names
+        rows = np.concatenate([self._rows, other._rows])
+        order = np.argsort(rows)
+        targets = np.concatenate([self.targets, other.targets])[order]
+        images = FileImages(self.folder, self.names, targets, self.reading, rows[order])
+        if self.keys is not None and other.keys is not None:
+            images.keys = np.concatenate([self.keys, other.keys])[order]
+        return images
+
     def subset(self, indices: np.ndarray) -> "FileImages":
         rows = np.asarray(indices, dtype=np.int64) if self._rows is None else self._rows[indices]
         images = FileImages(self.folder, self.names, self.targets[indices], self.reading, rows)
         images.weights = None if self.weights is None else self.weights[indices]
+        images.keys = None if self.keys is None else self.keys[indices]
         return images
 
 

@@ -18,9 +18,11 @@ from imagenet_ddp.system.console import print_message
 R = TypeVar("R")
 
 UNREADABLE = -1
+NO_KEY = 0
 COPIES = "Looking for copies"
 _CHUNK = 256  # number of files that a thread reads one after the other
-_PART_BYTES = 64  # of the middle of a file, because the beginning is often the same header
+_WHOLE_BYTES = 1 << 14  # files up to this size are read as a whole to identify them
+_PART_BYTES = 1 << 12  # read of the middle and of the end of others; their beginning is often the same header
 
 
 def split_validation(
@@ -36,7 +38,8 @@ def split_validation(
     training images into the validation set, except for the few by which the share grows. Images with the same bytes
     are always in the same fold, whatever their classes, so the folds may differ in size by the number of copies.
     """
-    first = find_copies(images.location, images.names)
+    images.keys = content_keys(images.location, images.names)
+    first = find_copies(images.location, images.names, images.keys)
     is_copied = np.zeros(len(images), dtype=bool)
     is_copied[first[first != np.arange(len(images))]] = True
     is_copied = is_copied[first]  # the earliest copy, too
@@ -99,17 +102,20 @@ def _hashes(names: Names, seed: int) -> np.ndarray:
     return np.frombuffer(b"".join(hashlib.blake2b(part, digest_size=8, key=key).digest() for part in parts), np.uint64)
 
 
-def find_copies(folder: str, names: Names) -> np.ndarray:
-    """Return for each file the position of the first one with the same bytes, which is its own position if there is no
-    other, int64 (N,). A file that cannot be read has no copies. names: paths relative to the folder, or absolute.
+def content_keys(folder: str, names: Names) -> np.ndarray:
+    """Return a hash of the size and of a part of the bytes of each file, uint64 (N,); NO_KEY for one that cannot be
+    read. It does not depend on the name. names: paths relative to the folder, or absolute."""
+    keys = map_files(_key, folder, names, range(len(names.ends)), COPIES)
+    return np.frombuffer(b"".join(keys), np.uint64)
 
-    Only files of equal size are opened, and only those whose middle is equal too are read as a whole.
-    """
-    first = candidates = np.arange(len(names.ends), dtype=np.int64)
-    for read in (file_size, _middle):
-        values = np.array(map_files(read, folder, names, candidates.tolist(), COPIES), dtype=np.int64)
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        candidates = candidates[(counts[inverse] > 1) & (values != UNREADABLE)]
+
+def find_copies(folder: str, names: Names, keys: np.ndarray) -> np.ndarray:
+    """Return for each file the position of the first one with the same bytes, which is its own position if there is no
+    other, int64 (N,). A file that cannot be read has no copies. keys: result of content_keys; only files of equal keys
+    are read as a whole."""
+    first = np.arange(len(keys), dtype=np.int64)
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    candidates = first[(counts[inverse] > 1) & (keys != NO_KEY)]
     earliest: dict[bytes, int] = {}
     for index, found in zip(
         candidates.tolist(), map_files(_digest, folder, names, candidates.tolist(), COPIES), strict=True
@@ -148,17 +154,23 @@ def file_size(path: str) -> int:
     return status.st_size if stat.S_ISREG(status.st_mode) and status.st_size else UNREADABLE
 
 
-def _middle(path: str) -> int:
-    """Return a hash of the size and the middle of a file, or UNREADABLE."""
+def _key(path: str) -> bytes:
+    """Return the content key of a file, 8 bytes."""
+    if file_size(path) == UNREADABLE:  # opening some devices has effects
+        return bytes(8)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return UNREADABLE
+        return bytes(8)
     try:
         size = os.fstat(descriptor).st_size
-        return hash((size, os.pread(descriptor, _PART_BYTES, size // 2)))  # never -1
+        found = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)
+        places = [0] if size <= _WHOLE_BYTES else [size // 2, size - _PART_BYTES]
+        for place in places:
+            found.update(os.pread(descriptor, _WHOLE_BYTES if size <= _WHOLE_BYTES else _PART_BYTES, place))
+        return found.digest()
     except OSError:
-        return UNREADABLE
+        return bytes(8)
     finally:
         os.close(descriptor)
 

@@ -132,6 +132,17 @@ def array_task(environ: Mapping[str, str]) -> str | None:
     return environ["SLURM_ARRAY_TASK_ID"] if array_name(environ) else None
 
 
+def array_tasks(environ: Mapping[str, str]) -> range | None:
+    """Return the numbers of the tasks of this process's job array; None outside one, or if they do not have equal
+    distances, of which SLURM does not tell the numbers."""
+    names = [f"SLURM_ARRAY_TASK_{name}" for name in ("MIN", "MAX", "STEP", "COUNT")]
+    if array_name(environ) is None or not all(environ.get(name, "").isdecimal() for name in (names[0], names[1])):
+        return None
+    first, last, step, count = (_number(environ, name, 1) for name in names)
+    tasks = range(first, last + 1, max(step, 1))
+    return tasks if names[3] not in environ or len(tasks) == count else None
+
+
 def array_name(environ: Mapping[str, str]) -> str | None:
     """Return JOB_TASK, the name of a job array's task in SLURM's commands; None outside a job array."""
     names = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
