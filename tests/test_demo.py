@@ -74,5 +74,7 @@ def test_only_this_machine_can_open_it(address: str):
     listening = Path("/proc/net/tcp")
     if not listening.exists():
         pytest.skip("no /proc/net/tcp on this system")
-    addresses = [line.split()[1] for line in listening.read_text().splitlines()[1:] if line.split()[3] == "0A"]
+    addresses = [
+        line.split()[1] for line in listening.read_text(encoding="utf-8").splitlines()[1:] if line.split()[3] == "0A"
+    ]
     assert [each for each in addresses if int(each.split(":")[1], 16) == port] == [f"0100007F:{port:04X}"]

@@ -154,7 +154,7 @@ def test_a_signal_while_it_starts_is_not_lost(tree: Path, tmp_path: Path, delay_
 def alive(pids: list[int]) -> list[int]:
     def lives(pid: int) -> bool:
         try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
         except OSError:
             return False
 
@@ -162,7 +162,7 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def handles(pid: int, number: int) -> bool:
-    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:\t")[2].split()[0]
+    caught = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").partition("SigCgt:\t")[2].split()[0]
     return bool(int(caught, 16) & 1 << (number - 1))
 
 

@@ -27,7 +27,7 @@ def main(out: str, *, arch: str, size: int, batch_size: int, precision: str, dev
     if device == "cuda":
         torch.cuda.synchronize()
     first_step_at = time.time()
-    Path(out).write_text(json.dumps({"first_step_at": first_step_at}))
+    Path(out).write_text(json.dumps({"first_step_at": first_step_at}), encoding="utf-8")
 
 
 if __name__ == "__main__":

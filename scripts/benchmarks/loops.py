@@ -160,7 +160,11 @@ class NaiveLightning:
         self._clock.num_steps = num_steps
         assert self._trainer.fit_loop.max_epochs is not None
         self._trainer.fit_loop.max_epochs += 1
-        with Path(os.devnull).open("w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as sink,
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+        ):
             self._trainer.fit(self._module, Ready([*map(dict, self._batches)], SETTLE + num_steps + 1))
         return self._clock.step_s
 

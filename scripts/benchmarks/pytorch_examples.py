@@ -86,7 +86,9 @@ def main(
             print(f"[{i}/{len(batches)}] loss {losses.avg:.4e} top-1 {float(top1.avg):.2f} top-5 {float(top5.avg):.2f}")
     synchronize(device)
     elapsed = time.time() - start
-    Path(out).write_text(json.dumps({"step_s": elapsed / steps, "data_wait_frac": data_s.sum / elapsed}))
+    Path(out).write_text(
+        json.dumps({"step_s": elapsed / steps, "data_wait_frac": data_s.sum / elapsed}), encoding="utf-8"
+    )
 
 
 def synchronize(device: str) -> None:

@@ -13,11 +13,13 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import SignalExit, Signals, raise_on_signal
 from imagenet_ddp.system import console
+from imagenet_ddp.system.process import use_utf8
 
 
 def main() -> float | None:
     """Return the best val/top1 as a fraction. Exit codes: 1 after a failure, 2 for a refused command, 128 + n after
     signal n."""
+    use_utf8()
     Signals().install()
     try:
         with command.exit_codes("train"):

@@ -24,7 +24,7 @@ def callback(key: str, name: str, **arguments: Any) -> list[str]:
 
 def rows(path: Path) -> list[dict[str, float]]:
     """Without what a row leaves empty."""
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,3 +117,25 @@ def test_trackio(stopped: Path) -> None:
     run, curves = logged.of_trackio(stopped.parent / "trackio")
     assert_whole(curves, stopped)
     assert run == json.loads((stopped / "logger_trackio.json").read_text())["id"]
+
+
+def ids(folder: Path, *names: str) -> list[str]:
+    return [json.loads((folder / f"logger_{name}.json").read_text())["id"] for name in names]
+
+
+@needs_all
+def test_a_copied_run_folder_is_another_run_at_each_service(resumed: Path, stopped: Path) -> None:
+    for run_dir, names in ((resumed, ["mlflow"]), (stopped, ["wandb", "trackio"])):
+        copy = run_dir.with_name("copy")
+        shutil.copytree(run_dir, copy)
+        before = ids(run_dir, *names)
+        done = train(run_dir.parent, "resume=copy", "trainer.max_epochs=7", "trainer.devices=1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not set(before) & set(ids(copy, *names)) and ids(run_dir, *names) == before
+        for name, own in zip(names, before, strict=True):
+            line = f"logger.{name}: this folder is a copy of {run_dir}, so it begins a new run, {ids(copy, name)[0]}; "
+            assert f"{line}the run {own} stays that of the original." in done.stdout
+    run, curves = logged.of_mlflow(resumed.with_name("copy"))
+    assert [step for step, _ in curves["val/top1"]] == [27]
+    assert run.data.params["copy_of/run"] == ids(resumed, "mlflow")[0]
+    assert str(resumed.with_name("copy")) in run.info.artifact_uri

@@ -1,6 +1,7 @@
 """A logger whose service fails, hangs or comes late: the training never waits for it, and is told once."""
 
 import json
+import shutil
 import threading
 import time
 import warnings
@@ -71,6 +72,26 @@ def test_a_failure_is_reported_once_and_ends_it(tmp_path: Path) -> None:
     assert str(said.message).startswith("logger.mine is switched off: connection lost. The run continues without it")
 
 
+def test_a_copied_folder_begins_a_run_of_its_own(tmp_path: Path) -> None:
+    """A moved folder continues its run."""
+
+    def origin(name: str) -> tuple[str | None, dict[str, str]]:
+        logger = Sent(tmp_path / name, None)
+        Sent.all.remove(logger)  # it has no thread
+        return logger.id, logger.origin
+
+    (tmp_path / "r").mkdir()
+    Sent(tmp_path / "r", None).connect()
+    assert origin("r") == ("7", {})
+    (tmp_path / "r").rename(tmp_path / "moved")
+    assert origin("moved") == ("7", {})
+    Sent(tmp_path / "moved", None).connect()
+    shutil.copytree(tmp_path / "moved", tmp_path / "copy")
+    assert origin("copy") == (None, {"folder": str(tmp_path / "moved"), "run": "7"})
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    assert origin("link") == ("7", {})
+
+
 def test_a_server_that_hangs_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_logger, "END_S", 0.2)
     monkeypatch.setattr(background_logger, "MAX_WAITING", 50)
@@ -110,7 +131,7 @@ def test_a_resumed_run_goes_on_without_its_service(tmp_path: Path) -> None:
     first.log_metrics({"b": 2.0}, 3)
     first.finalize("success")
     assert calls == [({"a": 1.0}, 3), ({"b": 2.0}, 3)] and first.ended == ["success"]
-    assert json.loads((tmp_path / "logger_mine.json").read_text()) == {"id": "7"}
+    assert json.loads((tmp_path / "logger_mine.json").read_text())["id"] == "7"
 
     def refuse() -> None:
         raise PermissionError("no key")

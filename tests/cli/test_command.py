@@ -41,7 +41,7 @@ def test_what_is_shown_is_what_is_composed(capsys: pytest.CaptureFixture[str]) -
 def test_a_full_disk_behind_the_output_is_one_message(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
+    with Path("/dev/full").open("w", encoding="utf-8") as full, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", full)
         with pytest.raises(SystemExit) as ended, exit_on_closed_pipe():
             print("a row", flush=True)

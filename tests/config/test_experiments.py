@@ -24,7 +24,7 @@ TINY = (
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_its_head_says_what_to_expect_and_its_command_composes(path: Path, monkeypatch: pytest.MonkeyPatch):
     compose_once(monkeypatch)
-    head = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    head = [line[1:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     assert head[0] == "@package _global_"
     text = " ".join(head)
     assert "Expect: " in text and "Costs: " in text
@@ -43,9 +43,9 @@ def test_it_takes_two_steps(path: Path, run: Run, tree: Path):
         "torchvision_v2": ["averaging.start_epoch=0", "averaging.warmup=true"],  # its average needs many updates
     }.get(path.stem, [])
     size = ["data.image_size=64", "data.val_resize=64"]
-    if "train_size: 1" in path.read_text():
+    if "train_size: 1" in path.read_text(encoding="utf-8"):
         size.append("data.train_size=48")
-    if "progressive_start" in path.read_text() or "ffcv" in path.stem:
+    if "progressive_start" in path.read_text(encoding="utf-8") or "ffcv" in path.stem:
         size += ["data.train_size=48", "data.progressive_start=32"]
     result = run("train", f"experiment={path.stem}", "data=imagefolder", f"data.root={tree}", *TINY, *few, *size)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]

@@ -118,7 +118,7 @@ def make_stale(file: Path) -> StoreAddress:
 def test_stale_file_is_named_and_replaced(file: Path, node_rank: int | None, capfd: pytest.CaptureFixture[str]):
     old = make_stale(file)
     assert find(file, node_rank, "new").is_server
-    assert json.loads(file.read_text())["job_id"] == "new"
+    assert json.loads(file.read_text(encoding="utf-8"))["job_id"] == "new"
     message = f"{file} is stale: its owner, {old.owner}, no longer answers. The file is replaced."
     assert message in capfd.readouterr().err
     remove_own_files()
@@ -152,7 +152,7 @@ def test_the_file_of_a_running_job(file: Path):
     for node_rank in (None, 1):
         with pytest.raises(ConfigError, match=r"cluster\.job_id=a, but this job has cluster\.job_id=b\. Hint: use"):
             find(file, node_rank, "b")
-    assert json.loads(file.read_text())["job_id"] == "a"
+    assert json.loads(file.read_text(encoding="utf-8"))["job_id"] == "a"
     with pytest.raises(ConfigError, match=r"this is rank 0, which must own .* and start rank 0 only once"):
         find(file, 0, "a")
 

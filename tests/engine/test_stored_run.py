@@ -2,14 +2,16 @@
 
 import csv
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, clean_environ, write_images
+from conftest import PROBES, SMALL, clean_environ, small_run, write_images
 from helpers import forked_commands
+from helpers.train_runs import probe, rows, start, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +75,74 @@ def test_a_moved_project_says_where_its_images_were_looked_for(projects: tuple[P
         done = typed(tmp_path / "moved", *options, "data.root=data")
         assert f"in {tmp_path}/moved/data/" in done.stdout
     typed(tmp_path, "predict", "checkpoint=moved/r/checkpoints/best.ckpt", "images=b/data/val")
+
+
+def typed_line(folder: Path, line: str, code: int = 0) -> str:
+    """Type a line that a command has printed, as a shell would read it."""
+    words = shlex.split(line)
+    verb = words[words.index("-m") + 1].removeprefix("imagenet_ddp.")
+    done = forked_commands.run(
+        f"imagenet_ddp.{verb}", *words[words.index("-m") + 2 :], folder=folder, timeout_s=240,
+        environment=clean_environ(PYTHONPATH=PROBES),
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_printed_commands_run_as_typed(tree: Path, tmp_path: Path):
+    """With a folder that a shell splits, a callback and a net of the user's own."""
+    options = [*small_run("model._target_=block_net.BlockNet"), f"data.root={tree}", "hydra.run.dir='my run, 1'",
+               "allow_targets=[probe,block_net]", "+callbacks.probe._target_=probe.Probe", "+callbacks.probe.folder=p",
+               "+callbacks.probe.step=2", "+callbacks.probe.what=signal"]  # fmt: skip
+    stopped = typed_line(tmp_path, f"python -m imagenet_ddp.train {' '.join(map(shlex.quote, options))}", 143)
+    again = typed_line(tmp_path, stopped.partition("Continue with: ")[2].splitlines()[0], 143)
+    line = again.partition("Continue with: ")[2].splitlines()[0]
+    ended = typed_line(tmp_path, f"{line} ++callbacks.probe.step=99")
+    report = ended.partition("Make a report: `")[2].partition("`")[0]
+    line = typed_line(tmp_path, report).partition("then `")[2].partition("`")[0]
+    typed_line(tmp_path, f"{line} allow_targets=[block_net]")
+    assert "could not be evaluated" not in typed_line(tmp_path, report)
+
+
+def test_an_image_size_is_enough(trained: Path, tree: Path, tmp_path: Path):
+    """The stored data.val_resize belongs to the stored size; the share of the image in the crop stays."""
+    for size in (64, 16):
+        typed(tmp_path, "evaluate", f"checkpoint={trained}", f"data.image_size={size}", f"hydra.run.dir={size}")
+        assert f"  val_resize: {size}\n" in (tmp_path / f"{size}/config.yaml").read_text(encoding="utf-8")
+    shutil.copytree(trained.parent.parent, tmp_path / "r")
+    typed(tmp_path, "train", "resume=r", "data.image_size=40", "trainer.max_epochs=7")
+    assert "  val_resize: 40\n" in (tmp_path / "r/config.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("lost", ["r", "r/checkpoints/best.ckpt"])
+def test_a_folder_that_is_removed_during_the_training(lost: str, tree: Path, tmp_path: Path):
+    """After the best epoch, whose weights cannot be written again."""
+    options = [*SMALL, f"data.root={tree}", "hydra.run.dir=r", "trainer.max_epochs=30", "optim.lr=0.05",
+               "data.augment=none"]  # fmt: skip
+    process = start(tmp_path, *options, *probe(tmp_path / "seen", slow_s=0.02))
+    wait_for(lambda: (tmp_path / "r/metrics.csv").exists() and rows(tmp_path / "r")[-1:])
+    wait_for(lambda: float(rows(tmp_path / "r")[-1]["best/val/top1"]) == 1)
+    wait_for(lambda: len(rows(tmp_path / "r")) > 1 and float(rows(tmp_path / "r")[-2]["best/val/top1"]) == 1)
+    path = tmp_path / lost
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 1, out + err
+    assert "must keep its files until the run ends, but" in err and "checkpoints/best.ckpt w" in err
+    assert (tmp_path / "r/checkpoints/last.ckpt").exists() and (tmp_path / "r/config.yaml").exists()
+
+
+def test_two_reports_at_once_share_one_evaluation(trained: Path, tmp_path: Path):
+    shutil.copytree(trained.parent.parent, tmp_path / "r")
+    both = [
+        forked_commands.start(
+            "imagenet_ddp.report", "r", f"out=o{n}", "maps=false", folder=tmp_path, environment=clean_environ()
+        )
+        for n in range(2)
+    ]
+    output = [process.communicate(timeout=240) for process in both]
+    assert [process.returncode for process in both] == [0, 0], output
+    assert sum("Evaluating" in err for _, err in output) == 1
+    assert all((tmp_path / f"o{n}/report.html").read_bytes().count(b"data:image/jpeg") > 5 for n in range(2))
 
 
 # ---- held-out images -------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def started(source: Path, out: Path, *options: str) -> Any:
 
 def _in_a_process(source: Path, out: Path, options: tuple[str, ...], said: Path) -> None:
     torch.set_num_threads(1)
-    sys.stderr = sys.stdout = said.open("a", buffering=1)
+    sys.stderr = sys.stdout = said.open("a", encoding="utf-8", buffering=1)
     sys.exit(packs(source, out, *options))
 
 

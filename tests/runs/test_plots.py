@@ -16,7 +16,7 @@ COLUMNS = ["epoch", "step", "train/loss", "train/top1", "train/top5", "val/loss"
 
 
 def write(path: Path, rows: Sequence[Sequence[object]], columns: Sequence[str] = COLUMNS) -> Path:
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
     return path
 

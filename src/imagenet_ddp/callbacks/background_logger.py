@@ -5,6 +5,7 @@ there."""
 
 import json
 import queue
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from lightning.pytorch.loggers.logger import DummyLogger, Logger
 
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.files import atomic_write
 from imagenet_ddp.system.text import first_line
 
@@ -30,7 +32,8 @@ class Background(Logger):
 
     The first call that fails switches the logger off, with a single warning. `logger_NAME.json` in the run folder
     stores the run's id at the service, so a resumed run continues the same run there. After a kill, the steps that are
-    trained again are also sent again.
+    trained again are also sent again. In a copy of a run folder, a new run begins there, with the original in its
+    hyper-parameters, because both folders may be resumed.
 
     entry: the logger's name in the config group logger. group: name of a group of runs. arguments: those of Lightning's
     logger.
@@ -43,8 +46,12 @@ class Background(Logger):
         super().__init__()
         self.folder, self.entry, self.group, self.arguments = Path(run_dir).absolute(), entry, group, dict(arguments)
         self._file = self.folder / f"logger_{entry}.json"
-        self._is_resumed = self._file.is_file()
-        self.id: str | None = json.loads(self._file.read_text(encoding="utf-8"))["id"] if self._is_resumed else None
+        stored = _read(self._file)
+        self.origin: dict[str, str] = {}  # if this folder is a copy: the folder and the run's id of the original
+        if stored and _is_of(other := Path(stored.get("folder", self.folder)), stored, self._file):
+            self.origin = {"folder": str(other), "run": stored["id"]}
+        self._is_resumed = bool(stored) and not self.origin
+        self.id: str | None = stored["id"] if self._is_resumed else None
         self._logger: Any = None  # Lightning's, made in the thread
         self._waiting: queue.Queue[tuple[Callable[[], Any], Future]] = queue.Queue(MAX_WAITING)
         self._is_open = self._is_off = False
@@ -66,7 +73,13 @@ class Background(Logger):
                 f"Hint: {self.hint}set logger=none."
             ) from error
         self._is_open = True
-        atomic_write(self._file, json.dumps({"id": self.id}))
+        atomic_write(self._file, json.dumps({"id": self.id, "folder": str(self.folder)}))
+        if self.origin:
+            print_message(
+                f"logger.{self.entry}: this folder is a copy of {self.origin['folder']}, so it begins a new run, "
+                f"{self.id}; the run {self.origin['run']} stays that of the original.",
+                sys.stdout,
+            )
 
     def _begin(self) -> None:
         self._logger = self._open()
@@ -111,6 +124,8 @@ class Background(Logger):
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Send the hyper-parameters, but only those of a new run, because a service may not allow changes."""
         if not self._is_resumed:
+            if self.origin and isinstance(params, Mapping):
+                params = {**params, "copy_of": self.origin}
             self._put(lambda: self._logger.log_hyperparams(params, *args, **kwargs))
 
     def log_picture(self, path: Path, step: int) -> None:
@@ -161,6 +176,20 @@ class Background(Logger):
                 "metrics.csv in the run folder has the metrics of each epoch.",
                 stacklevel=3,
             )
+
+
+def _read(file: Path) -> dict[str, str]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _is_of(folder: Path, stored: Mapping[str, str], file: Path) -> bool:
+    """Return whether another folder has this run's id, too, so that the folder of the file is a copy of it. A folder
+    that was moved is no longer there."""
+    other = folder / file.name
+    try:
+        return not other.samefile(file) and _read(other).get("id") == stored["id"]
+    except (OSError, ValueError):
+        return False
 
 
 def connect(all_loggers: Iterable[Logger]) -> None:

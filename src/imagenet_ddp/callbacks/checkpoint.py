@@ -62,6 +62,7 @@ class ResumeCheckpoint(Checkpoint):
         self._last_saved: tuple[int, bool] | None = None  # (global_step, _before_validation) of last.ckpt
         self._is_postponed = False  # last.ckpt is due, but a validation comes first
         self._has_ended = False  # a callback such as EarlyStopping has ended the training, and this is its last file
+        self._has_best_file = False  # best.ckpt was written, or there at the start
         self.is_over = False  # set before a resume if nothing is left to train
 
     @property
@@ -95,6 +96,7 @@ class ResumeCheckpoint(Checkpoint):
         is_best = self.best.step == trainer.global_step and self.best.step != self._written_best
         if is_best:
             self._written_best = self.best.step
+            self._has_best_file = True
         if last:
             self._save_last(trainer, is_best=is_best)
         elif is_best:
@@ -102,6 +104,7 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.should_stop |= self.is_over
+        self._has_best_file |= self.best_path.is_file()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -127,6 +130,11 @@ class ResumeCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         wait_until_written(trainer)
+
+    def lost_files(self) -> list[Path]:
+        """Return the checkpoints that were written and are not there any more."""
+        written = [self.best_path] * self._has_best_file + [self.last_path] * (self._last_saved is not None)
+        return [path for path in written if not path.is_file()]
 
     def save_stopped(self, trainer: L.Trainer, before_validation: bool) -> None:
         """Write last.ckpt when a signal stops the run. Call on all ranks.

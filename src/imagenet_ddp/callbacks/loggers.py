@@ -38,6 +38,8 @@ class MLFlowLogger(Background):
         own: dict[str, Any] = {"run_name": f"{self.group}/{self.folder.name}" if self.group else self.folder.name}
         if self.uri == self.own_uri:
             own["artifact_location"] = (self.folder / "mlartifacts").as_uri()
+            if self.origin:  # the copied file's experiment stores its artifacts in the original folder
+                self.arguments["experiment_name"] = f"{self.folder.name}_{secrets.token_hex(4)}"
         logger = loggers.MLFlowLogger(tracking_uri=self.uri, run_id=self.id, **{**own, **self.arguments})
         self.id = logger.run_id
         logger.experiment.update_run(self.id, status="RUNNING")

@@ -294,6 +294,6 @@ def _cpu_s(trainer: L.Trainer) -> float:
     for loader in (trainer.train_dataloader, trainer.val_dataloaders):
         for worker in loader_workers(loader):
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
                 total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime: man 5 proc
     return total

@@ -25,6 +25,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
+from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.text import count_noun
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ T = TypeVar("T")
 def run_command(verb: str) -> Iterator[None]:
     """Run the block, and exit with code 1 after a failure, 2 for a refused command, 128 + n after signal n. For
     commands that need not save anything when a signal arrives."""
+    use_utf8()
     exit_on_signal()
     with console.exit_on_closed_pipe(), exit_codes(verb):
         yield

@@ -73,6 +73,14 @@ def merge_overrides(
     return merged
 
 
+def follow_image_size(data: DictConfig, request: "Request", size: int, resize: int | None) -> None:
+    """If data.image_size is typed without data.val_resize, keep the share of the image in the crop, in place: the
+    stored val_resize belongs to the stored size. size, resize: the stored values."""
+    is_alone = typed_value(request, "data.image_size") is not None and typed_value(request, "data.val_resize") is None
+    if is_alone and resize is not None and isinstance(data.image_size, int) and data.val_resize == resize:
+        data.val_resize = round(resize * data.image_size / size)
+
+
 def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
     """Copy into the node the stored values of the keys that it has. Skip a value that no longer fits the key's type."""
     for key, value in stored.items():

@@ -65,7 +65,7 @@ class Member(Process):
 
 def this_process() -> Process:
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         pids = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         boot = pids = ""

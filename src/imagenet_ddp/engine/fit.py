@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.background_logger import connect
 from imagenet_ddp.cli.overrides import quoted
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, diagnosis
@@ -14,7 +15,7 @@ from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, results
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
@@ -54,6 +55,8 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
             )
         for line in closing_lines(job, parts, train_s):
             log.say(line)
+        if is_first:
+            _require_files(job, parts)
         log.close()
         destroy_process_group()
         return parts.train_log.best.value
@@ -78,12 +81,31 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {parts.trainer.global_step}, in epoch {parts.trainer.current_epoch + 1}.")
         if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            resume = shlex.quote(quoted(f"resume={job.run_dir}"))
-            options = f"{resume}{_world_words(job.config, plan.world_info)}"
+            resume = [quoted(f"resume={job.run_dir}")]
+            if allowed := job.config.allow_targets:  # is read from the command line only
+                resume.append(f"allow_targets={shown(allowed)}")
+            options = f"{shlex.join(resume)}{_world_words(job.config, plan.world_info)}"
             log.say(f"Continue with: {job.program} -m imagenet_ddp.train {options}", whole=True)
         raise
     finally:
         parts.data.close()
+
+
+def _require_files(job: Job, parts: build.Run) -> None:
+    """Raise RunError if files that the run had written were removed before it ended. Those that can be written again
+    are."""
+    lost = [] if (job.run_dir / "config.yaml").exists() else ["config.yaml"]
+    if lost:
+        result_files.write_config(job.run_dir, job.config)
+    if parts.checkpoint_callback is not None:
+        lost += [str(path.relative_to(job.run_dir)) for path in parts.checkpoint_callback.lost_files()]
+    if lost:
+        raise RunError(
+            f"{job.run_dir} must keep its files until the run ends, but {' and '.join(lost)} "
+            f"{'was' if len(lost) == 1 else 'were'} removed during the training. config.yaml, summary.json and "
+            "metrics.csv are written; removed logs and weights are lost. Hint: train again for the best weights, or "
+            "use checkpoints/last.ckpt if it is there."
+        )
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:

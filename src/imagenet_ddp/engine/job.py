@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from imagenet_ddp.cli import check_config, parse
-from imagenet_ddp.cli.overrides import merge_overrides, typed_config, typed_value
+from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, typed_config, typed_value
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
@@ -150,6 +150,7 @@ def _resumed_config(
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
     ConfigError if the run's number of nodes or devices, which it keeps, is not that of nodes that have met already."""
     merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
+    follow_image_size(merged.data, request, stored["data"]["image_size"], stored["data"].get("val_resize"))
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
     here = launch_info.num_nodes, num_local
     if any(isinstance(one, int) and other not in (None, one) for one, other in zip(of_run, here, strict=True)):

@@ -41,7 +41,7 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     mode, why_compiled = plan.compile
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
-    place = where(data.train_images.location)
+    place = where(data.train_images.location) if options.root or options.target else ""
     few = f" Top-5 is always 100 % with {len(classes)} classes, and is left out of this log."
     lines = [
         info.sentence(),

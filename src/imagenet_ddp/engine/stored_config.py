@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import merge_overrides, quoted, typed_config, typed_value
+from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted, typed_config, typed_value
 from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
@@ -71,6 +71,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
     now = typed_config(merged.data, DataConfig, partial=True)
+    follow_image_size(merged.data, request, *(stored["eval_transform"][key] for key in ("image_size", "val_resize")))
     is_typed = typed_value(request, "data.val_fraction") is not None
     if not is_typed and typed_value(request, "data.root") and _source(before) != _source(now):
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored

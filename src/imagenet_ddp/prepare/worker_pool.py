@@ -128,7 +128,7 @@ def _work(function: Function, images: dict[str, Images], connection: Connection)
     """Answer the tasks of the parent until it ends."""
     init_worker(0)
     torch.set_num_threads(1)
-    with open(os.devnull, "w") as null:  # noqa: PTH123
+    with open(os.devnull, "w", encoding="utf-8") as null:  # noqa: PTH123
         os.dup2(null.fileno(), 2)  # hide what libtiff and libpng print
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(EOFError, OSError):  # the parent has ended

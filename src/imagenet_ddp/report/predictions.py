@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from imagenet_ddp.cli.overrides import in_folder, quoted
+from imagenet_ddp.cli.overrides import in_folder, quoted, shell_line
 from imagenet_ddp.data.sources.imagenet import class_labels
 from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import NOT_FINITE
+from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import describe_path
 
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
@@ -121,26 +122,45 @@ def _read(folder: Path) -> Predictions:
     )  # fmt: skip
 
 
+def _is_current(file: Path, checkpoint: Path) -> bool:
+    """Return whether this evaluation is that of the checkpoint, or there is nothing to evaluate."""
+    return not checkpoint.is_file() or (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime)
+
+
+def _evaluate(checkpoint: Path, folder: Path) -> str:
+    """Evaluate a checkpoint in a process of its own. Return the reason if that failed, else ""."""
+    draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
+    shutil.rmtree(draft, ignore_errors=True)
+    argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
+    print(f"Evaluating {checkpoint}", file=sys.stderr)
+    # its output would name the draft
+    code = subprocess.run([sys.executable, "-m", "imagenet_ddp.evaluate", *argv], stdout=subprocess.DEVNULL).returncode
+    if code:
+        argv = in_folder(in_folder([], "hydra.run.dir", folder), "checkpoint", checkpoint)
+        return (
+            f"The best checkpoint could not be evaluated (evaluate ended with exit code {code}). Hint: "
+            f"run `rm -rf {shlex.quote(str(folder))}`, then `{shell_line('evaluate', argv)}` with the option that its "
+            "message names, then report again."
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(draft, folder)  # noqa: PTH105
+    return ""
+
+
 def of_run(run: Path, *, is_running: bool) -> tuple[Predictions | None, str]:
     """Return (predictions of a run's best checkpoint, ""). If they are missing or older than the checkpoint, run
     evaluate in a separate process. If that is impossible, return (the older predictions or None, the reason)."""
     checkpoint, folder, reason = CheckpointStore.of_run(run).best, run / EVALUATION, ""
     file = folder / "evaluation.json"
-    if checkpoint.is_file() and not (file.is_file() and file.stat().st_mtime >= checkpoint.stat().st_mtime):
+    if not _is_current(file, checkpoint):
         if is_running:
             return None, "The run is still training, so it has not been evaluated image by image yet."
-        draft = folder.with_name(f".{EVALUATION}")  # replaces the folder if evaluate succeeds
-        shutil.rmtree(draft, ignore_errors=True)
-        argv = in_folder(in_folder([], "hydra.run.dir", draft), "checkpoint", checkpoint)
-        print(f"Evaluating {checkpoint}", file=sys.stderr)
-        command = [sys.executable, "-m", "imagenet_ddp.evaluate", *argv]
-        # its output would name the draft
-        code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
-        if code:
-            reason = f"The best checkpoint could not be evaluated (evaluate ended with exit code {code})."
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(draft, folder)  # noqa: PTH105
+        try:
+            with lock_or_wait(run / f".{EVALUATION}.lock"):
+                if not _is_current(file, checkpoint):  # another report may have evaluated it in the meantime
+                    reason = _evaluate(checkpoint, folder)
+        except OSError as error:
+            reason = f"The best checkpoint could not be evaluated ({error.strerror or error})."
     if not file.is_file():
         return None, reason or "There is no checkpoints/best.ckpt to evaluate image by image."
     try:

@@ -93,7 +93,7 @@ def lock_or_wait(lock: Path, *, silent: bool = False) -> Generator[None]:
     """Lock a file, and wait while another process holds the lock, which the system releases if that process ends. Say
     so at once and every REPORT_EVERY_S seconds. On a file system without locks, nothing is locked. silent: do not say
     it."""
-    with lock.open("a") as handle:
+    with lock.open("a", encoding="utf-8") as handle:
         begin_s = next_s = time.monotonic()
         while True:
             try:

@@ -35,6 +35,15 @@ def import_torch() -> Generator[None]:
             gc.enable()
 
 
+def use_utf8() -> None:
+    """Start this program anew in Python's UTF-8 mode if the locale has another encoding, in which Python would read
+    the names of files and write text. Most file names are UTF-8 whatever the locale, and so are the files of a run.
+    Call it before anything else; from Python 3.15 on, this mode is the default."""
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode and sys.orig_argv[1:]:
+        os.environ["PYTHONUTF8"] = "1"  # for the processes that this one starts
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
 def limit_spinning(environ: MutableMapping[str, str]) -> None:
     """Let the OpenMP threads of torch sleep after a short busy wait for each other, unless the user has set how they
     wait. libgomp reads the variable when torch is imported. Its default wait lasts longer than a time slice: threads

@@ -13,12 +13,14 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.errors import RunError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system.process import use_utf8
 from imagenet_ddp.system.text import first_line
 from imagenet_ddp.tune.options import Plan, read
 from imagenet_ddp.tune.search_space import as_overrides
 
 
 def main() -> None:
+    use_utf8()
     signals = Signals().install()
     with command.exit_codes("tune"):
         plan = command.planned("tune", as_overrides(sys.argv[1:]), read)

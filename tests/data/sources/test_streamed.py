@@ -188,7 +188,7 @@ def _count_fetches(log: Path, environ: dict[str, str]) -> None:
     whole = ShardCache._fetch
 
     def fetch(self: ShardCache, file: File) -> None:
-        with log.open("a") as lines:
+        with log.open("a", encoding="utf-8") as lines:
             lines.write(f"{file.file}\n")
         whole(self, file)
 

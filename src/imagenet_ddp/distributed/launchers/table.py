@@ -179,7 +179,7 @@ def _hosts(name: str, environ: Mapping[str, str]) -> Sequence[str] | None:
     text = environ[name].strip()
     if name.endswith("FILE"):
         try:
-            lines = map(str.split, Path(text).read_text().splitlines())
+            lines = map(str.split, Path(text).read_text(encoding="utf-8").splitlines())
             return list(dict.fromkeys(line[0] for line in lines if line))
         except OSError:
             return []  # another machine's file
