@@ -47,18 +47,20 @@ class FailedError(Exception):
 @dataclass(frozen=True)
 class Form:
     """Sizes of the measurements. pixels: side of the images. batch: images per device. steps: of each of the turns.
-    images: of training. peak: side of the multiplied matrices."""
+    steps_from_files: more than the loader's processes load in advance. images: of training. peak: side of the
+    multiplied matrices."""
 
     accelerator: str
     pixels: int
     batch: int
     steps: int
     turns: int
+    steps_from_files: int
     images: int
     peak: int
 
 
-FORMS = {"gpu": Form("gpu", 224, 256, 30, 3, 2048, 8192), "cpu": Form("cpu", 32, 2, 2, 1, 40, 256)}
+FORMS = {"gpu": Form("gpu", 224, 256, 30, 3, 200, 2048, 8192), "cpu": Form("cpu", 32, 2, 2, 1, 2, 80, 256)}
 
 
 @dataclass
@@ -148,10 +150,12 @@ class Context:
         return self.train(name, *callback, *more, code=code)
 
 
-def few_steps(steps: int) -> list[str]:
-    """Return the options of a training of so many batches without validation, which reads no figures between."""
+def few_batches(context: Context, batches: int, devices: int = 1) -> list[str]:
+    """Return the options of a training of so many batches of one epoch without validation, between which no figures are
+    read."""
     return [
-        "trainer.max_epochs=100", f"trainer.max_steps={steps}", "trainer.limit_val_batches=0",
+        f"data.batch_size={context.form.images // (devices * (batches + 1))}", "trainer.max_epochs=100",
+        f"trainer.limit_train_batches={batches}", f"trainer.max_steps={batches}", "trainer.limit_val_batches=0",
         "trainer.log_every_n_steps=1000", "callbacks.checkpoint=null",
     ]  # fmt: skip
 
@@ -185,19 +189,19 @@ def step(net: str, variant: str, context: Context) -> dict[str, Any]:
 
 
 def warnings_are_errors(context: Context) -> dict[str, Any]:
-    context.watched("warnings", "Strict", *few_steps(STRICT_STEPS), warnings_until=10)
+    context.watched("warnings", "Strict", *few_batches(context, STRICT_STEPS), warnings_until=10)
     return {"steps": "1 to 10"}
 
 
 def waits_are_errors(context: Context) -> dict[str, Any]:
-    steps = few_steps(STRICT_STEPS)
-    context.watched("waits", "Strict", *steps, sync_from=3, sync_until=STRICT_STEPS - 2)
+    options = few_batches(context, STRICT_STEPS)
+    context.watched("waits", "Strict", *options, sync_from=3, sync_until=STRICT_STEPS - 2)
     return {"steps": f"3 to {STRICT_STEPS - 3}"}
 
 
 def stop_and_resume(context: Context) -> dict[str, Any]:
     """Train whole, and stopped and resumed, and compare the weights."""
-    batches = max(4, context.form.images // context.form.batch)
+    batches = 8
     options = [
         "trainer.max_epochs=2", "trainer.deterministic=warn", f"trainer.limit_train_batches={batches}",
         "callbacks.progress=null",
@@ -215,7 +219,7 @@ def stop_and_resume(context: Context) -> dict[str, Any]:
 def whole(context: Context) -> dict[str, Any]:
     """Measure training from files, its loader alone and its step alone."""
     folder = context.work / "end_to_end"
-    words = [f"benchmark.repeats={min(2, context.form.turns)}", f"benchmark.num_steps={context.form.steps}"]
+    words = [f"benchmark.repeats={min(2, context.form.turns)}", f"benchmark.num_steps={context.form.steps_from_files}"]
     options = [word for word in context.new_run("end_to_end", *words) if not word.startswith("callbacks")]
     context.python("-m", "imagenet_ddp.benchmark", "benchmark=train", *options)
     found = json.loads((folder / "benchmark.json").read_text())
@@ -251,7 +255,12 @@ def _trained(context: Context) -> Path:
 def overflow(context: Context) -> dict[str, Any]:
     """Force an overflow in a scaled update of two batches."""
     out = context.work / "overflow.json"
-    options = [*few_steps(8), "trainer.precision=16-mixed", "trainer.accumulate_grad_batches=2"]
+    options = [
+        *few_batches(context, 16),
+        "trainer.max_steps=8",
+        "trainer.precision=16-mixed",
+        "trainer.accumulate_grad_batches=2",
+    ]
     context.watched("overflow", "Overflow", *options, out=str(out), accumulate=2)
     found = json.loads(out.read_text())
     before, after = found["scale"]
@@ -261,7 +270,7 @@ def overflow(context: Context) -> dict[str, Any]:
 
 
 def batch_finder(context: Context) -> dict[str, Any]:
-    options = [word for word in context.new_run("finder", *few_steps(2), "trainer.batch_finder=true")
+    options = [word for word in context.new_run("finder", *few_batches(context, 2), "trainer.batch_finder=true")
                if not word.startswith("data.batch_size")]  # fmt: skip
     said = context.python("-m", "imagenet_ddp.train", *options)
     found = re.search(r"trainer.batch_finder: data.batch_size=(\d+)", said)
@@ -288,7 +297,7 @@ def network(context: Context) -> dict[str, Any]:
 def ranks(context: Context) -> dict[str, Any]:
     """Train on all devices, where the first ten steps may not warn, and compare what nvidia-smi shows of each rank."""
     devices = min(context.num_devices, 8)
-    options = [*few_steps(STRICT_STEPS), f"trainer.devices={devices}"]
+    options = [*few_batches(context, STRICT_STEPS, devices), f"trainer.devices={devices}"]
     context.watched("ranks_warn", "Strict", *options, warnings_until=10)
     if context.form.accelerator == "cpu":
         return {"ranks": devices, "nvidia_smi": "no GPU"}
@@ -323,9 +332,10 @@ class Check:
 
 
 def _step(slice_number: int, net: str, variant: str) -> Check:
-    """Return the check of a step. The CPU form has those of ResNet-18 that a CPU has, and one of each other net."""
+    """Return the check of a step. The CPU form has those of ResNet-18, and one of each other net, but none in fp16, and
+    compiles none, which takes minutes."""
     needs = (*PROJECT, "timm") if NETS[net][0] == "timm" else PROJECT
-    only_gpu = variant in ("fp16", "bf16, reduce-overhead") or (net != "ResNet-18" and variant != "bf16")
+    only_gpu = variant not in EAGER or variant == "fp16" or (net != "ResNet-18" and variant != "bf16")
     seconds = 15 if variant in EAGER else 60
     return Check(slice_number, f"step: {net}, {variant}", seconds, partial(step, net, variant), needs, int(only_gpu))
 

@@ -4,6 +4,7 @@ saw to a JSON file."""
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import warnings
@@ -13,10 +14,12 @@ from typing import Any
 import lightning.pytorch as L
 import torch
 
+from imagenet_ddp.runs.log import HARMLESS
+
 
 class Strict(L.Callback):
-    """Turn warnings into errors in the first steps, and waits for the GPU in the steps from sync_from to
-    sync_until - 1, which must not be the last one, after which figures are read. Steps count from 1."""
+    """Turn the warnings that a log shows into errors in the first steps, and waits for the GPU in the steps from
+    sync_from to sync_until - 1, which must not be the last one, after which figures are read. Steps count from 1."""
 
     def __init__(self, warnings_until: int = 0, sync_from: int = 0, sync_until: int = 0):
         self._warnings_until, self._sync_from, self._sync_until = warnings_until, sync_from, sync_until
@@ -27,6 +30,8 @@ class Strict(L.Callback):
         if step == 1 and self._warnings_until:
             self._warnings.enter_context(warnings.catch_warnings())
             warnings.simplefilter("error")
+            for text in HARMLESS:
+                warnings.filterwarnings("ignore", f"(?s).*{re.escape(text)}")
         if step == self._warnings_until + 1:
             self._warnings.close()
         if pl_module.device.type == "cuda" and step in (self._sync_from, self._sync_until):

@@ -4,15 +4,21 @@ import json
 import signal
 import subprocess
 import sys
+import warnings
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
+import lightning.pytorch as L
 import pytest
+import torch
 from conftest import ROOT, clean_environ
 from helpers.train_runs import wait_for
+from lightning.pytorch.plugins import MixedPrecision
+from torch.utils.data import DataLoader, TensorDataset
 
-from scripts.gpu_check import packages
+from scripts.gpu_check import packages, watch
 
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 
@@ -51,6 +57,7 @@ def test_a_stopped_slice_continues_without_repeating(tmp_path: Path) -> None:
     assert (tmp_path / "steps.png").is_file()
 
 
+@pytest.mark.slow
 def test_packages_are_carried_as_wheels(tmp_path: Path) -> None:
     """On a machine without a network, they are imported from the folder where they are unpacked."""
     names = {path.name.split("-")[0] for path in packages.pack(tmp_path)}
@@ -65,3 +72,55 @@ def test_packages_are_carried_as_wheels(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import hydra; print(hydra.__file__)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(str(tmp_path))
+
+
+# ---- what only a GPU runs ------------------------------------------------------------------------------------------
+
+
+class Scaled(L.LightningModule):
+    """A net in fp16, whose gradients are scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(4, 2)
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        return self.net(batch[0]).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_an_update_with_an_overflow_is_left_out(tmp_path: Path) -> None:
+    out, batches = tmp_path / "overflow.json", DataLoader(TensorDataset(torch.randn(20, 4)), 2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    trainer = L.Trainer(
+        accelerator="cpu", plugins=[MixedPrecision("16-mixed", "cpu", scaler)], accumulate_grad_batches=2, max_epochs=1,
+        callbacks=[watch.Overflow(str(out), accumulate=2)], logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(Scaled(), batches)
+    found = json.loads(out.read_text())
+    assert found == {"weights_kept": True, "scale": [256.0, 128.0], "weights_finite": True, "moved_on": True}
+
+
+def test_waits_are_errors_from_step_3_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: dict[int, str] = {}
+    strict, on_gpu = watch.Strict(sync_from=3, sync_until=6), SimpleNamespace(device=torch.device("cuda"))
+    for step in range(1, 9):
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode, step=step: modes.update({step: mode}))
+        strict.on_train_batch_start(None, on_gpu, None, step - 1)
+    assert modes == {3: "error", 6: "default"}
+
+
+def test_the_first_steps_may_not_warn_of_what_a_log_shows() -> None:
+    strict, on_cpu = watch.Strict(warnings_until=2), SimpleNamespace(device=torch.device("cpu"))
+    strict.on_train_batch_start(None, on_cpu, None, 0)
+    warnings.warn("It is recommended to use `self.log('train/loss', ..., sync_dist=True)`", stacklevel=1)
+    with pytest.raises(UserWarning, match="other stream"):
+        warnings.warn("other stream", stacklevel=1)
+    strict.on_train_batch_start(None, on_cpu, None, 1)
+    strict.on_train_batch_start(None, on_cpu, None, 2)
+    with pytest.warns(UserWarning, match="later"):
+        warnings.warn("later", stacklevel=1)
