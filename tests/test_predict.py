@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import shutil
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.image_files import find_images
 from imagenet_ddp.engine.predictor import FileReader, Predictor
 from imagenet_ddp.runs.signals import SignalExit
+from imagenet_ddp.system import table_files
 
 
 def test_images_in_their_own_size_are_few_at_a_time(
@@ -156,3 +159,48 @@ def test_unreadable_files_have_a_line_of_their_own(run: Run, tree: Path, trained
     result = run("predict", f"checkpoint={trained}", "images=some", "out=/dev/full")
     assert (result.returncode, "Traceback" in result.stderr) == (1, False)
     assert "/dev/full cannot be written: no space left on device. Hint: make room there" in result.stderr
+
+
+# ---- tables for people
+
+
+def test_tables_that_spreadsheets_open(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
+    """One delimiter for the CSV of every command, a mark of UTF-8 in files and none in a pipe, and Excel by suffix."""
+    options = [f"checkpoint={trained}", f"images={tree / 'val'}", "top_k=1"]
+    run("predict", *options, "csv_delimiter=semicolon", "out=p.csv", code=0)
+    assert (tmp_path / "p.csv").read_bytes().startswith(b"\xef\xbb\xbfpath;class_1;probability_1;error\n")
+    assert run("predict", *options, code=0).stdout.startswith("path,class_1,")
+    run("evaluate", f"checkpoint={trained}", "csv_delimiter=semicolon", "hydra.run.dir=e", code=0)
+    assert (tmp_path / "e/predictions.csv").read_bytes().startswith(b"\xef\xbb\xbfindex;path;")
+    run("report", "e", "maps=false", "csv_delimiter=tab", code=0)
+    assert (tmp_path / "e/likely_wrong_labels.csv").read_bytes().startswith(b"\xef\xbb\xbfpath\tlabel\t")
+    run("report", "e", "maps=false", code=0)  # over its own file
+    run("predict", *options[:1], f"images={tree / 'val'}", "out=list.jsonl", code=0)
+    assert json.loads((tmp_path / "list.jsonl").read_text().splitlines()[0])["error"] is None
+
+
+@pytest.mark.skipif(find_spec("xlsxwriter") is None, reason="needs the extra excel")
+def test_an_excel_file(run: Run, tree: Path, trained: Path, tmp_path: Path) -> None:
+    run("predict", f"checkpoint={trained}", f"images={tree / 'val'}", "top_k=1", "out=p.xlsx", code=0)
+    with zipfile.ZipFile(tmp_path / "p.xlsx") as file:
+        sheet = file.read("xl/worksheets/sheet1.xml").decode()
+    paths = [str(path) for path in sorted((tree / "val").rglob("*.jpg"))]
+    assert all(f"<t>{path}</t>" in sheet for path in paths)
+    assert sheet.count("<row ") == len(paths) + 1
+    assert sheet.count("<v>") >= len(paths), "probabilities are numbers"
+
+
+@pytest.mark.parametrize(
+    ("option", "out", "said"),
+    [
+        ("auto", "p.ods", "set out=p.csv."),
+        ("csv", "p.xlsx", "format must be that of out=p.xlsx, got csv. Hint: set format=auto."),
+        ("xlsx", "p.csv", "format must be that of out=p.csv"),
+        ("xlsx", None, "set out=FILE.xlsx."),
+        ("auto", "p.txt", ""),
+        ("jsonl", "p.txt", ""),
+    ],
+)
+def test_formats_and_suffixes(option: str, out: str | None, said: str) -> None:
+    assert said in "".join(table_files.validate(option, out))
+    assert bool(said) == bool(table_files.validate(option, out))

@@ -4,7 +4,6 @@ Exit codes: 0 on success, even if some files cannot be read (their rows contain 
 refused command.
 """
 
-import csv
 import io
 import json
 import os
@@ -18,11 +17,13 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import PredictConfig
 from imagenet_ddp.data.sources.image_files import describe_left_out, find_images, list_folder
 from imagenet_ddp.engine.stored_config import checkpoint_path, open_predictor, resolved_config
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
 from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def main() -> None:
     with command.run_command("predict"):
         request = command.request("predict")
         paths = find_images(request.configs[0].images)  # before the checkpoint is read, which takes seconds
+        if format_of(request.configs[0].format, request.configs[0].out) == "xlsx" and len(paths) > MOST_ROWS:
+            raise ConfigError(
+                f"an Excel sheet must have at most {MOST_ROWS:,} rows, but there are {len(paths):,} images. "
+                "Hint: set out=FILE.csv."
+            )
         config = resolved_config(request, os.environ, PredictConfig)
         if config.compare_origin:
             with import_torch():
@@ -84,26 +90,32 @@ def _predict(config: PredictConfig, paths: list[str]) -> tuple[int, int]:
 
 def _writer(config: PredictConfig, top_k: int, predictor: "Predictor", stack: ExitStack) -> Write:
     """Return the function that writes each prediction to out=, or to standard output. The stack closes the file."""
+    out, kind, is_file = Path(config.out or ""), format_of(config.format, config.out), False
+    if config.out and not out.is_symlink() and (out.is_file() or not out.exists()):  # no device, pipe or /dev/stdout
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out, is_file = stack.enter_context(atomic_path(out)), True
+    if kind == "xlsx":
+        return _table(stack.enter_context(xlsx_rows(out)), predictor, top_k)
     stream: IO[str] = sys.stdout
     if config.out:
-        out = Path(config.out)
-        if not out.is_symlink() and (out.is_file() or not out.exists()):  # no device, pipe or /dev/stdout
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out = stack.enter_context(atomic_path(out))
         stream = stack.enter_context(out.open("w", newline="", encoding="utf-8", errors="backslashreplace"))
-    return _csv(stream, predictor, top_k) if config.format == "csv" else _json_lines(stream, predictor)
+    if kind == "jsonl":
+        return _json_lines(stream, predictor)
+    return _table(csv_rows(stream, config.csv_delimiter, has_bom=is_file), predictor, top_k, text=True)
 
 
-def _csv(stream: IO[str], predictor: "Predictor", top_k: int) -> Write:
+def _table(write_row: WriteRow, predictor: "Predictor", top_k: int, *, text: bool = False) -> Write:
     """Write the header path, class_1, probability_1, ..., error, and return the function that writes the rows. Classes
-    are written as labels."""
-    writer = csv.writer(stream, lineterminator="\n")
+    are written as labels. text: write probabilities with six digits."""
     columns = [f"{what}_{rank}" for rank in range(1, top_k + 1) for what in ("class", "probability")]
-    writer.writerow(["path", *columns, "error"])
+    write_row(["path", *columns, "error"])
 
     def write(path: str, top: list[tuple[int, float]], error: str) -> None:
-        cells = [cell for index, probability in top for cell in (predictor.labels[index], f"{probability:.6f}")]
-        writer.writerow([path, *cells, *[""] * (2 * top_k - len(cells)), error])
+        shares = [f"{share:.6f}" if text else round(share, 6) for _, share in top]
+        cells = [
+            cell for (index, _), share in zip(top, shares, strict=True) for cell in (predictor.labels[index], share)
+        ]
+        write_row([path, *cells, *[""] * (2 * top_k - len(cells)), error])
 
     return write
 

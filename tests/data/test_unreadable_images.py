@@ -49,11 +49,16 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_unreadable_image_ends_a_run_in_one_sentence(broken: Path, run: Run):
-    done = run("train", *SMALL, f"data.root={broken}", "trainer.max_epochs=1", "hydra.run.dir=found")
+    options = [*SMALL, f"data.root={broken}", "trainer.max_epochs=1", "hydra.run.dir=found"]
+    done = run("train", *options, "data.on_bad_image=raise")
     assert done.returncode == 1
     said = done.stderr.strip().splitlines()[-1]
     assert "must be an image, but cannot be read" in said and "Hint: set data.on_bad_image=skip" in said
     assert "Traceback" not in done.stdout + done.stderr
+    # nothing was trained, so the folder is free; photographs of one's own are skipped, up to one in twenty
+    again = run("train", *options, "data.bad_image_limit=3", code=0)
+    assert "Skipped" in again.stdout and "10 of 11 validation images, each once, 1 unreadable." in again.stdout
+    assert "at most 2 images (0.05 of 29 images)" in run("train", *options[:-1], code=1).stderr
 
 
 @pytest.mark.slow
@@ -62,7 +67,7 @@ def test_ranks_stay_in_step_and_all_unreadable_images_are_listed_once(broken: Pa
     done = run("train", *SMALL, *skip, "trainer.devices=2", "data.num_workers=1", "hydra.run.dir=found")
     assert done.returncode == 0, done.stderr
     assert "10 of 11 validation images, each once, 1 unreadable." in done.stdout
-    with (tmp_path / "found" / "bad_images.csv").open(newline="") as file:
+    with (tmp_path / "found" / "bad_images.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = {row["path"]: row["reason"] for row in csv.DictReader(file)}
     names = [f"{broken}/{name}" for name in ("train/cat/003.jpg", "train/owl/001.jpg", "val/dog/002.jpg")]
     assert list(rows) == names

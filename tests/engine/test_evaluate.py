@@ -88,7 +88,7 @@ def test_three_ranks_agree_with_a_plain_loop(run: Run, tree: Path, checkpoint: P
     options = [f"checkpoint={checkpoint}", "data=imagefolder", "data.val_mirror=true", METRICS, "data.num_workers=0"]
     some = [*options, f"data.root={tmp_path}/some", "data.on_bad_image=skip", "data.val_batch_size=2"]
     done = run("evaluate", *some, "trainer.devices=3", "hydra.run.dir=e", code=0)
-    rows = list(csv.DictReader((tmp_path / "e/predictions.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((tmp_path / "e/predictions.csv").read_text("utf-8-sig").splitlines()))
     assert [int(row["index"]) for row in rows] == list(range(12))
     bad = rows.pop(4)
     assert bad["path"] == f"{tmp_path}/some/val/dog/0.jpg" and bad["label"] == "dog"
@@ -139,7 +139,7 @@ def test_a_subset_of_the_classes_from_a_table(run: Run, tree: Path, checkpoint: 
     assert re.search(r"^top-1 \d+\.\d\d % \| loss ", done.stdout, re.MULTILINE), "top-2 of 2 classes is left out"
     logits = logits_of(checkpoint, paths, mirror=False)
     logits[:, CLASSES.index("dog")] = float("-inf")
-    rows = list(csv.DictReader((tmp_path / "e/predictions.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((tmp_path / "e/predictions.csv").read_text("utf-8-sig").splitlines()))
     assert_rows(rows, paths, logits, 2)
     found = json.loads((tmp_path / "e/evaluation.json").read_text())
     assert_results(found, logits, torch.tensor([CLASSES.index(path.parent.name) for path in paths]))

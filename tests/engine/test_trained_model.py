@@ -192,7 +192,7 @@ def test_evaluate_predict_export_and_report_agree(weights: Path, tmp_path: Path,
         "Images as for torchvision's shufflenet_v2_x0_5 IMAGENET1K_V1: 224 pixels from a short side of 256"
         in result.stdout
     )
-    with (tmp_path / "e/predictions.csv").open() as file:
+    with (tmp_path / "e/predictions.csv").open(encoding="utf-8-sig") as file:
         rows = {Path(row["path"]).name + row["label"]: row for row in csv.DictReader(file)}
     exported = run("export", *net, *data, "out=model.onnx", "num_images=4")
     assert exported.returncode == 0 and "same top-1 class for 4" in exported.stdout, exported.stdout + exported.stderr

@@ -81,11 +81,11 @@ def test_names(tmp_path: Path) -> None:
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), (verb, done.stdout, done.stderr)
     names = set(CLASSES)
     assert set(torch.load(tmp_path / "r/checkpoints/best.ckpt", weights_only=True)["imagenet_ddp"]["classes"]) == names
-    with (tmp_path / "e/predictions.csv").open(newline="", encoding="utf-8") as file:
+    with (tmp_path / "e/predictions.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 9
     assert sum(any(cell.endswith(FILE) for cell in row.values()) for row in rows) == 3
-    with (tmp_path / "p.csv").open(newline="", encoding="utf-8") as file:
+    with (tmp_path / "p.csv").open(newline="", encoding="utf-8-sig") as file:
         predicted = list(csv.DictReader(file))
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["path"] for row in predicted] == [line["path"] for line in lines]

@@ -46,7 +46,7 @@ def crashing():
 
 
 def bad_images(folder: Path) -> dict[str, str]:
-    with (folder / "bad_images.csv").open(newline="") as file:
+    with (folder / "bad_images.csv").open(newline="", encoding="utf-8-sig") as file:
         return {row["path"]: row["reason"] for row in csv.DictReader(file)}
 
 
@@ -128,7 +128,7 @@ def test_all_that_can_be_wrong(
     assert bad_images(tmp_path / "report") == {
         str(pets / "train" / "cat" / "000.jpg"): "it is not an image in a known format"
     }
-    with (tmp_path / "report" / "duplicates.csv").open(newline="") as file:
+    with (tmp_path / "report" / "duplicates.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = {(row["where"], Path(row["path"]).name, Path(row["other"]).name) for row in csv.DictReader(file)}
     assert rows == {
         ("train and val, same bytes", "001.jpg", "other name.jpg"),

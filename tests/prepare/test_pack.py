@@ -200,7 +200,7 @@ def test_bad_images_are_refused_or_left_out(tmp_path: Path, capsys: pytest.Captu
     (tree / "train/cat/002.jpg").write_bytes(b"no image")
     (tree / "train/cat/004.jpg").write_bytes((tree / "train/cat/001.jpg").read_bytes()[:200])
     (tree / "val/cat/000.jpg").write_bytes(b"")
-    assert packs(tree, out) == 1
+    assert packs(tree, out, "data.on_bad_image=raise") == 1
     assert "cannot be read: it is not an image in a known format. Hint: set data.on_bad_image=skip" in (
         capsys.readouterr().err
     )

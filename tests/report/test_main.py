@@ -46,7 +46,7 @@ def test_odd_names(run: Run, tmp_path: Path):
     for number, name in enumerate(names):
         make_run(tmp_path / "runs" / name, {"optim.lr": number + 0.1}, top1=0.5)
     assert "\x1b" not in run("report", "runs", "out=o", code=0).stdout
-    with (tmp_path / "o/report.csv").open(newline="") as file:
+    with (tmp_path / "o/report.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     assert sorted(row["run"] for row in rows) == sorted([*names[:3], "line\\nbreak\\x1b[31m"])
     assert {float(row["optim.lr"]) for row in rows} == {0.1, 1.1, 2.1, 3.1}

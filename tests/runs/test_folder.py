@@ -21,13 +21,22 @@ def test_many_at_once_have_one_each(tmp_path: Path) -> None:
     assert all(folder.is_dir() for folder in folders)
 
 
-def test_a_named_folder_is_not_shared_with_an_earlier_run(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/notes.txt").touch()
-    assert make_given(tmp_path / "mine") == tmp_path / "mine"
-    (tmp_path / "mine/config.yaml").touch()
-    with pytest.raises(ConfigError, match=r"^hydra\.run\.dir=\S+ must .* holds a run\. Hint: set hydra\.run\.dir to a"):
-        make_given(tmp_path / "mine")
+def test_a_named_folder_is_free_until_it_holds_results(tmp_path: Path) -> None:
+    folder, header = tmp_path / "mine", "epoch,step\n"
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("notes.txt", "config.yaml", "logger_wandb.json"):  # of a run that ended before its first epoch
+        (folder / name).touch()
+    (folder / "metrics.csv").write_text(header)
+    assert make_given(folder) == folder
+    for name in ("checkpoints/last.ckpt", "checkpoints/mine/epoch=1.ckpt", "summary.json", "metrics.csv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"{header}1,8\n")
+        with pytest.raises(
+            ConfigError, match=r"^hydra\.run\.dir=\S+ must .* holds a run\. Hint: set hydra\.run\.dir to a"
+        ):
+            make_given(folder)
+        assert make_given(folder, again=True) == folder
+        (folder / name).unlink()
 
 
 def test_a_refusal_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def make_callbacks(
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
-        BadImagesList(run_dir / "bad_images.csv", bad_images),
+        BadImagesList(run_dir / "bad_images.csv", bad_images, config.csv_delimiter),
         GracefulStop(signals),  # after all others, so that its checkpoint includes their work at a step
     ]
     return callbacks

@@ -1,7 +1,6 @@
 """Write the files of a run folder during training, and pass the pictures to the loggers: metrics.csv, curves.png,
 train_batch.png (the first training batch as the network receives it) and bad_images.csv (the unreadable images)."""
 
-import csv
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,9 +17,11 @@ from imagenet_ddp.callbacks.loop_state import find_callback, validates_start
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
 from imagenet_ddp.system.files import atomic_write, csv_bytes
+from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import first_line
 
 CURVES = "curves.png"
@@ -148,15 +149,15 @@ class BadImagesList(L.Callback):
     """Write the unreadable images found by all ranks to a CSV file, including those found before a resume.
 
     path: the CSV file. all_images: function that returns (path, reason) for each unreadable image found so far by any
-    rank.
+    rank. delimiter: value of csv_delimiter.
     """
 
-    def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]]):
-        self._path, self._all_images = path, all_images
+    def __init__(self, path: Path, all_images: Callable[[], list[tuple[str, str]]], delimiter: str = "comma"):
+        self._path, self._all_images, self._delimiter = path, all_images, delimiter
         self._written: dict[str, str] = {}
         if path.is_file():
-            with path.open(newline="", encoding="utf-8") as file:
-                self._written = {row["path"]: row["reason"] for row in csv.DictReader(file)}
+            columns = read_cells(path, {"path": "path", "reason": "reason"}).columns
+            self._written = dict(zip(columns["path"], columns["reason"], strict=True))
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer)
@@ -173,7 +174,7 @@ class BadImagesList(L.Callback):
         found = self._written | dict(self._all_images())
         if len(found) > len(self._written):
             with disk_errors_as_run_error(self._path):
-                atomic_write(self._path, csv_bytes(("path", "reason"), sorted(found.items())))
+                atomic_write(self._path, table_bytes(("path", "reason"), sorted(found.items()), self._delimiter))
             self._written = found
 
 

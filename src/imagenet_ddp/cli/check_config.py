@@ -28,6 +28,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats
 from imagenet_ddp.models import check_learning
 from imagenet_ddp.runs import check_run
+from imagenet_ddp.system import table_files
 
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
@@ -93,6 +94,8 @@ def validate(
     elsewhere = elsewhere or (launch_info is not None and check_launch.is_elsewhere(launch_info))
     found += check_run.validate(values, environ, verb=verb, elsewhere=elsewhere)
     found += formats.validate(values, verb) if verb in commands.USE_MODEL else []
+    if isinstance(values, PredictConfig):
+        found += table_files.validate(values.format, values.out)
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         found.append(
             "checkpoint is required, but not set. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt, or "

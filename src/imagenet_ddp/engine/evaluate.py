@@ -64,7 +64,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
         module.top_k = min(module.top_k, num_classes)
-    bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all)
+    bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
     collected = Predictions(keep_scores="auroc" in metric_names)
     trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
     log.say(world.info.sentence())
@@ -103,7 +103,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
         if file is not None:
             reasons = dict(data.bad_images.board.all())
             columns = prediction_columns(predicted, data.val_images, classes, reasons)
-            result_files.write_predictions(job.run_dir / file, columns)
+            result_files.write_predictions(job.run_dir / file, columns, config.csv_delimiter)
         result = {
             **metrics,
             "num_val_images": counted[0],

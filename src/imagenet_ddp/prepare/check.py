@@ -22,7 +22,8 @@ from imagenet_ddp.prepare.worker_pool import process_images
 from imagenet_ddp.runs import folder as run_folder
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.console import Progress, print_message
-from imagenet_ddp.system.files import atomic_write, csv_bytes
+from imagenet_ddp.system.files import atomic_write
+from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import count_noun
 
 WINDOW = 4096  # finished probes that may wait for a slow one before them
@@ -95,8 +96,8 @@ def run(plan: Plan) -> int:
     with disk_errors_as_run_error(out):
         out.mkdir(parents=True, exist_ok=True)
         # file names may contain bytes that are not valid text
-        atomic_write(out / "bad_images.csv", csv_bytes(("path", "reason"), bad))
-        atomic_write(out / "duplicates.csv", csv_bytes(("where", "path", "other"), duplicates))
+        atomic_write(out / "bad_images.csv", table_bytes(("path", "reason"), bad, config.csv_delimiter))
+        atomic_write(out / "duplicates.csv", table_bytes(("where", "path", "other"), duplicates, config.csv_delimiter))
     num_problems = len(findings) + len(bad)
     verdict = f"{count_noun(num_problems, 'problem')} found" if num_problems else "No problems found"
     rate = sum(map(len, images.values())) / max(progress.seconds, 1e-9)

@@ -45,7 +45,8 @@ from imagenet_ddp.prepare.worker_pool import Result, process_images
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
-from imagenet_ddp.system.files import csv_bytes, sha256
+from imagenet_ddp.system.files import sha256
+from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import MIB, duration
 
 LOCK = ".lock"
@@ -111,7 +112,7 @@ def _run(plan: Plan, out: Path) -> None:
         }
     manifest = Manifest(**asdict(options), classes=source.classes, labels=source.labels, splits=splits)
     if bad := bad_images.board.all():
-        (draft / BAD).write_bytes(csv_bytes(("path", "reason"), bad))
+        (draft / BAD).write_bytes(table_bytes(("path", "reason"), bad, plan.config.csv_delimiter))
     (draft / FILE).write_bytes(manifest.dump())
     _publish(draft, out)
     before = sum(split.source_bytes for split in splits.values())

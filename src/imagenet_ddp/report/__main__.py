@@ -20,12 +20,14 @@ from imagenet_ddp.report.page import make_page
 from imagenet_ddp.report.run_folders import MARKER, find_runs
 from imagenet_ddp.runs import plots
 from imagenet_ddp.system.files import atomic_write, not_writable_reason
+from imagenet_ddp.system.table_files import BOM, DELIMITERS
 from imagenet_ddp.system.text import count_noun, printable
 from imagenet_ddp.system.text_table import Table, as_csv, as_text
 
 HELP = Path(__file__).with_name("help.txt").read_text(encoding="utf-8")
 CSV_HEADERS = (b"place,run,best/val/top1,", b"path,label,suggested,score")  # by which own CSV files are recognised
-OPTIONS = ("out", "maps")
+OPTIONS = ("out", "maps", "csv_delimiter")
+NOT_FOLDERS = (".csv", ".xlsx", ".html", ".md")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Options:
     folders: list[Path]
     out: Path
     maps: bool  # whether a page has class activation maps
+    delimiter: str  # value of csv_delimiter
 
 
 def main() -> None:
@@ -43,9 +46,13 @@ def main() -> None:
             print(HELP, end="")
             return
         options = read(sys.argv[1:])
-        page = make_page(options.folders[0], maps=options.maps) if len(options.folders) == 1 else None
+        page = (
+            make_page(options.folders[0], maps=options.maps, delimiter=options.delimiter)
+            if len(options.folders) == 1
+            else None
+        )
         if page is None:
-            _write(options.out, _compare(options.folders))
+            _write(options.out, _compare(options.folders, options.delimiter))
         else:
             print(*(printable(line) for line in page.summary), sep="\n", flush=True)
             _write(options.out, page.files)
@@ -67,21 +74,29 @@ def read(argv: Sequence[str]) -> Options:
         else:
             mistakes.append(
                 f"{word} is neither a folder nor an option. Hint: pass runs/<name>/<time> or a folder above it, "
-                "out=FOLDER, or maps=false."
+                "out=FOLDER, maps=false, or csv_delimiter=semicolon."
             )
     if typed.get("maps", "false") not in ("true", "false"):
         mistakes.append(f"maps must be true or false, got {typed['maps']}. Hint: set maps=false.")
-    if "out" in typed and (reason := not_writable_reason(Path(typed["out"]))):
+    if typed.get("csv_delimiter", "comma") not in DELIMITERS:
+        mistakes.append(
+            f"csv_delimiter must be {', '.join(DELIMITERS)}, got {typed['csv_delimiter']}. "
+            "Hint: set csv_delimiter=semicolon."
+        )
+    if Path(typed.get("out", "")).suffix.lower() in NOT_FOLDERS:
+        mistakes.append(f"out must be a folder for the files of the report, got {typed['out']}. Hint: set out=FOLDER.")
+    elif "out" in typed and (reason := not_writable_reason(Path(typed["out"]))):
         mistakes.append(f"out must be a writable folder, but {reason}. Hint: set out=FOLDER.")
     if not folders and not mistakes:
         mistakes.append("a folder must be given. Hint: run `python -m imagenet_ddp.report runs`.")
     if mistakes:
         raise ConfigError(mistakes)
     default = folders[0] if len(folders) == 1 else "report"
-    return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false")
+    delimiter = typed.get("csv_delimiter", "comma")
+    return Options(folders, Path(typed.get("out", default)), typed.get("maps") != "false", delimiter)
 
 
-def _compare(folders: Sequence[Path]) -> dict[str, bytes]:
+def _compare(folders: Sequence[Path], delimiter: str) -> dict[str, bytes]:
     """Print the leaderboard, and return its files. Raises ConfigError if a folder contains no run."""
     found = {folder: find_runs(folder) for folder in folders}
     if mistakes := [
@@ -99,7 +114,7 @@ def _compare(folders: Sequence[Path]) -> dict[str, bytes]:
     figure = leaderboard.draw_curves(runs, differences, title)
     return {
         "report.md": leaderboard.markdown_document(title, table, "report_curves.png").encode(),
-        "report.csv": as_csv(table),
+        "report.csv": as_csv(table, delimiter),
         "report_curves.png": plots.png(figure, Software=MARKER),
     }
 
@@ -136,7 +151,8 @@ def _is_foreign(path: Path) -> bool:
         return path.is_symlink() or path.exists()
     with path.open("rb") as file:
         start = file.read(4096)
-    return MARKER.encode() not in start and not (path.suffix == ".csv" and start.startswith(CSV_HEADERS))
+    header = start.removeprefix(BOM.encode()).replace(b";", b",").replace(b"\t", b",")
+    return MARKER.encode() not in start and not (path.suffix == ".csv" and header.startswith(CSV_HEADERS))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 
 from imagenet_ddp.report.predictions import Predictions
 from imagenet_ddp.runs import plots
-from imagenet_ddp.system.files import csv_bytes
+from imagenet_ddp.system.table_files import table_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,13 +80,13 @@ class LikelyWrong:
     score: np.ndarray
     is_confident: np.ndarray
 
-    def as_csv(self, found: Predictions) -> bytes:
+    def as_csv(self, found: Predictions, delimiter: str = "comma") -> bytes:
         names = found.classes
-        return csv_bytes(LABELS_HEADER, [
+        return table_bytes(LABELS_HEADER, [
             (found.paths[row], names[found.target[row]], names[found.prediction[row]], f"{score:.6f}",
              "yes" if sure else "no")
             for row, score, sure in zip(self.rows.tolist(), self.score.tolist(), self.is_confident, strict=True)
-        ])  # fmt: skip
+        ], delimiter)  # fmt: skip
 
 
 def thresholds(found: Predictions) -> np.ndarray:

@@ -38,22 +38,30 @@ class Page:
     files: dict[str, bytes]
 
 
-def make_page(folder: Path, *, maps: bool) -> Page | None:
+def make_page(folder: Path, *, maps: bool, delimiter: str = "comma") -> Page | None:
     """Return the page of a run or an evaluation; None if the folder is neither."""
     name = str(folder if folder.name.strip(".") else folder.resolve())
     if run := read_run(folder):
         found, missing = predictions.of_run(folder, is_running=run.state == "running")
-        return build(name, run, found, missing, maps=maps)
+        return build(name, run, found, missing, maps=maps, delimiter=delimiter)
     is_evaluation = (folder / "evaluation.json").is_file()
-    return build(name, None, predictions.read(folder), maps=maps) if is_evaluation else None
+    return build(name, None, predictions.read(folder), maps=maps, delimiter=delimiter) if is_evaluation else None
 
 
-def build(name: str, run: Run | None, found: Predictions | None, reason: str = "", *, maps: bool = True) -> Page:
+def build(
+    name: str,
+    run: Run | None,
+    found: Predictions | None,
+    reason: str = "",
+    *,
+    maps: bool = True,
+    delimiter: str = "comma",
+) -> Page:
     """Return the page of a run or an evaluation.
 
     name: name of the folder. run: None if there is only an evaluation. found: the predictions; None if there are none.
     They may come from an older evaluation; in both cases, reason explains why there is no current evaluation. maps:
-    draw class activation maps.
+    draw class activation maps. delimiter: value of csv_delimiter.
     """
     is_held_out = run is not None  # an evaluation without its run may have used training images
     if run is None:
@@ -75,7 +83,7 @@ def build(name: str, run: Run | None, found: Predictions | None, reason: str = "
         wrong_labels, pictures = more["wrong_labels"], more["pictures"]
         context |= more
         lines += [verdict, reason, pictures.reason, pictures.reason_maps]
-        files = {error_analysis.LABELS_FILE: wrong_labels.as_csv(found)}
+        files = {error_analysis.LABELS_FILE: wrong_labels.as_csv(found, delimiter)}
     else:
         lines.append(reason)
     return Page([line for line in lines if line], {PAGE: render(context), **files})

@@ -94,8 +94,9 @@ def make_given(
     options: Sequence[str] | None = None,
 ) -> Path:
     """Make the folder that the key names. again: the job was restarted, so the folder may contain this run. can_resume:
-    whether the command has resume=auto. Raises ConfigError if the folder contains another run or cannot be made."""
-    if not again and ((folder / "config.yaml").exists() or CheckpointStore.of_run(folder).folder.exists()):
+    whether the command has resume=auto. Raises ConfigError if the folder holds the results of another run or cannot be
+    made."""
+    if not again and holds_results(folder):
         resume = ", or set resume=auto to continue that run" if can_resume else ""
         raise ConfigError(
             f"{key}={folder} must be a new folder, but holds a run. Hint: set {key} to another folder{resume}."
@@ -106,6 +107,19 @@ def make_given(
     except OSError as error:
         raise _unusable(folder, error) from error
     return folder
+
+
+def holds_results(folder: Path) -> bool:
+    """Return whether a run in this folder has left something to keep: a checkpoint, results, or the row of an epoch. A
+    run that ended before that, for example because of its first image, leaves a folder that the same command can
+    use."""
+    if any(CheckpointStore.of_run(folder).folder.rglob("*.ckpt")):
+        return True
+    if any(not path.name.startswith("logger_") for path in folder.glob("*.json")):
+        return True
+    with suppress(OSError), (folder / "metrics.csv").open("rb") as rows:
+        return len(rows.read(4096).splitlines()) > 1  # a header and a row
+    return False
 
 
 def make_elsewhere(run_dir: Path, relative: str) -> Path:

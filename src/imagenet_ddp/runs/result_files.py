@@ -15,7 +15,8 @@ import yaml
 from imagenet_ddp import __version__
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_write, csv_bytes, read_mapping
+from imagenet_ddp.system.files import atomic_write, read_mapping
+from imagenet_ddp.system.table_files import table_bytes
 
 NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 
@@ -46,11 +47,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         atomic_write(path, json.dumps(_finite(content), indent=2) + "\n", sync=True)
 
 
-def write_predictions(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write columns of equal length as CSV. None becomes an empty cell. Floats have six significant digits."""
+def write_predictions(path: Path, columns: Mapping[str, Sequence[Any]], delimiter: str = "comma") -> None:
+    """Write columns of equal length as CSV. None becomes an empty cell. Floats have six significant digits. delimiter:
+    value of csv_delimiter."""
     texts = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in each] for each in columns.values())
     with disk_errors_as_run_error(path):
-        atomic_write(path, csv_bytes(list(columns), zip(*texts, strict=True)))
+        atomic_write(path, table_bytes(list(columns), zip(*texts, strict=True), delimiter))
 
 
 def _finite(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from imagenet_ddp.system.files import csv_bytes
+from imagenet_ddp.system.table_files import table_bytes
 
 MIN_TEXT_WIDTH = 22  # terminal columns; text is not shortened below this width
 
@@ -75,8 +75,9 @@ def as_markdown(table: Table) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
-def as_csv(table: Table) -> bytes:
-    return csv_bytes([column.key for column in table.columns], [[cell.value for cell in row] for row in table.rows])
+def as_csv(table: Table, delimiter: str = "comma") -> bytes:
+    rows = [[cell.value for cell in row] for row in table.rows]
+    return table_bytes([column.key for column in table.columns], rows, delimiter)
 
 
 def escape_markdown(text: str) -> str:

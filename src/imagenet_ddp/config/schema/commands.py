@@ -55,6 +55,11 @@ class CommonConfig(Section):
         default_factory=list[str]
     )
     val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of metrics."] = 100
+    csv_delimiter: Annotated[
+        str,
+        choice("comma", "semicolon", "tab"),
+        "Between the cells of CSV files for people; spreadsheets of countries with decimal commas want a semicolon.",
+    ] = "comma"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -121,7 +126,11 @@ class EvaluateConfig(TrainedConfig):
 class PredictConfig(TrainedConfig):
     images: Annotated[str, "Images: a file, a folder (searched recursively) or a pattern."] = MISSING
     out: Annotated[str | None, "File to write; null: standard output."] = None
-    format: Annotated[str, choice("csv", "jsonl"), "One row of CSV or one line of JSON per image."] = "csv"
+    format: Annotated[
+        str,
+        choice("auto", "csv", "jsonl", "xlsx"),
+        "One row of CSV or Excel, or one line of JSON, per image; auto: by the suffix of out, else csv.",
+    ] = "auto"
     top_k: Annotated[int, integer(1), "Number of classes per image, most likely first."] = 5
     compare_origin: Annotated[bool, "First compare the predictions with those of timm or torchvision."] = False
 
