@@ -83,9 +83,9 @@ def test_a_custom_config(tmp_path: Path) -> None:
     [
         (("trainer.max_epochs=-2", "submit.time=soon", "nosuch=1", "trainer.devices=-1"),
          ["nosuch is not a known key.", "trainer.max_epochs must be an integer ≥ -1", "submit.time must be a time",
-          "trainer.devices must be a number, got -1: SLURM chooses the GPUs. Hint: set trainer.devices=8."]),
+          "trainer.devices must be a number, because SLURM chooses the GPUs, got -1. Hint: set trainer.devices=8."]),
         (("trainer.devices=[0,3]",),
-         ["trainer.devices must be a number, got [0,3]: SLURM chooses the GPUs. Hint: set trainer.devices=2."]),
+         ["trainer.devices must be a number, because SLURM chooses the GPUs, got [0,3]. Hint: set trainer.devices=2."]),
         (("submit.partition='a b'",), ["submit.partition must be a word or null, got a b."]),
         (("submit.extra=exclusive",), ["submit.extra must be options of sbatch, without quotes or null"]),
         (("submit.array_parallelism=2",), ["submit.array_parallelism must be used with -m"]),
@@ -96,7 +96,7 @@ def test_a_custom_config(tmp_path: Path) -> None:
 def test_refused(argv: tuple[str, ...], sentences: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
         read(*argv)
-    found = error.value.mistakes
+    found = list(map(str, error.value.mistakes))
     assert len(found) == len(sentences), found
     for sentence in sentences:
         assert any(text.startswith(sentence) for text in found), found

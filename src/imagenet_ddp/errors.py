@@ -3,22 +3,21 @@ into one of them."""
 
 import functools
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec, TypeVar
+
+from imagenet_ddp.mistakes import Mistake, as_mistakes
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class ConfigError(Exception):
-    """One or more mistakes in the command or its input. They are shown without a traceback; the exit code is 2.
+    """One or more mistakes in the command or its input. They are shown without a traceback; the exit code is 2."""
 
-    mistakes: one message each, of the form "KEY must be A, got B. Hint: set KEY=C."
-    """
-
-    def __init__(self, mistakes: str | list[str]):
-        self.mistakes = [mistakes] if isinstance(mistakes, str) else list(mistakes)
-        super().__init__("\n".join(self.mistakes))
+    def __init__(self, mistakes: str | Mistake | Iterable[str | Mistake]):
+        self.mistakes = as_mistakes([mistakes] if isinstance(mistakes, str | Mistake) else mistakes)
+        super().__init__("\n".join(map(str, self.mistakes)))
 
 
 class RunError(Exception):

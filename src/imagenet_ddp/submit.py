@@ -28,6 +28,7 @@ from imagenet_ddp.distributed.launchers.world_info import num_devices
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine import sweep
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.system import console
 
 CPUS_PER_DEVICE = 8  # where data.num_workers is auto
@@ -64,7 +65,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     options: Any = submit.configs[0].submit
     found += validate_group("submit", options, "submit")
     if options.now is True and shutil.which("sbatch", path=environ.get("PATH")) is None:
-        found.append("submit.now=true needs sbatch, which is not installed here. Hint: leave submit.now out.")
+        what = "submit.now=true needs sbatch, which is not installed here"
+        found.append(Mistake(what, ("submit.now",), (without("submit.now"),)))
     with suppress(OmegaConfBaseException):  # a value that does not resolve has been reported already
         found += _unsupported(request, options)
     if found:
@@ -78,7 +80,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
 
 def _validate(
     verb: str, argv: list[str], environ: Mapping[str, str], **how: bool
-) -> tuple[parse.Request | None, list[str]]:
+) -> tuple[parse.Request | None, list[Mistake]]:
     """Return (the request, or None if it cannot be read; its mistakes)."""
     try:
         return parse.command_line(verb, argv, environ, **how), []
@@ -86,23 +88,23 @@ def _validate(
         return error.request if isinstance(error, parse.NotMetError) else None, error.mistakes
 
 
-def _unsupported(request: parse.Request, options: Any) -> list[str]:
+def _unsupported(request: parse.Request, options: Any) -> list[Mistake]:
     """Report options that train accepts but a single sbatch command cannot request."""
-    found = []
+    found: list[Mistake] = []
     for devices in (config.trainer.devices for config in request.configs):
         if re.match(r"-1$|\[|\d+,", shown(devices)):
-            found.append(
-                f"trainer.devices must be a number, got {shown(devices)}: SLURM chooses the GPUs. "
-                f"Hint: set trainer.devices={num_devices(devices) or 8}."
-            )
+            fix = setting(f"trainer.devices={num_devices(devices) or 8}")
+            found.append(must_be("trainer.devices", "a number, because SLURM chooses the GPUs", shown(devices), fix))
     shapes = dict.fromkeys(" ".join(_shape(config, options)) for config in request.configs)
     if len(shapes) > 1:
-        found.append(
-            f"all jobs of -m must request the same nodes, GPUs and CPUs, got {' and '.join(shapes)}: "
-            "they become tasks of one job array. Hint: submit these jobs one by one, without -m."
+        what = (
+            "all jobs of -m must request the same nodes, GPUs and CPUs, because they become tasks of one job array, "
+            f"got {' and '.join(shapes)}"
         )
+        found.append(Mistake(what, hint="submit these jobs one by one, without -m"))
     if options.array_parallelism is not None and not _is_array(request):
-        found.append("submit.array_parallelism must be used with -m, got a single run. Hint: add -m.")
+        what = "submit.array_parallelism must be used with -m, got a single run"
+        found.append(Mistake(what, ("submit.array_parallelism",), (Fix(("-m",), said="add -m"),)))
     return found
 
 

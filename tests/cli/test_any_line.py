@@ -40,7 +40,7 @@ def mistakes(verb: str, *argv: str) -> list[str]:
     try:
         command_line(verb, argv, {"HOME": str(Path.cwd())})
     except ConfigError as error:
-        return error.mistakes
+        return list(map(str, error.mistakes))
     return []
 
 

@@ -38,19 +38,19 @@ def test_each_option_to_type_here_exists_and_takes_the_value():
 def mistakes(*argv: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
         command_line("train", argv, {"HOME": "/home/ann"}, compose_only=True)
-    return error.value.mistakes
+    return list(map(str, error.value.mistakes))
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("--arch resnet50", "type model.name=resnet50 (any"),
-        ("--opt sgd_nesterov", "type optim=sgd optim.nesterov=true (for"),
-        ("--scale 0.08 1.0", "type 'data.crop_scale=[0.08,1.0]'."),
-        ("--world-size=2", "type trainer.num_nodes=2 (if"),
-        ("--remode rand", "leave it out: one random colour (rand) has no equivalent"),
-        ("--pretrained", "type model.weights=DEFAULT (the"),
+        ("--arch resnet50", "set model.name=resnet50 (any"),
+        ("--opt sgd_nesterov", "set optim=sgd optim.nesterov=true (for"),
+        ("--scale 0.08 1.0", "set `'data.crop_scale=[0.08,1.0]'`."),
+        ("--world-size=2", "set trainer.num_nodes=2 (if"),
+        ("--remode rand", "leave --remode rand out (one random colour (rand) has no equivalent)"),
+        ("--pretrained", "set model.weights=DEFAULT (the"),
     ],
 )
 def test_an_option_is_answered(line: str, hint: str):

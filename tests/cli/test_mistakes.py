@@ -3,43 +3,46 @@
 import os
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.composed_once import compose_once
 
 from imagenet_ddp.cli import command
+from imagenet_ddp.cli.correct import apply
 from imagenet_ddp.cli.known_terms import REMOVED
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.read_if import CONDITIONS
 from imagenet_ddp.config.schema.trainer import REFUSED
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, Mistake
 
 MACHINES = "trainer.num_nodes=2 cluster.address=tcp://127.0.0.1:29500"
 # For what a person puts something of their own.
 PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets",
                 "PATH": "x.ckpt", "VALUE": "1", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch",
-                "runs/<name>/<time>/checkpoints/best.ckpt": "x.ckpt", "runs/<name>/<time>": "x.ckpt",
+                "runs/NAME/TIME/checkpoints/best.ckpt": "x.ckpt", "runs/NAME/TIME": "x.ckpt",
                 "CLASS": "Timer"}  # fmt: skip
 
 # Options of train -> key words of the only mistake.
 LINES = {
     # ---- words that are no options of this program
-    "pets": "type data=imagefolder data.root=pets.", "x.ckpt": "type resume=x.ckpt.", "2": "must be key=value",
-    "ä=1": "cannot be read by Hydra's grammar", "--lr=0.5": "type optim.lr=0.5 (", "-b 64": "type data.batch_size=64",
-    "--opt-betas 0.9 0.95 seed=1": "type 'optim.betas=[0.9,0.95]'.", "-p 10": "type trainer.log_every_n_steps=10.",
-    "--lr": "type optim.lr=VALUE (", "--bogus": "is not an option",
+    "pets": "set data=imagefolder data.root=pets.", "x.ckpt": "set resume=x.ckpt.", "2": "must be key=value",
+    "ä=1": "cannot be read by Hydra's grammar", "--lr=0.5": "set optim.lr=0.5 (", "-b 64": "set data.batch_size=64",
+    "--opt-betas 0.9 0.95 seed=1": "set `'optim.betas=[0.9,0.95]'`.", "-p 10": "set trainer.log_every_n_steps=10.",
+    "--lr": "set optim.lr=VALUE (", "--bogus": "is not an option",
     # ---- unknown keys
     "lr=0.1": "did you mean optim.lr?", "num_epochs=3": "did you mean trainer.max_epochs?", "+bogus=1": "--cfg job",
     "trainer.gpus=2": "did you mean trainer.devices?", "data.batchsize=3": "did you mean data.batch_size?",
     "checkpoint=x.ckpt": "did you mean resume?", "trainer.max_epoch=3": "did you mean trainer.max_epochs?",
     "strategy.bucket_cap=25": "did you mean strategy.bucket_cap_mb?", "hydra.foo=1": "Key 'foo' not in 'HydraConf'.",
     "~bogus": "bogus is not a known key", "model.args.x=1": "type +model.args.x=1 to add it",
-    "+trainer.bogus=1": "trainer.bogus is not a known key.", "+data.batch_size=3": "type data.batch_size=3 without +",
+    "+trainer.bogus=1": "trainer.bogus is not a known key.", "+data.batch_size=3": "set data.batch_size=3 without +",
     # ---- choices
     "data=STL10": "set data=stl10.", "data=null": "data must be one of ", "model=resnet50": "set model.name=resnet50.",
-    "optim=adamm": "set optim=adam.", "recipe=gone": "recipe must be one of", "experiment=gone": "leave this option",
+    "optim=adamm": "set optim=adam.", "recipe=gone": "recipe must be one of", "experiment=gone": "leave experiment out",
     "+data=stl10": "set data=stl10.", "strategy=fsdp": "got fsdp. Hint: set strategy=ddp",
     "schedule=cosine": "set schedule.name=cosine.", "schedule=null": "schedule must be a group of keys, got null.",
     "hydra/launcher=gone": "hydra/launcher must be one of basic", "hydra/sweeper=optuna": "python -m imagenet_ddp.tune",
@@ -49,13 +52,13 @@ LINES = {
     "data.batch_size=null": "must be an integer ≥ 1, got null.", "data.mean=[1,2": "but cannot be read: [1,2.",
     "'data={batch_size: abc}'": "type each key by itself.", "name={a:1}": "put quotes around it", "name=a/b": "name m",
     "optim.lr=0.1,0.2": "add -m to run one job per value.", "data=stl10,shapes": "add -m", "optim.lr=range(1,3)": "-m",
-    "allow_targets=a,b": "type `'allow_targets=[a,b]'`",
+    "allow_targets=a,b": "set `'allow_targets=[a,b]'`",
     "name=${nope}": "Interpolation key 'nope' not found.", "hydra.run.dir=x.ckpt/run": "x.ckpt is a file.",
     "optim._target_=os.system": "must begin with one of imagenet_ddp,",
     "optim._target_=torchevil.SGD": "add `'allow_targets=[torchevil]'`", "resume=gone.ckpt": "be a checkpoint file",
-    "hydra.run.dir=r,1": "Hint: type `'hydra.run.dir=\"r,1\"'` if this is one text.",
+    "hydra.run.dir=r,1": "Hint: set `'hydra.run.dir=\"r,1\"'` if this is one text.",
     "resume=pets": "is a folder without", "+callbacks.mine=3": "must name its class", "sweep.job=0": "add -m",
-    f"resume={'a' * 300}": "cannot be used as a path", "trainer.strategy=dp": "set strategy=dp.",
+    f"resume={'a' * 300}": "cannot be used as a path", "trainer.strategy=dp": "set strategy=dp and leave ",
     # ---- keys that nothing reads, and combinations
     "data.fold=3": "data.fold=3 has no effect", "budget_min=3": "budget_min is for",
     "model.freeze=backbone": "needs pretrained layers", "averaging=ema averaging.start_epoch=9": "must be less",
@@ -74,7 +77,7 @@ LINES = {
 }  # fmt: skip
 OF_OTHERS = [
     ("evaluate", "", "checkpoint is required, but not set."), ("evaluate", "resume=x.ckpt", "resume is not a known"),
-    ("evaluate", "x.ckpt", "type checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "type images=pets"),
+    ("evaluate", "x.ckpt", "set checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "set images=pets"),
     ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
     ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
     ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be csv or jsonl"),
@@ -93,7 +96,7 @@ def _composed_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compose_once(monkeypatch)
 
 
-def mistakes(argv: list[str], verb: str = "train") -> list[str]:
+def mistakes(argv: list[str], verb: str = "train") -> list[Mistake]:
     try:
         command_line(verb, argv, {"HOME": "/home/ann"})
     except ConfigError as error:
@@ -101,47 +104,33 @@ def mistakes(argv: list[str], verb: str = "train") -> list[str]:
     return []
 
 
-def key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")
+def texts(argv: list[str], verb: str = "train") -> list[str]:
+    return list(map(str, mistakes(argv, verb)))
 
 
-def ways(mistake: str) -> list[list[str]]:
-    """Return the options that a hint says to type, one list for each of its ways."""
-    hint = re.sub(r"leave .*? out|\(.*\)|`python .*?`", "", mistake.partition("Hint: ")[2])
+def with_own(fix: Fix) -> Fix:
+    """Return a fix with the user's own values in place of the words in capitals."""
+    options = list(fix.options)
     for word, own in sorted(PLACEHOLDERS.items(), key=lambda item: -len(item[0])):
-        hint = re.sub(rf"(?<![A-Za-z_]){re.escape(word)}(?![A-Z_a-z=])", own, hint)
-    found = []
-    for part in re.split(r",? or (?=set |type |put |add |[`'+a-z_.]+=)|;", hint):
-        words = [f"{name}={value.rstrip('.,:?') or '.'}" for name, value in re.findall(
-            r"(?<![A-Za-z_])([+~]*[a-z_][\w./]*)=(\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|[^\s`',]+)", part)]  # fmt: skip
-        found += [words] if words else []
-    return found
-
-
-def left_after(way: list[str], argv: list[str], mistake: str, verb: str) -> list[str]:
-    """Return the mistakes that are left where a hint is followed: its options replace those of the same keys and the
-    words that the message names."""
-    new, said = {key(option) for option in way}, mistake.partition("Hint: ")[0].split()
-    kept = [word for word in argv if key(word) not in new]
-    named = {word.strip(".,:()'`") for word in said}
-    fewer = [word for word in kept if not {word, key(word)} & named]
-    return min((mistakes([*words, *way], verb) for words in (kept, fewer)), key=len)
+        options = [re.sub(rf"(?<![A-Za-z_]){re.escape(word)}(?![A-Z_a-z=])", own, option) for option in options]
+    return replace(fix, options=tuple(options))
 
 
 ALL = [*(("train", line, said) for line, said in LINES.items()), *OF_OTHERS]
 
 
 @pytest.mark.parametrize(("verb", "line", "said"), ALL, ids=[f"{verb} {line}"[:80] for verb, line, _ in ALL])
-def test_a_mistake_and_its_hint(verb: str, line: str, said: str):
+def test_a_mistake_and_its_fixes(verb: str, line: str, said: str):
     argv = shlex.split(line)
     found = mistakes(argv, verb)
-    assert said in found[0] and all("Hint: " in text for text in found), found
-    for text in found:
-        for way in ways(text):
-            left = left_after(way, argv, text, verb)
-            assert not {each.partition(" ")[0] for each in left} - {each.partition(" ")[0] for each in found} and (
-                text not in left
-            ), (text, way, left)
+    assert said in str(found[0]) and all("Hint: " in str(mistake) for mistake in found), found
+    before = {each.what.partition(" ")[0] for each in found}
+    for mistake in found:
+        for fix in map(with_own, mistake.fixes):
+            assert fix.is_complete, fix
+            left = mistakes(apply(fix, argv, mistake.typed), verb)
+            assert mistake not in left, (mistake, fix, left)
+            assert {each.what.partition(" ")[0] for each in left} <= before, (mistake, fix, left)
 
 
 # What must be typed beside a key, so that its value is the only mistake.
@@ -158,19 +147,42 @@ def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
     (here / "no_val/train/cat").mkdir(parents=True)
     for path, declaration in declared("train").items():
         if declaration.allowed is not None and not path.startswith(("cluster.", "sweep.", "resume")):
-            context = BESIDE.get(path) or " ".join(condition.hint for condition in CONDITIONS.get(path, ()))
+            context = BESIDE.get(path) or " ".join(
+                option for each in CONDITIONS.get(path, ()) for option in each.options
+            )
             values = {"bogus": "bogus", "-7": -7, "0.5": 0.5, "true": True}
             values = dict(zip(values, values, strict=True)) if declaration.type is str else values
             wrong = next((text for text in values if not declaration.allowed.accepts(values[text])), "''")
-            found = [text for text in mistakes(shlex.split(f"{context} {path}={wrong}")) if "got null" not in text]
+            found = [text for text in texts(shlex.split(f"{context} {path}={wrong}")) if "got null" not in text]
             assert sum(text.startswith(f"{path} must be ") for text in found) == 1, (path, found)
     for name in REFUSED:
-        (text,) = mistakes([f"trainer.{name}={3 if 'limit_' in name else 'mine'}"])
+        (text,) = texts([f"trainer.{name}={3 if 'limit_' in name else 'mine'}"])
         assert text.startswith(f"trainer.{name} ") and "Hint: " in text
 
 
+def test_the_list_ends_with_the_whole_corrected_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    line = "-a resnet50 --lr 0.2 data.batchsize=8 optim=adamm trainer.max_epochs=-5 seed=4"
+    monkeypatch.setattr("sys.argv", ["train", *shlex.split(line)])
+    with pytest.raises(SystemExit), command.exit_codes("train"):
+        command.request("train")
+    _, _, typed = capfd.readouterr().err.splitlines()[-1].partition("python -m imagenet_ddp.train ")
+    assert typed == "optim=adam trainer.max_epochs=90 seed=4 model.name=resnet50 optim.lr=0.2 data.batch_size=8"
+    assert mistakes(shlex.split(typed)) == []
+
+
+def test_no_line_is_offered_where_something_must_be_decided(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sys.argv", ["train", "data=imagefolder", "optim=adamm"])
+    with pytest.raises(SystemExit), command.exit_codes("train"):
+        command.request("train")
+    assert "of each hint" not in capfd.readouterr().err
+
+
 def test_mistakes_of_every_kind_come_in_one_list():
-    found = mistakes([
+    found = texts([
         "--lr=3", "data.batchsize=3", "data.image_size=abc", "trainer.max_epochs=-5", "optim=adamm", "data=imagefolder",
         "data.root=/gone/[ä", "model.name=resnet19", "trainer.devices=0,3", "trainer.strategy=ddp", "+data.bogus=1",
     ])  # fmt: skip
@@ -189,22 +201,22 @@ def test_mistakes_of_every_kind_come_in_one_list():
      "recipe=pets data.fold=3", "experiment=fas data.root=pets model.args.x=1", "~data=stl10 optim.nesterov=true"],
 )  # fmt: skip
 def test_what_follows_from_the_default_in_place_of_a_wrong_choice_is_not_reported(line: str):
-    (text,) = mistakes(line.split())
+    (text,) = texts(line.split())
     assert text.startswith(line.split()[0].partition("=")[0].lstrip("~"))
     assert len(mistakes([*line.split(), "data.batch_size=-1", "seed=-1", "+data.bogus=1"])) == 4
 
 
 def test_mistakes_in_typed_keys_are_reported_beside_a_wrong_experiment():
     line = ["experiment=fas", "data=imagefolder", "data.root=/gone", "trainer.devices=999", "data.val_resize=200"]
-    experiment, root, devices = mistakes(line)  # the image size, with which val_resize is compared, is unknown
+    experiment, root, devices = texts(line)  # the image size, with which val_resize is compared, is unknown
     assert experiment.startswith("experiment must be one of")
     assert root.startswith("data.root must be a folder") and devices.startswith("trainer.devices must be at most")
 
 
 @pytest.mark.parametrize("path", ["/gone/[a]", "/gone/it's", "/gone/a (1)"])
 def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str):
-    pasted = mistakes(["data=imagefolder", f"data.root={path}"])[0].partition("`")[2].rpartition("`")[0]
-    (gone,) = mistakes(["data=imagefolder", *shlex.split(pasted)])
+    pasted = texts(["data=imagefolder", f"data.root={path}"])[0].partition("`")[2].rpartition("`")[0]
+    (gone,) = texts(["data=imagefolder", *shlex.split(pasted)])
     assert f"but {path} does not exist" in gone
 
 
@@ -221,7 +233,7 @@ def test_a_path_hydra_cannot_read_is_answered_with_the_form_to_paste(path: str):
 def test_a_mistake_in_a_file_of_ones_own(content: str, said: str, here: Path):
     (here / "mine" / "experiment").mkdir(parents=True)
     (here / "mine" / "experiment" / "bad.yaml").write_text(content)
-    (text,) = mistakes(["--config-dir", "mine", "experiment=bad"])
+    (text,) = texts(["--config-dir", "mine", "experiment=bad"])
     assert text.startswith("experiment=bad cannot be composed: ") and said in text and "Hint: " in text
 
 

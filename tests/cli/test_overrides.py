@@ -43,7 +43,7 @@ def test_it_starts_from_the_checkpoint_and_takes_what_is_typed():
     assert (config.name, config.trainer.max_epochs, config.checkpoint) == ("old", 30, "x.ckpt")
     assert validate(config, {}, "evaluate")[0] == []
     (text,), _ = validate(merged("data.root=gone"), {}, "evaluate")
-    assert text.startswith("data.root must be a folder, but gone (")
+    assert str(text).startswith("data.root must be a folder, but gone (")
 
 
 def test_it_takes_a_group_with_its_subtree_and_all_of_an_experiment_but_the_name():

@@ -27,7 +27,7 @@ def asked(*argv: str, verb: str = "train", compose_only: bool = False) -> Reques
 def refused(*argv: str, verb: str = "train") -> list[str]:
     with pytest.raises(ConfigError) as caught:
         command_line(verb, list(argv), ENVIRON)
-    return caught.value.mistakes
+    return list(map(str, caught.value.mistakes))
 
 
 # Group of conf/ -> the only command that knows it.

@@ -5,13 +5,17 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.check_data import validate
+from imagenet_ddp.data import check_data
 
 Tree = Callable[..., Path]
 
 
 def config(name: str = "imagefolder", **typed: Any) -> DataConfig:
     return DataConfig(name=name, **typed)
+
+
+def validate(*arguments: Any, **options: Any) -> list[str]:
+    return list(map(str, check_data.validate(*arguments, **options)))
 
 
 @pytest.fixture
@@ -73,8 +77,8 @@ def test_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"mean": [-0.1, 0.5, 0.5]}, "data.mean must be three numbers"),
         ({"std": [58.395, 57.12, 57.375]}, "data.std must be three numbers"),
         ({"std": [0.2, 0, 0.2]}, "data.std must be three numbers"),
-        ({"sampling": "balanced", "repeats": 3}, "got 3. Hint: set data.repeats=1, or set data.sampling="),
-        ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or set data."),
+        ({"sampling": "balanced", "repeats": 3}, "got 3. Hint: set data.repeats=1, or data.sampling="),
+        ({"sampling": "balanced", "shuffle_window_shards": 16}, "Hint: set data.shuffle_window_shards=0, or data."),
         ({"val_fold": 5, "val_fraction": 0.2}, "data.val_fold must be an integer from 0 to 4, got 5"),
         ({"name": "imagfolder"}, "Hint: set data=imagefolder data.root=FOLDER."),
     ],

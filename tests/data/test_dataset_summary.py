@@ -43,7 +43,7 @@ def test_an_uneven_and_a_swapped_set_are_noted(tmp_path: Path):
 def test_imagenet_with_images_missing(imagenet: Path):
     for path in list((imagenet / "train" / WNIDS[1]).iterdir())[:2]:
         path.unlink()
-    (mistake,) = look(imagenet, "imagenet").mistakes
+    (mistake,) = map(str, look(imagenet, "imagenet").mistakes)
     assert "expects 12 images of 3 classes in train" in mistake
     assert "has 10 of 3; 1 class with fewer than 3 images: n01443537 (2). Hint: " in mistake
 

@@ -195,7 +195,7 @@ def test_weights_of_images_are_exact_in_every_precision(tree: Path, precision: A
 def test_all_mistaken_options_are_named_at_once(tmp_path: Path):
     with pytest.raises(ConfigError) as caught:
         ImageDataModule.from_options("imagefolder", tmp_path, image_size=1, decoder="fast")
-    assert [text.split()[0] for text in caught.value.mistakes[:2]] == ["data.image_size", "data.decoder"]
+    assert [str(text).split()[0] for text in caught.value.mistakes[:2]] == ["data.image_size", "data.decoder"]
 
 
 @pytest.mark.slow

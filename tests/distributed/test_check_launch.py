@@ -19,7 +19,7 @@ STEP = {
 
 
 def validate(*arguments: Any, **options: Any) -> list[str]:
-    return check_launch.validate(*arguments, **options)[0]
+    return list(map(str, check_launch.validate(*arguments, **options)[0]))
 
 
 def config(**typed: Any) -> RunConfig:

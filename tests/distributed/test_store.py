@@ -21,7 +21,7 @@ from imagenet_ddp.system import bounded_wait
 def sentence(what: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         what()
-    (text,) = caught.value.mistakes
+    (text,) = map(str, caught.value.mistakes)
     assert "Hint: " in text
     return text
 

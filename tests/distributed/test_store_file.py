@@ -171,7 +171,7 @@ def test_validate_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "gone/job", tmp_path / "link", tmp_path / "pipe"):
-        (text,) = validate_rendezvous_file(path)
+        (text,) = map(str, validate_rendezvous_file(path))
         assert text.startswith(f"cluster.address=file://{path} must name a regular file or a new file")
     monkeypatch.setattr(check_launch.os, "access", lambda path, mode: False)  # root may write anywhere
-    assert "Hint: mount the shared disk" in validate_rendezvous_file(tmp_path / "new")[0]
+    assert "Hint: mount the shared disk" in str(validate_rendezvous_file(tmp_path / "new")[0])

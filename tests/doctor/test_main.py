@@ -156,7 +156,7 @@ def test_options_that_cannot_be_read_are_refused(
     Path("README.md").touch()
     with pytest.raises(ConfigError) as error:
         doctor.read([*TINY, f"data.root={tree}", typed], clean_environ())
-    assert len(error.value.mistakes) == 1 and error.value.mistakes[0].startswith(said)
+    assert len(error.value.mistakes) == 1 and str(error.value.mistakes[0]).startswith(said)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_without_a_gpu(plan: Plan) -> None:
     assert "trainer.batch_finder=true needs a GPU, whose memory limits the batch, but trainer.accelerator is cpu." in (
         str(caught.value)
     )
-    assert any("finds data.batch_size, but ++data.batch_size=8 is set." in each for each in caught.value.mistakes)
+    assert any("finds data.batch_size, but ++data.batch_size=8 is set." in str(each) for each in caught.value.mistakes)
 
 
 def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:

@@ -48,7 +48,7 @@ def mistakes(future: Future[Any], kind: type = SharedError) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         future.result(15)
     assert type(caught.value) is kind
-    return caught.value.mistakes
+    return list(map(str, caught.value.mistakes))
 
 
 def join_all(fake_ranks: FakeRanks, size: int) -> list[Meeting]:

@@ -36,7 +36,10 @@ def test_well(typed: dict[str, Any]):
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"teacher__weights": "DEFAULT", "teacher__name": "resnet0"}, "teacher.name must be a classifier"),
     ({"optim__name": "adamm"}, "got adamm. Hint: set optim.name=adam, or optim._target_"),
-    ({"optim__args": {"lr": 0.5}}, "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5."),
+    (
+        {"optim__args": {"lr": 0.5}},
+        "optim.args.lr must be set as optim.lr, got 0.5. Hint: set optim.lr=0.5 and leave optim.args.lr out.",
+    ),
     ({"optim__args": {"weight_decay": 0.5}}, "optim.args.weight_decay must be set as optim.weight_decay, got 0.5."),
     ({"averaging__name": "ema", "trainer__precision": "bf16-true"}, "Hint: set trainer.precision=bf16-mixed."),
     ({"schedule__name": "cosine", "trainer__max_epochs": -1}, "schedule.name=cosine depends on the end of training"),
@@ -49,10 +52,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("typed", "said"), MISTAKES)
 def test_one_mistake(typed: dict[str, Any], said: str):
-    (text,) = validate(config(**typed), {})
+    (text,) = map(str, validate(config(**typed), {}))
     assert said in text and "Hint: " in text
 
 
 def test_keys_that_hang_together_wait_for_the_checkpoint():
     typed = config(schedule__warmup_epochs=91.0, optim__lr=-1.0)
-    assert [text.split()[0] for text in validate(typed, {}, partial=True)] == ["optim.lr"]
+    assert [str(text).split()[0] for text in validate(typed, {}, partial=True)] == ["optim.lr"]

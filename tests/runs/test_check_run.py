@@ -47,13 +47,16 @@ def test_well(typed: dict[str, Any]):
     [
         ({"callbacks": saving(every_n_epochs=0)}, "callbacks.c.every_n_epochs must be an integer ≥ 1, got 0."),
         ({"callbacks": saving(monitor="val/acc")}, "Hint: set ++callbacks.c.monitor=val/top1."),
-        ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS."),
+        ({"logger": {"a": 3}}, "Hint: set ++logger.a._target_=lightning.pytorch.loggers.CLASS and leave logger.a out."),
         (
             {"callbacks": monitoring("val/top1"), "trainer": {"limit_val_batches": 0}},
             ", got val/top1. Hint: set ++callbacks.m.monitor=train/top1.",
         ),
         ({"sweep": {"job": "none"}}, "sweep.job must be "),
-        ({"resume": "/dev/zero"}, "/dev/zero is not a regular file. Hint: set resume=runs/"),
+        (
+            {"resume": "/dev/zero"},
+            "/dev/zero is not a regular file. Hint: set resume=runs/NAME/TIME, or resume=auto.",
+        ),
         ({"resume": "~/x.ckpt"}, "Hint: set resume=/home/ann/x.ckpt."),
         (
             {"callbacks": saving() | {"d": saving()["c"]}},
@@ -62,7 +65,7 @@ def test_well(typed: dict[str, Any]):
     ],
 )
 def test_one_mistake(typed: dict[str, Any], said: str, tmp_path: Path):
-    (text,) = validate(NODES | typed, {"HOME": "/home/ann"})
+    (text,) = map(str, validate(NODES | typed, {"HOME": "/home/ann"}))
     assert said in text
     assert "Hint: " in text
 
@@ -71,14 +74,14 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume
     Path("run").rename("my run")
     for name in ("last", "best"):
         Path(f"my run/checkpoints/{name}.ckpt").touch()
-        (text,) = validate(PREDICT | {"checkpoint": "my run"}, {}, verb="predict")
-        assert text.endswith(f"is a folder. Hint: set 'checkpoint=my run/checkpoints/{name}.ckpt'.")
-    (text,) = validate(NODES | {"resume": "my run/checkpoints"}, {})
-    assert text.endswith("Hint: set 'resume=my run/checkpoints/last.ckpt'.")
+        (text,) = map(str, validate(PREDICT | {"checkpoint": "my run"}, {}, verb="predict"))
+        assert text.endswith(f"is a folder. Hint: set `'checkpoint=my run/checkpoints/{name}.ckpt'`.")
+    (text,) = map(str, validate(NODES | {"resume": "my run/checkpoints"}, {}))
+    assert text.endswith("Hint: set `'resume=my run/checkpoints/last.ckpt'`.")
 
 
 def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     entry = {"_target_": "lightning.pytorch.loggers.Logger"}
-    (text,) = validate(NODES | {"logger": {"trackio": entry, "mine": entry, "wandb": None}}, {})
+    (text,) = map(str, validate(NODES | {"logger": {"trackio": entry, "mine": entry, "wandb": None}}, {}))
     assert " 'imagenet_ddp[trackio]'`, or set logger.trackio=null." in text

@@ -46,7 +46,7 @@ def test_an_entry_is_one_of_optunas_distributions(key: str, entry: Any, distribu
 )
 def test_a_wrong_entry_is_refused(search: dict, message: str):
     parameters, [found] = read(search, ["data.root=x"])
-    assert parameters == [] and message in found and "Hint: " in found
+    assert parameters == [] and message in str(found) and "Hint: " in str(found)
 
 
 @pytest.mark.parametrize(
@@ -119,5 +119,5 @@ def test_mistakes_are_found_before_the_first_trial(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as error:
         read_plan(as_overrides(typed.split()), {})
-    assert any(text.startswith(said) for text in error.value.mistakes), error.value.mistakes
+    assert any(str(text).startswith(said) for text in error.value.mistakes), error.value.mistakes
     assert not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.config.schema.commands import BenchmarkConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import must_be, setting
 from imagenet_ddp.runs.folder import make_given, make_new, remove_refused
 from imagenet_ddp.system.process import import_torch
 
@@ -63,10 +64,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[BenchmarkConf
     typed = [line for line in request.typed if not line.startswith(("benchmark", "hydra."))]
     mode = config.benchmark.name
     if mode in ("loader", "train") and (data.target or data.name not in FILE_SOURCES):
-        mistakes.append(
-            f"data must be a source of image files for benchmark={mode}, got {data.target or data.name}. "
-            "Hint: set data=imagefolder data.root=FOLDER."
-        )
+        allowed, got = f"a source of image files for benchmark={mode}", str(data.target or data.name)
+        mistakes.append(must_be("data", allowed, got, setting("data=imagefolder", "data.root=FOLDER")))
     elif mode == "loader":
         mistakes += check_data.validate(data)
     else:

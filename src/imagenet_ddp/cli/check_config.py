@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -26,6 +25,7 @@ from imagenet_ddp.distributed import check_launch
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats
+from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, setting, without
 from imagenet_ddp.models import check_learning
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
@@ -33,9 +33,9 @@ from imagenet_ddp.system import table_files
 # Packages that a _target_ may name. A config is data, and must not be able to call os.system.
 ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
-_MISSING_HINTS = {
-    "images": "images=FILE, images=FOLDER, or 'images=FOLDER/*.jpg'",
-    "prepare.name": "prepare=imagenet, prepare=pack or prepare=check",
+_MISSING = {  # required key -> what to type
+    "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
+    "prepare.name": tuple(map(setting, ("prepare=imagenet", "prepare=pack", "prepare=check"))),
 }
 
 
@@ -49,7 +49,7 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
     refused: Set[str] = frozenset(),
-) -> tuple[list[str], LaunchInfo | None]:
+) -> tuple[list[Mistake], LaunchInfo | None]:
     """Return the mistakes in a composed config (unknown keys, values, folders, launcher, classes named by _target_),
     and the launcher around this command if it is recognised.
 
@@ -61,15 +61,16 @@ def validate(
     try:
         plain = _plain(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
-        hint = "write ${data.name} for the value of a key, or ${oc.env:HOME} for an environment variable."
-        return [f"{error.full_key} does not resolve: {first_sentence(error)} Hint: {hint}"], None
+        hint = "write ${data.name} for the value of a key, or ${oc.env:HOME} for an environment variable"
+        what = f"{error.full_key} does not resolve: {first_sentence(error)}"
+        return [Mistake(what, (str(error.full_key),), hint=hint)], None
     if lacking := [field.name for field in dataclasses.fields(commands.COMMANDS[verb]) if field.name not in plain]:
-        hint = "begin the file of --config-name with `defaults: [train, _self_]`."
-        return [f"the configuration must have all keys of {verb}, but lacks {', '.join(lacking)}. Hint: {hint}"], None
+        what = f"the configuration must have all keys of {verb}, but lacks {', '.join(lacking)}"
+        return [Mistake(what, hint="begin the file of --config-name with `defaults: [train, _self_]`")], None
     declared = keys.declared(verb)
     found = [
-        f"{path} is required, but not set. Hint: set {_MISSING_HINTS[path]}."
-        for path in OmegaConf.missing_keys(config) & _MISSING_HINTS.keys()
+        Mistake(f"{path} is required, but not set", (path,), _MISSING[path])
+        for path in OmegaConf.missing_keys(config) & _MISSING.keys()
     ]
     undeclared = _undeclared(plain, declared)
     found += undeclared
@@ -97,15 +98,14 @@ def validate(
     if isinstance(values, PredictConfig):
         found += table_files.validate(values.format, values.out)
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
-        found.append(
-            "checkpoint is required, but not set. Hint: set checkpoint=runs/<name>/<time>/checkpoints/best.ckpt, or "
-            "model.name=resnet18 model.weights=DEFAULT."
+        ways = (
+            ("checkpoint=runs/NAME/TIME/checkpoints/best.ckpt",),
+            ("model.name=resnet18", "model.weights=DEFAULT"),
         )
+        found.append(Mistake("checkpoint is required, but not set", ("checkpoint",), tuple(map(Fix, ways))))
     elif values.get("checkpoint") and "model.weights" in map(keys.key_of, typed) and values.model.weights:
-        found.append(
-            f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}. "
-            "Hint: leave model.weights out."
-        )
+        what = f"model.weights must be null beside checkpoint=, whose weights are used, got {values.model.weights}"
+        found.append(Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),)))
     if refused:
         found = [*undeclared, *_without_consequences(found, refused, values, verb, typed)]
     found += refused_targets(values, values.allow_targets or []) + (_long_tmpdir(environ) if not elsewhere else [])
@@ -113,33 +113,32 @@ def validate(
 
 
 def _without_consequences(
-    found: Sequence[str], refused: Set[str], values: CommonConfig, verb: str, typed: Sequence[str]
-) -> list[str]:
+    found: Sequence[Mistake], refused: Set[str], values: CommonConfig, verb: str, typed: Sequence[str]
+) -> list[Mistake]:
     """Return the mistakes that do not depend on the refused choices: those that name only typed keys of other groups,
     and those in values that no choice allows."""
     declared, chosen = keys.declared(verb), set(map(keys.key_of, typed))
     groups = refused
     if refused & {"data", "recipe", "experiment"}:  # recipes follow from data, and set keys of any group
         groups = {path.partition(".")[0] for path in declared if "." in path} | {"callbacks", "logger"}
+    chosen |= {f"{key}.name" for key in chosen}  # of a group
     if "data.root" in chosen:
         chosen |= {"data.train_dir", "data.val_dir"}  # folders below it
-    alone = {text for each in groups & declared.keys() for text in keys.validate_group(each, values[each], verb)}
-    of_groups = "|".join(map(re.escape, groups))
-    names = re.compile(rf"\b(?:{of_groups})(?:(?:\.\w+)+|(?==))")
+    alone = {each for group in groups & declared.keys() for each in keys.validate_group(group, values[group], verb)}
 
-    def depends(text: str) -> bool:
-        named = names.findall(text.partition("Hint: ")[0])
-        return any(name not in chosen or name.partition(".")[0] in refused for name in named)
+    def depends(mistake: Mistake) -> bool:
+        named = [key for key in mistake.keys if key.partition(".")[0] in groups]
+        return any(key not in chosen or key.partition(".")[0] in refused for key in named)
 
-    return [text for text in found if text in alone or not depends(text)]
+    return [mistake for mistake in found if mistake in alone or not depends(mistake)]
 
 
-def _of_files(config: CommonConfig, elsewhere: bool) -> list[str]:
+def _of_files(config: CommonConfig, elsewhere: bool) -> list[Mistake]:
     """Return a mistake if images= or real_labels= names nothing that can be read."""
     if isinstance(config, PredictConfig | ExportConfig) and config.images is not None:
         from imagenet_ddp.data.sources.image_files import validate_images
 
-        return validate_images(config.images)
+        return as_mistakes(validate_images(config.images))
     if isinstance(config, EvaluateConfig) and config.real_labels and not elsewhere:
         from imagenet_ddp.data.sources.imagenet import read_reassessed
 
@@ -150,15 +149,16 @@ def _of_files(config: CommonConfig, elsewhere: bool) -> list[str]:
     return []
 
 
-def _long_tmpdir(environ: Mapping[str, str]) -> list[str]:
+def _long_tmpdir(environ: Mapping[str, str]) -> list[Mistake]:
     """Return a mistake if the sockets of loader processes would have paths that are too long for the system."""
     folder = environ.get("TMPDIR", "")
     if len(os.fsencode(folder)) <= MOST_TMPDIR or not Path(folder).is_dir():  # Python ignores a folder that is missing
         return []
-    return [
+    what = (
         f"TMPDIR must have at most {MOST_TMPDIR} bytes, because the paths of Unix sockets are limited to 107, got "
-        f"{len(os.fsencode(folder))}: {folder}. Hint: put TMPDIR=/tmp before the command."
-    ]
+        f"{len(os.fsencode(folder))}: {folder}"
+    )
+    return [Mistake(what, hint="put TMPDIR=/tmp before the command")]
 
 
 def _plain(value: Any) -> Any:
@@ -168,33 +168,31 @@ def _plain(value: Any) -> Any:
     return None if value == MISSING else value
 
 
-def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: str = "") -> list[str]:
+def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: str = "") -> list[Mistake]:
     """Return a mistake for each key that is not declared, which +KEY=VALUE adds."""
-    found: list[str] = []
+    found: list[Mistake] = []
     for key, value in node.items():
         path = f"{prefix}{key}"
         if prefix == "trainer." and key in REFUSED:
             found.append(refusal(key, value))
         elif path not in declared:
-            found.append(unknown(path, declared))
+            found.append(unknown(path, declared, shown(value)))
         elif declared[path].is_group:
             found += _undeclared(value, declared, f"{path}.")
     return found
 
 
-def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[str]:
+def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[Mistake]:
     """Report each _target_ outside the allowed packages."""
-    found = []
+    found: list[Mistake] = []
     if isinstance(node, Mapping):
         target = node.get("_target_")
         allowed = [*ALLOWED_TARGETS, *extra]
         if target is not None and not any(f"{target}.".startswith(f"{each}.") for each in allowed):
-            package = str(target).partition(".")[0]
-            allow = shlex.quote(f"allow_targets={shown([*extra, package])}")
-            found.append(
-                f"{path}_target_ must begin with one of {', '.join(allowed)}, "
-                f"got {target}. Hint: if you trust that package, add `{allow}`."
-            )
+            allow = f"allow_targets={shown([*extra, str(target).partition('.')[0]])}"
+            fix = Fix((allow,), said=f"if you trust that package, add `{shlex.quote(allow)}`")
+            what = f"{path}_target_ must begin with one of {', '.join(allowed)}, got {target}"
+            found.append(Mistake(what, (f"{path}_target_",), (fix,)))
         for key, value in node.items():
             found += refused_targets(value, extra, f"{path}{key}.")
     elif isinstance(node, list):

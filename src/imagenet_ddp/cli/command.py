@@ -16,8 +16,9 @@ from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict, read_write
 
-from imagenet_ddp.cli import help, hydra_flags
+from imagenet_ddp.cli import help, hydra_flags, overrides
 from imagenet_ddp.cli.compose import group_values
+from imagenet_ddp.cli.correct import corrected
 from imagenet_ddp.cli.parse import NotMetError, Request, command_line
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.distributed.launchers.detect import with_known_host
@@ -84,7 +85,7 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
                 sys.stderr.flush()
                 from imagenet_ddp.distributed.join import report_refusal
 
-                report_refusal(with_known_host(refused, os.environ), error.mistakes)
+                report_refusal(with_known_host(refused, os.environ), list(map(str, error.mistakes)))
     sys.exit(2)
 
 
@@ -93,9 +94,11 @@ def show(error: ConfigError, verb: str) -> None:
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         traceback.print_exception(error)
     lines = [f"imagenet_ddp.{verb}: {count_noun(len(error.mistakes), 'mistake')}, nothing was started"]
-    for number, text in enumerate(error.mistakes, 1):
+    for number, mistake in enumerate(error.mistakes, 1):
         head = f"{number:2}. "
-        lines += ["", *console.wrap_text(text, 80, head, " " * len(head))]
+        lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
+    if argv := corrected(sys.argv[1:], error.mistakes):
+        lines += ["", f"With the first way of each hint: {overrides.shell_line(verb, argv)}"]
     print("\n".join(lines), file=sys.stderr)
 
 

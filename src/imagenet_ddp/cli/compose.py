@@ -31,6 +31,7 @@ from imagenet_ddp.config.schema import trainer
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES, options_for
 from imagenet_ddp.errors import ConfigError, causes
+from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.text import first_line
@@ -75,14 +76,14 @@ class Composer(OptionReader):
 
     # -- jobs
 
-    def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[str]]:
+    def jobs(self, overrides: list[Override]) -> tuple[list[list[Override]], list[str], list[Mistake]]:
         """Return (overrides of each job of a sweep, the options that distinguish each job, mistakes)."""
         fixed = [override for override in overrides if not override.is_sweep_override()]
         config, *_ = self.compose(fixed, RunMode.MULTIRUN)
         sweeper = OmegaConf.select(config, "hydra.sweeper") or {}
         if not str(sweeper.get("_target_")).endswith(".BasicSweeper"):
-            hint = f"Hint: {SEARCH_INSTEAD}."
-            return [fixed], [""], [f"hydra/sweeper must be basic, because all jobs are checked first. {hint}"]
+            what = "hydra/sweeper must be basic, because all jobs are checked first"
+            return [fixed], [""], [Mistake(what, ("hydra/sweeper",), hint=SEARCH_INSTEAD)]
         for_hydra = [override for override in overrides if override.is_hydra_override()]
         swept = [override for override in overrides if not override.is_hydra_override()]
         try:
@@ -91,8 +92,8 @@ class Composer(OptionReader):
             if not batch:
                 raise HydraException("an option has no value.")
         except (HydraException, ValueError) as error:  # range(1,4,0) is a ValueError
-            hint = "Hint: type the values as a,b,c or range(1,4)."
-            return [fixed], [""], [f"the sweep cannot be split into jobs: {first_sentence(error)} {hint}"]
+            what = f"the sweep cannot be split into jobs: {first_sentence(error)}"
+            return [fixed], [""], [Mistake(what, hint="type the values as a,b,c or range(1,4)")]
         common = set.intersection(*map(set, batch))
         names = [" ".join(line for line in lines if line not in common) for lines in batch]
         return [[*for_hydra, *self.parser.parse_overrides(lines)] for lines in batch], names, []
@@ -100,7 +101,9 @@ class Composer(OptionReader):
     # -- composing
 
     @hold_signals()
-    def compose(self, overrides: list[Override], mode: RunMode = RunMode.RUN) -> tuple[DictConfig, list[str], set[str]]:
+    def compose(
+        self, overrides: list[Override], mode: RunMode = RunMode.RUN
+    ) -> tuple[DictConfig, list[Mistake], set[str]]:
         """Return (the config of all options that Hydra accepts, mistakes for the others, the groups of which it has the
         default, because the typed choice is a mistake)."""
         # Hydra would silently ignore an unknown recipe, because a data source of your own has none
@@ -117,8 +120,8 @@ class Composer(OptionReader):
             try:
                 config, kept = self._load([], mode), []
             except Exception as error:
-                reason = _in_file(error, self.config_name, is_group=True)
-                raise ConfigError(f"the configuration cannot be composed: {reason}") from error
+                reason, hint = _in_file(error, self.config_name, is_group=True)
+                raise ConfigError(Mistake(f"the configuration cannot be composed: {reason}", hint=hint)) from error
         rest = [override for override in overrides if override not in kept]
         for override in sorted(rest, key=self._is_choice, reverse=True):
             key = override.key_or_group
@@ -147,65 +150,75 @@ class Composer(OptionReader):
 
     # -- explaining
 
-    def _refused(self, override: Override, error: Exception) -> str:
+    def _refused(self, override: Override, error: Exception) -> Mistake:
         """Explain an option that does not compose."""
         key, line, value = override.key_or_group, line_of(override), override.value()
         if override.is_delete():
             what = line.lstrip("~")
-            required = f"{what} is required{', or not chosen,' if '=' in what else ''} and cannot be deleted."
+            required = f"{what} is required{', or not chosen,' if '=' in what else ''} and cannot be deleted"
             is_known = key in self.keys or self._options(override)
-            return f"{required} Hint: leave {line} out." if is_known else unknown(key, self.keys)
+            return Mistake(required, (key,), (without(line),)) if is_known else unknown(key, self.keys)
         if self._is_choice(override):
             options = self._options(override)
             if value in options and not override.is_add():
-                return f"{line} cannot be composed: {_in_file(error, f'{key}/{value}', key in self.keys)}"
-            hint = _hint_for_choice(key, str(value), options)
-            return f"{key} must be one of {', '.join(options)}, got {shown(value)}. Hint: {hint}."
+                reason, hint = _in_file(error, f"{key}/{value}", key in self.keys)
+                return Mistake(f"{line} cannot be composed: {reason}", (key,), hint=hint)
+            return _wrong_choice(key, value, options)
         return self._refused_value(override, value, error)
 
-    def _refused_value(self, override: Override, value: Any, error: Exception) -> str:
+    def _refused_value(self, override: Override, value: Any, error: Exception) -> Mistake:
         """Explain a key=value that does not merge into the composed config."""
         key, line, declaration = override.key_or_group, line_of(override), self.keys.get(override.key_or_group)
         parent, _, last = key.rpartition(".")
         if parent == "trainer" and last in trainer.REFUSED:
             return trainer.refusal(last, value)
         if declaration and override.is_add():
-            return f"{line}: {key} exists already. Hint: type {line.lstrip('+')} without +."
+            bare = line.lstrip("+")
+            return Mistake(f"{line}: {key} exists already", (key,), (setting(bare, aim="without +"),))
         if declaration and declaration.type is str and isinstance(value, dict | list):
             typed = as_text(key, line.partition("=")[2])
-            return f"{key} must be {declaration.words}, got {shown(value)}. Hint: put quotes around it: `{typed}`"
+            fix = Fix((typed,), said=f"put quotes around it: `{shlex.quote(typed)}`")
+            return must_be(key, declaration.words, shown(value), fix)
         if declaration and not isinstance(value, dict):
-            hint = f"{key}.name={value}" if f"{key}.name" in self.keys and value is not None else self._hint(key)
-            return f"{key} must be {declaration.words}, got {shown(value)}. Hint: set {hint}."
+            names = f"{key}.name" in self.keys and value is not None
+            fix = Fix((f"{key}.name={value}",), (key,), said=f"set {key}.name={value}") if names else self._fix(key)
+            return must_be(key, declaration.words, shown(value), fix)
         if declaration or key.startswith("hydra."):
             reason = first_sentence(error.__cause__ or error)
-            return f"{line} cannot be merged: {reason} Hint: leave it out, and type each key by itself."
+            return Mistake(
+                f"{line} cannot be merged: {reason}", (key,), hint="leave it out, and type each key by itself"
+            )
         if key.startswith(FREE) and not removed(key):
-            return f"{key} does not exist, so it cannot be changed. Hint: type +{line} to add it."
-        return unknown(key, self.keys)
+            fix = Fix((f"+{line}",), (key,), said=f"type +{line} to add it")
+            return Mistake(f"{key} does not exist, so it cannot be changed", (key,), (fix,))
+        return unknown(key, self.keys, line.partition("=")[2])
 
 
-def _hint_for_choice(group: str, value: str, options: list[str]) -> str:
-    """Return what to type instead of an unknown group=value."""
-    if instead := removed(f"{group}={value}"):
-        return instead
-    if group == "hydra/sweeper":
-        return SEARCH_INSTEAD
-    if group == "model" and value.lower() in CLASSIFIERS:
-        return f"set model.name={value.lower()}"
-    if group == "data" and (os.sep in value or Path(value).is_dir() or Path(value).suffix in TABLE_SUFFIXES):
-        return f"set {shlex.join(options_for(value))}"
-    if near := get_close_matches(value.lower(), options, 1):
-        return f"set {group}={near[0]}"
-    return "leave this option out" if group in ("experiment", "recipe") else f"set {group}={simplest(options)}"
+def _wrong_choice(group: str, value: Any, options: list[str]) -> Mistake:
+    """Return the mistake of an unknown group=value."""
+    name, fix, hint = str(value), without(group), ""
+    if instead := removed(f"{group}={name}"):
+        fix, hint = None, instead
+    elif group == "hydra/sweeper":
+        fix, hint = None, SEARCH_INSTEAD
+    elif group == "model" and name.lower() in CLASSIFIERS:
+        fix = Fix((f"model.name={name.lower()}",), ("model",), said=f"set model.name={name.lower()}")
+    elif group == "data" and (os.sep in name or Path(name).is_dir() or Path(name).suffix in TABLE_SUFFIXES):
+        fix = setting(*options_for(name))
+    elif near := get_close_matches(name.lower(), options, 1):
+        fix = setting(f"{group}={near[0]}")
+    elif group not in ("experiment", "recipe"):
+        fix = setting(f"{group}={simplest(options)}")
+    what = f"{group} must be one of {', '.join(options)}, got {shown(value)}"
+    return Mistake(what, (group,), (fix,) if fix else (), hint)
 
 
-def _in_file(error: Exception, name: str, is_group: bool) -> str:
-    """Explain a mistake in a file in the user's --config-dir. The files of conf/ have none, because tests compose
-    them."""
+def _in_file(error: Exception, name: str, is_group: bool) -> tuple[str, str]:
+    """Return (reason, hint) of a mistake in a file in the user's --config-dir. The files of conf/ have none, because
+    tests compose them."""
     text = next(filter(None, map(str, causes(error))), type(error).__name__)
     first = "" if is_group else ", whose first line must be `# @package _global_`"
-    return f"{' '.join(text.split()).rstrip('.')}. Hint: correct {name}.yaml{first}."
+    return " ".join(text.split()).rstrip("."), f"correct {name}.yaml{first}"
 
 
 def first_sentence(error: BaseException) -> str:

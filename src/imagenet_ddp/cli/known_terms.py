@@ -6,7 +6,6 @@ torch.
 
 import itertools
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imagenet_ddp.cli import hydra_flags
+from imagenet_ddp.mistakes import Fix, Mistake
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,8 @@ REMOVED = {
 }
 
 
-def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (argv without the options of other programs and their values, a message for each of them)."""
+def split_options(argv: Sequence[str]) -> tuple[list[str], list[Mistake]]:
+    """Return (argv without the options of other programs and their values, a mistake for each of them)."""
     rest, kept, found = list(argv), [], []
     while rest:
         token = rest.pop(0)
@@ -95,7 +95,7 @@ def split_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         term = BY_NAME.get(plain(name))
         values = [value] if equals else _values(term, rest)
         del rest[: 0 if equals else len(values)]
-        found.append(_message(token if equals else " ".join([token, *values]), term, values))
+        found.append(_mistake([token] if equals else [token, *values], term, values))
     return kept, found
 
 
@@ -109,18 +109,17 @@ def _values(term: Term | None, rest: Sequence[str]) -> list[str]:
     return [rest[0], *itertools.takewhile(re.compile(r"-?[\d.]+(e-?\d+)?").fullmatch, rest[1:])]
 
 
-def _message(typed: str, term: Term | None, values: Sequence[str]) -> str:
-    """Return the message about one option of another program. typed: with its values."""
+def _mistake(typed: Sequence[str], term: Term | None, values: Sequence[str]) -> Mistake:
+    """Return the mistake of typing an option of another program. typed: its words, with its values."""
+    option = " ".join(typed)
     if term is None:
-        return f"{typed} is not an option. Hint: options are typed as KEY=VALUE; `--help` shows examples."
+        hint = "options are typed as KEY=VALUE; `--help` shows examples"
+        return Mistake(f"{option} is not an option", hint=hint, typed=tuple(typed))
     value = values[0] if values else "VALUE"
     here, note = term.values.get(value.lower(), term.here), term.note.replace("{}", value)
-    options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value)
-    if options:
-        hint = f"type {shlex.join(options.split())}{f' ({note})' if note else ''}"
-    else:
-        hint = f"leave it out{f': {note}' if note else ''}"
-    return f"{typed} is an option of another program. Hint: {hint}."
+    options = here.replace("{}", ",".join(values or [value]) if "[{}]" in here else value).split()
+    fix = Fix(tuple(options), () if options else (option,), f"({note})" if note else "")
+    return Mistake(f"{option} is an option of another program", fixes=(fix,), typed=tuple(typed))
 
 
 def closest(key: str, keys: Iterable[str]) -> list[str]:
@@ -153,14 +152,13 @@ def without_removed(stored: Mapping[str, Any], path: str = "") -> dict[str, Any]
     }
 
 
-def unknown(key: str, keys: Iterable[str]) -> str:
-    """Return the message for a key that is not declared."""
+def unknown(key: str, keys: Iterable[str], value: str = "VALUE") -> Mistake:
+    """Return the mistake of typing a key that is not declared. value: as typed."""
     if instead := removed(key):
-        return f"{key} was removed. Hint: {instead}."
+        return Mistake(f"{key} was removed", (key,), hint=instead)
     close = [known for known in closest(key, keys) if known != key]
-    hint = f"did you mean {' or '.join(close)}?" if close else "`--cfg job` lists all keys."
-    if key.isupper():
-        hint = "type an environment variable before the command."
-    if key.startswith("strategy."):
-        hint += " docs/strategies.md lists DistributedDataParallel's arguments."
-    return f"{key} is not a known key. Hint: {hint}"
+    more = " docs/strategies.md lists DistributedDataParallel's arguments" if key.startswith("strategy.") else ""
+    said = f"did you mean {' or '.join(close)}?{more}"
+    fixes = tuple(Fix((f"{known}={value}",), (key,), said=said) for known in close[:1])
+    hint = "type an environment variable before the command" if key.isupper() else f"`--cfg job` lists all keys.{more}"
+    return Mistake(f"{key} is not a known key", (key,), fixes, "" if fixes else hint)

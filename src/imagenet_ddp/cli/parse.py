@@ -6,9 +6,8 @@ hydra.main stops at its first error, with exit code 1 and a folder left behind. 
 
 import contextlib
 import pickle
-import shlex
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import not_writable_reason
 
@@ -63,7 +63,7 @@ class Request:
 class NotMetError(ConfigError):
     """Mistakes in one node's command line, not yet known to the other nodes of the run."""
 
-    def __init__(self, mistakes: list[str], request: Request):
+    def __init__(self, mistakes: Sequence[Mistake], request: Request):
         super().__init__(mistakes)
         self.request = request
 
@@ -87,45 +87,47 @@ def command_line(
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
     found += [
-        f"{line} has no effect. Hint: leave it out." for line in args.overrides if key_of(line).startswith(UNREAD)
+        Mistake(f"{line} has no effect", (key_of(line),), (without(line),))
+        for line in args.overrides
+        if key_of(line).startswith(UNREAD)
     ]
     multirun = args.multirun or any(o.input_line.upper() == "HYDRA.MODE=MULTIRUN" for o in overrides if o.input_line)
     if multirun and verb not in SWEPT:
-        found.append(f"-m starts several jobs, but {verb} runs one. Hint: leave -m out.")
+        found.append(Mistake(f"-m starts several jobs, but {verb} runs one", fixes=(without("-m"),)))
     jobs, names, more = composer.jobs(overrides) if multirun else ([overrides], [""], [])
     found += more
 
     request = Request(verb, argv, args.overrides, [], [], names, [], multirun, passthrough=bool(args.cfg or args.info))
-    jobs_of: dict[str, list[int]] = {}  # mistake -> numbers of the jobs that have it
+    jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, job in enumerate(jobs):
         config, mistakes, refused = _compose(composer, verb, job)
         bare, launch_info = _without_hydra(config), None
         if not (request.passthrough or compose_only):
             more, launch_info = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere, refused)
             mistakes += more
-        for text in dict.fromkeys(mistakes):
-            jobs_of.setdefault(text, []).append(number)
+        for mistake in dict.fromkeys(mistakes):
+            jobs_of.setdefault(mistake, []).append(number)
         request.configs.append(bare)
         request.jobs.append([line_of(override) for override in job])
         request.hydra_nodes.append(config.hydra)
         request.launch_infos.append(launch_info)
-    found += [_with_jobs(text, numbers, names) for text, numbers in jobs_of.items()]
+    found += [_with_jobs(mistake, numbers, names) for mistake, numbers in jobs_of.items()]
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request
 
 
-def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[str], set[str]]:
+def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[Mistake], set[str]]:
     """Return (config, mistakes, groups whose choice is a mistake) of one job. If data= is missing, compose as if it
     were typed, to validate the options that depend on it."""
     config, mistakes, refused = composer.compose(job)
     if "experiment" not in refused and (options := _missing_data_options(verb, config, job)):
         config, more, _ = composer.compose([*job, *composer.parser.parse_overrides(options)])
-        mistakes = [
+        what = (
             f"data.root={config.data.root} must be typed with data=, which names the layout of that folder; without "
-            f"data=, small images would be generated there. Hint: set {shlex.join(options)}.",
-            *more,
-        ]
+            "data=, small images would be generated there"
+        )
+        mistakes = [Mistake(what, ("data.root", "data"), (setting(*options),)), *more]
     if verb not in (*commands.USE_MODEL, "evaluate"):
         set_implied(config)
     return config, mistakes, refused
@@ -147,12 +149,13 @@ def _validate_job(
     multirun: bool,
     elsewhere: bool,
     refused: Set[str],
-) -> tuple[list[str], LaunchInfo | None]:
+) -> tuple[list[Mistake], LaunchInfo | None]:
     """Return the mistakes of one job. bare: config without the hydra node. refused: as of validate()."""
-    found: list[str] = []
+    found: list[Mistake] = []
     only = _value(bare, "sweep.job", "auto")
     if only != "auto" and not multirun:
-        found.append(f"sweep.job={only} selects jobs of -m, but -m is not set. Hint: add -m.")
+        what = f"sweep.job={only} selects jobs of -m, but -m is not set"
+        found.append(Mistake(what, ("sweep.job",), (Fix(("-m",), said="add -m"),)))
     one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm.array_task(environ) is not None))
     is_whole = verb in ("train", "doctor") or ("checkpoint" in bare and _value(bare, "checkpoint") is None)
     partial = not is_whole or _value(bare, "resume") not in (None, "auto")
@@ -165,15 +168,17 @@ def _validate_job(
         found += mistakes
         found += _run_dir(config, multirun) if verb not in (*commands.USE_MODEL, "doctor") and not elsewhere else []
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
-        found.append(f"{error.filename} cannot be used as a path: {error.strerror}. Hint: type another path.")
+        what = f"{error.filename} cannot be used as a path: {error.strerror}"
+        found.append(Mistake(what, hint="type another path"))
     return found, launch_info
 
 
-def _with_jobs(text: str, numbers: Sequence[int], names: Sequence[str]) -> str:
-    """Prefix the text of a mistake with the jobs that have it, unless all jobs have it."""
+def _with_jobs(mistake: Mistake, numbers: Sequence[int], names: Sequence[str]) -> Mistake:
+    """Name the jobs that have a mistake, unless all jobs have it."""
     if len(numbers) == len(names):
-        return text
-    return f"Job {numbers[0]} ({names[numbers[0]]}){' and others' if len(numbers) > 1 else ''}: {text}"
+        return mistake
+    jobs = f"Job {numbers[0]} ({names[numbers[0]]}){' and others' if len(numbers) > 1 else ''}"
+    return replace(mistake, what=f"{jobs}: {mistake.what}")
 
 
 def _missing_data_options(verb: str, config: DictConfig, job: Sequence[Override]) -> list[str]:
@@ -205,7 +210,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return bare
 
 
-def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
+def _run_dir(config: DictConfig, multirun: bool) -> list[Mistake]:
     """Return a mistake if the run folder cannot be created."""
     key = "hydra.sweep.dir" if multirun else "hydra.run.dir"
     try:
@@ -213,21 +218,23 @@ def _run_dir(config: DictConfig, multirun: bool) -> list[str]:
     except OmegaConfBaseException as error:
         lines: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
         is_typed = any(line.startswith(key) for line in lines)  # else validate() reports the key in it
-        return [f"{key} does not resolve: {first_sentence(error)} Hint: set {key}=FOLDER."] if is_typed else []
+        what = f"{key} does not resolve: {first_sentence(error)}"
+        return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))] if is_typed else []
     if not (reason := not_writable_reason(folder)):
         return []
-    return [f"{key} must be a folder that can be created ({folder}), but {reason}. Hint: set {key}=FOLDER."]
+    what = f"{key} must be a folder that can be created ({folder}), but {reason}"
+    return [Mistake(what, (key,), (setting(f"{key}=FOLDER"),))]
 
 
 def read_single_process(
     verb: str, cls: type[T], argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[Request, T, list[str]]:
+) -> tuple[Request, T, list[Mistake]]:
     """Return (request, config, mistakes in single keys) of a command that runs in one process, ignoring any launcher
     around it. Raises ConfigError if a mistake makes further validation impossible."""
     request = command_line(verb, argv, environ, compose_only=True)
     alone = {name: environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in environ}
     found, _ = validate(request.configs[0], alone, verb, typed=request.typed, partial=True)
-    if any(text.startswith(f"{verb}.name ") for text in found):  # a required choice is missing
+    if any(f"{verb}.name" in mistake.keys for mistake in found):  # a required choice is missing
         raise ConfigError(found)
     config = typed_config(request.configs[0], cls)
     return request, config, found + validate_group(verb, config[verb], verb)

@@ -10,6 +10,7 @@ import re
 import shlex
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
+from imagenet_ddp.mistakes import Fix, Mistake, setting
 from imagenet_ddp.system.files import expand_home
 
 SWEPT = ("train", "submit")  # commands that accept -m
@@ -90,9 +92,9 @@ class OptionReader:
         """Return the words of a command line, with quotes around text that Hydra would read as something else."""
         return [quote_text(word, self.verb, self._parsed, sweeps=sweeps) for word in words]
 
-    def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[str]]:
+    def read(self, lines: Sequence[str], *, sweeps: bool) -> tuple[list[Override], list[Mistake]]:
         """Return (options, mistakes)."""
-        overrides, found, unreadable = [], [], []
+        overrides, found, unreadable = list[Override](), list[Mistake](), list[str]()
         for line in lines:
             override = self._parsed(line)
             if override is None or not override.key_or_group:
@@ -100,8 +102,9 @@ class OptionReader:
             elif override.is_sweep_override() and not sweeps:
                 found.append(self._sweep_without_m(line, override))
             elif override.is_sweep_override() and override.is_hydra_override():
+                key = override.key_or_group
                 found.append(
-                    f"{line}: Hydra's own keys cannot be swept. Hint: type one value for {override.key_or_group}."
+                    Mistake(f"{line}: Hydra's own keys cannot be swept", (key,), hint=f"type one value for {key}")
                 )
             else:
                 overrides.append(override)
@@ -122,52 +125,58 @@ class OptionReader:
         """Return whether an option chooses a file. The values are applied to what the files contain."""
         return "@" in line_of(override) or bool(self._options(override) and not isinstance(override.value(), dict))
 
-    def _unreadable(self, line: str) -> str:
+    def _unreadable(self, line: str) -> Mistake:
         """Explain a line that does not follow Hydra's grammar."""
         key, equals, value = line.partition("=")
         bare = key.lstrip("+~")
         if not equals or not bare:
-            return f"{shlex.quote(line)} must be key=value. Hint: {self._for_word(line)}."
+            what, fix = f"{shlex.quote(line)} must be key=value", self._for_word(line)
+            return Mistake(what, fixes=fix, hint="" if fix else "`--help` shows examples", typed=(line,))
         if bare in self.keys and self.keys[bare].type not in (str, Any):
             words = self.keys[bare].words
-            return f"{bare} must be {words}, but cannot be read: {value}. Hint: set {self._hint(bare)}."
+            return Mistake(f"{bare} must be {words}, but cannot be read: {value}", (bare,), (self._fix(bare),))
         typed = as_text(key, value)
-        hint = f"put quotes around the value: `{typed}`" if self._parsed(shlex.split(typed)[0]) else "see `--help`"
-        return f"{shlex.quote(line)} cannot be read by Hydra's grammar. Hint: {hint}."
+        fixes = (
+            (Fix((typed,), said=f"put quotes around the value: `{shlex.quote(typed)}`"),) if self._parsed(typed) else ()
+        )
+        what = f"{shlex.quote(line)} cannot be read by Hydra's grammar"
+        return Mistake(what, (bare,), fixes, "" if fixes else "see `--help`", typed=(line,))
 
-    def _for_word(self, word: str) -> str:
-        """Return a hint for a word without =, which may be a checkpoint, a file or a folder."""
+    def _for_word(self, word: str) -> tuple[Fix, ...]:
+        """Return what to type for a word without =, which may be a checkpoint, a file or a folder; () if there is none
+        of that name."""
         if not exists(word):
-            return "`--help` shows examples"
+            return ()
         if Path(word).is_file() and Path(word).suffix in (".ckpt", ".pt", ".pth", ".tar"):
             options = [f"{'resume' if self.verb == 'train' else 'checkpoint'}={word}"]
         else:
             options = [f"images={word}"] if "images" in self.keys else options_for(word)
-        return f"type {shlex.join(map(quoted, options))}"
+        return (setting(*map(quoted, options)),)
 
-    def _sweep_without_m(self, line: str, override: Override) -> str:
+    def _sweep_without_m(self, line: str, override: Override) -> Mistake:
         """Explain that an option has several values although -m is not set."""
         name, _, value = line.partition("=")
         key = name.lstrip("+")
-        known, hints = declared_with_hydra(self.verb).get(key), []
+        known, fixes = declared_with_hydra(self.verb).get(key), list[Fix]()
         kind = known.type if known else None
         if known and kind is str and known.allowed is None:
-            hints.append(f"type `{as_text(name, value)}` if this is one text")
+            fixes.append(setting(as_text(name, value), aim="if this is one text"))
         is_list = typing.get_origin(kind) is list or key == "trainer.devices"
         if is_list and override.value_type == ValueType.SIMPLE_CHOICE_SWEEP:
-            hints.append(f"type `{shlex.quote(f'{key}=[{value}]')}` to use all of them together")
-        if self.verb in SWEPT and not override.is_hydra_override():
-            hints.append("add -m to run one job per value")
-        hint = ", or ".join(hints or [f"type one value for {override.key_or_group}"])
-        return f"{line} has several values, but -m is not set. Hint: {hint}."
+            fixes.append(setting(f"{key}=[{value}]", aim="to use all of them together"))
+        if self.verb in SWEPT and not override.is_hydra_override() and typing.get_origin(kind) is not list:
+            fixes.append(Fix(("-m",), said="add -m to run one job per value"))
+        hint = "" if fixes else f"type one value for {override.key_or_group}"
+        return Mistake(f"{line} has several values, but -m is not set", (key,), tuple(fixes), hint)
 
-    def _hint(self, key: str) -> str:
-        """Return what to type for a key or a group: key=value."""
+    def _fix(self, key: str) -> Fix:
+        """Return what to type for a key or a group."""
         if not self.keys[key].is_group:
-            return self.keys[key].hint
+            return self.keys[key].fix
         if options := self.loader.get_group_options(key):
-            return f"{key}={simplest(options)}"
-        return next(inner.hint for path, inner in self.keys.items() if path.startswith(f"{key}."))
+            return setting(f"{key}={simplest(options)}")
+        inner = next(inner.fix for path, inner in self.keys.items() if path.startswith(f"{key}."))
+        return replace(inner, without=(key,), said=inner.words)
 
 
 def simplest(options: list[str]) -> str:
@@ -176,8 +185,8 @@ def simplest(options: list[str]) -> str:
 
 
 def as_text(key: str, value: str) -> str:
-    """Return what to type in a shell for a value whose characters Hydra must not interpret."""
-    return shlex.quote(f"{key}={QuotedString(value, Quote.double).with_quotes()}")
+    """Return the option for a value whose characters Hydra must not interpret."""
+    return f"{key}={QuotedString(value, Quote.double).with_quotes()}"
 
 
 def line_of(override: Override) -> str:

@@ -12,6 +12,7 @@ from omegaconf import MISSING
 
 from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.validators import FLAG, NULL, Example, Kind, expect, integer, is_mapping, number, shown
+from imagenet_ddp.mistakes import Fix, Mistake, setting
 
 _OF_TYPES = {int: integer(), float: number(), bool: FLAG}
 _TYPE_WORDS = {str: "text", dict: "a group of keys", list: "a list such as [a,b]"}
@@ -44,10 +45,10 @@ class Key:
         return words + (" or null" if self.nullable else "")
 
     @property
-    def hint(self) -> str:
-        """Return what to type: key=value."""
-        quote = "'" if self.example.startswith("[") else ""
-        return f"{quote}{self.path}={self.example}{quote}"
+    def fix(self) -> Fix:
+        """Return an allowed value to type."""
+        value, _, aim = self.example.partition(" ")
+        return setting(f"{self.path}={value}", aim=aim)
 
 
 @functools.cache
@@ -73,13 +74,13 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[str]:
-    """Return a message for each value of a group that is not allowed. group: "" for keys outside of any group."""
-    found: list[str] = []
+def validate_group(group: str, values: Mapping[str, Any], command: str = "train") -> list[Mistake]:
+    """Return a mistake for each value of a group that is not allowed. group: "" for keys outside of any group."""
+    found: list[Mistake] = []
     for path, key in declared(command).items():
         parent, _, name = path.rpartition(".")
         if parent == group and name in values and key.allowed is not None:
-            found += expect(path, values[name], key.allowed, key.hint)
+            found += expect(path, values[name], key.allowed, key.fix)
     return found
 
 

@@ -12,6 +12,7 @@ from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import Key, key_of, leaves
 from imagenet_ddp.config.schema.learning import LOSSES, OPTIMIZERS, SCHEDULES
 from imagenet_ddp.config.validators import AUTO, NULL, Kind, choice, kind, number, shown
+from imagenet_ddp.mistakes import Mistake, setting, without
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,12 @@ class Condition:
         return f"{' or '.join(self.keys)} is {self.allowed.words}"
 
     @property
-    def hint(self) -> str:
+    def options(self) -> tuple[str, ...]:
+        """Return what to type so that the condition holds."""
         key = self.keys[0]
         group, _, last = key.rpartition(".")
         is_file = last == "name" and (conf_dir() / group / f"{self.example}.yaml").is_file()
-        return f"{group if is_file else key}={self.example}"
+        return tuple(f"{group if is_file else key}={self.example}".split())
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """values: path -> value. A key that this command does not have restricts nothing."""
@@ -152,14 +154,18 @@ OF_TRAINING = (
 )  # fmt: skip
 
 
-def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[str]:
-    """Return a message for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
+def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[str, Key]) -> list[Mistake]:
+    """Return a mistake for each typed key that nothing reads. typed: the options as typed. config: the plain config."""
     values = leaves(config)
-    found: list[str] = []
+    found: list[Mistake] = []
     if "checkpoint" in declared:
         found += [
-            f"{option} has no effect, because only training reads {path}. Hint: leave it out, or type it for "
-            "`python -m imagenet_ddp.train`."
+            Mistake(
+                f"{option} has no effect, because only training reads {path}",
+                (path,),
+                (without(option),),
+                "type it for `python -m imagenet_ddp.train`",
+            )
             for path in OF_TRAINING
             for option in typed
             if (_sets(option, path) or key_of(option).startswith(f"{path}.")) and not option.endswith("=null")
@@ -173,9 +179,14 @@ def unread(typed: Sequence[str], config: Mapping[str, Any], declared: Mapping[st
             continue
         if failed := [each for each in conditions if not each.holds(values)]:
             key = failed[0].keys[0]
+            options = [option for each in failed for option in each.options]
             found.append(
-                f"{path}={shown(values[path])} has no effect, because it is read only if {failed[0].words}, and {key} "
-                f"is {shown(values[key])}. Hint: set {' '.join(each.hint for each in failed)}, or leave {path} out."
+                Mistake(
+                    f"{path}={shown(values[path])} has no effect, because it is read only if {failed[0].words}, and "
+                    f"{key} is {shown(values[key])}",
+                    (path, *(name for each in failed for name in each.keys)),
+                    (setting(*options), without(path)),
+                )
             )
     return found
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from imagenet_ddp.mistakes import Fix, Mistake, must_be
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -103,8 +105,6 @@ NULL = kind("null", lambda value: value is None)
 AUTO = choice("auto")
 
 
-def expect(key: str, value: Any, allowed: Kind, hint: str) -> list[str]:
-    """Return a message if the value is not allowed. hint: what to set, such as "data.batch_size=32"."""
-    if allowed.accepts(value):
-        return []
-    return [f"{key} must be {allowed.words}, got {shown(value)}. Hint: set {hint}."]
+def expect(key: str, value: Any, allowed: Kind, *fixes: Fix) -> list[Mistake]:
+    """Return a mistake if the value is not allowed."""
+    return [] if allowed.accepts(value) else [must_be(key, allowed.words, shown(value), *fixes)]

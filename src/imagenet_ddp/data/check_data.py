@@ -8,13 +8,14 @@ from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataConfig
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, source_type
+from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting
 from imagenet_ddp.system.text import missing_package
 
 _THREE = list_of(number(), "", 3)
 
 
-def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, elsewhere: bool = False) -> list[str]:
-    """Return a message for each mistake. The values may have any type.
+def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, elsewhere: bool = False) -> list[Mistake]:
+    """Return every mistake. The values may have any type.
 
     verb: the command. evaluate needs only the validation images, predict and export need no folder at all. partial:
     check each key by itself, but no folders or combinations, because a checkpoint provides the other keys. elsewhere:
@@ -25,70 +26,82 @@ def validate(data: DataConfig, *, verb: str = "train", partial: bool = False, el
         name = name_of(str(data.name)) or next(iter(get_close_matches(str(data.name), SOURCES, 1)), "imagefolder")
         more = " data.root=FOLDER" if name in OF_FOLDERS and not data.root else ""
         more = " data.root=FILE.csv" if name == "table" and not data.root else more
-        return found + expect("data.name", data.name, choice(*SOURCES), f"data={name}{more}")
+        fix = Fix((f"data={name}", *more.split()))
+        return found + expect("data.name", data.name, choice(*SOURCES), fix)
     if partial:
         return found
     found += _sizes(data) + _order(data)
     if str(data.policy).startswith("rand-"):
-        found += missing_package(f"data.policy={data.policy}", "timm", instead="set data.policy=randaugment")
+        missing = missing_package(f"data.policy={data.policy}", "timm", instead="set data.policy=randaugment")
+        found += as_mistakes(missing)
     if data.target or verb in USE_MODEL:
         return found
     kind = source_type(data.name)
     if elsewhere and (kind.default_root or data.root) and not str(data.root).startswith("~"):
         return found  # the job on the other machine checks it
     try:
-        return found + kind.check(data, verb)
+        return found + as_mistakes(kind.check(data, verb), "data.name", "data.root")
     except OSError as error:
-        text = f"{error.filename} must be readable, but reading it failed: {error.strerror}."
-        return [*found, f"{text} Hint: check its permissions (chmod -R u+rX) and its disk."]
+        what = f"{error.filename} must be readable, but reading it failed: {error.strerror}"
+        return [
+            *found,
+            Mistake(what, ("data.name", "data.root"), hint="check its permissions (chmod -R u+rX) and its disk"),
+        ]
 
 
-def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[str]:
-    """Return a message for each of the two that cannot be a statistic of pixels in 0..1. Values that are not three
+def validate_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> list[Mistake]:
+    """Return a mistake for each of the two that cannot be a statistic of pixels in 0..1. Values that are not three
     numbers are left to the schema."""
     found = []
     for key, values, usual in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
         if values is None or not _THREE.accepts(values):
             continue
         if max(values) > 1 or min(values) < 0 or (key == "std" and min(values) == 0):
-            found.append(
-                f"data.{key} must be three numbers between 0 and 1, because pixels are scaled to 0..1, got "
-                f"{shown(values)}. Hint: divide numbers for pixels in 0..255 by 255, as in 'data.{key}={shown(usual)}'."
-            )
+            allowed = "three numbers between 0 and 1, because pixels are scaled to 0..1"
+            hint = f"divide numbers for pixels in 0..255 by 255, as in 'data.{key}={shown(usual)}'"
+            found.append(must_be(f"data.{key}", allowed, shown(values), hint=hint))
     return found
 
 
-def _sizes(data: DataConfig) -> list[str]:
-    found = []
+def _sizes(data: DataConfig) -> list[Mistake]:
+    found: list[Mistake] = []
     size = data.image_size if integer(1).accepts(data.image_size) else 1
     if data.val_resize is not None and not integer(size).accepts(data.val_resize):
-        found.append(
+        what = (
             f"data.val_resize must be null or at least data.image_size ({data.image_size}), because "
-            f"the crop is cut out of it, got {data.val_resize}. Hint: set data.val_resize=null."
+            f"the crop is cut out of it, got {data.val_resize}"
         )
+        found.append(Mistake(what, ("data.val_resize", "data.image_size"), (setting("data.val_resize=null"),)))
     found += [
-        f"data.{key} must be less than data.image_size ({size}), got {value}. Hint: set data.{key}={usual}."
+        Mistake(
+            f"data.{key} must be less than data.image_size ({size}), got {value}",
+            (f"data.{key}", "data.image_size"),
+            (setting(f"data.{key}={usual}"),),
+        )
         for key, value, usual in (("pad", data.pad, 4), ("cutout", data.cutout, size // 4))
         if size > 1 and integer(size).accepts(value)
     ]
     if data.progressive_start is not None and data.progressive_epochs is None:
-        found.append(
-            "data.progressive_epochs must be set if data.progressive_start is set, got null. "
-            "Hint: set data.progressive_epochs=[10,14]."
-        )
+        what = "data.progressive_epochs must be set if data.progressive_start is set, got null"
+        keys = ("data.progressive_epochs", "data.progressive_start")
+        found.append(Mistake(what, keys, (setting("data.progressive_epochs=[10,14]"),)))
     return found
 
 
-def _order(data: DataConfig) -> list[str]:
+def _order(data: DataConfig) -> list[Mistake]:
     """Check the options that choose which images are used, and in which order. Values of another type are reported
     elsewhere."""
     found = [
-        f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {value}. "
-        f"Hint: set data.{key}={off}, or set data.sampling=shuffled."
+        Mistake(
+            f"data.{key} must be {off} with data.sampling=balanced, which has its own order of images, got {value}",
+            (f"data.{key}", "data.sampling"),
+            (setting(f"data.{key}={off}"), setting("data.sampling=shuffled")),
+        )
         for key, value, off in (("repeats", data.repeats, 1), ("shuffle_window_shards", data.shuffle_window_shards, 0))
         if data.sampling == "balanced" and integer(off + 1).accepts(value)
     ]
     fraction, fold = data.val_fraction, data.val_fold
     if fraction and integer(1).accepts(fold) and number(above=0, below=1).accepts(fraction):
-        found += expect("data.val_fold", fold, integer(0, max(round(1 / fraction), 1) - 1), "data.val_fold=0")
+        allowed = integer(0, max(round(1 / fraction), 1) - 1)
+        found += expect("data.val_fold", fold, allowed, setting("data.val_fold=0"))
     return found

@@ -4,6 +4,7 @@ of them."""
 import itertools
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.registry import open_source, source_type
 from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.mistakes import Mistake
 
 UNEVEN = 10  # a larger ratio of the largest class to the smallest is noted
 
@@ -32,7 +34,7 @@ class Split:
 class DatasetSummary:
     """What was found. mistakes: messages with a hint. notes: other remarks."""
 
-    mistakes: list[str]
+    mistakes: Sequence[str | Mistake]
     notes: list[str] = field(default_factory=list)
     splits: dict[str, Split] = field(default_factory=dict)  # train, val; empty if the images must first be made
     num_classes: int | None = None

@@ -18,6 +18,7 @@ from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting
 from imagenet_ddp.system.cpu_cores import num_cores
 
 BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU, where Lightning uses bf16-mixed for 16-mixed
@@ -34,7 +35,7 @@ def validate(
     typed: Sequence[str] = (),
     multirun: bool = False,
     elsewhere: bool = False,
-) -> tuple[list[str], LaunchInfo | None]:
+) -> tuple[list[Mistake], LaunchInfo | None]:
     """Return all errors, and the launch info of this command.
 
     The launch info is None if the launcher is not recognised, or if elsewhere is true. typed: the options as typed, for
@@ -52,12 +53,14 @@ def validate(
         return errors, None
     if elsewhere:
         several = local > 1 or integer(2).accepts(num_nodes)
-        errors += (validate_multi_process(trainer) if several else []) + nccl.validate_names(config.nccl, environ)
+        errors += (validate_multi_process(trainer) if several else []) + as_mistakes(
+            nccl.validate_names(config.nccl, environ)
+        )
         return errors, None
     try:
         launch_info = detect(config, environ, verb=verb, typed=typed)
     except ConfigError as error:
-        return errors + error.mistakes, None
+        return errors + as_mistakes(error.mistakes, "cluster.name", "trainer.num_nodes"), None
     if trainer.batch_finder is True and verb == "train":
         errors += _batch_finder(config, typed)
     if multirun and not launch_info.standalone:
@@ -66,7 +69,7 @@ def validate(
         errors += validate_multi_process(trainer)
     host = launch_info.host if launch_info.num_nodes > 1 else None
     if not launch_info.standalone or devices != 1:
-        errors += nccl.validate(config.nccl, environ, host)
+        errors += as_mistakes(nccl.validate(config.nccl, environ, host))
     if launch_info.world_info is None:
         errors += _too_many_processes(trainer, devices)
     if launch_info.address and launch_info.address.file:
@@ -74,64 +77,73 @@ def validate(
     return errors, launch_info
 
 
-def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[str]:
+def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[Mistake]:
     reason, most = no_gpu_reason(trainer), PROCESSES_PER_CORE * num_cores()
     if reason is None or num_local is None or num_local <= most:
         return []
-    return [
-        f"trainer.devices must be at most {most} ({PROCESSES_PER_CORE} processes per CPU core; {reason}), got "
-        f"{num_local}. Hint: set trainer.devices={num_cores()}."
-    ]
+    allowed = f"at most {most} ({PROCESSES_PER_CORE} processes per CPU core; {reason})"
+    return [must_be("trainer.devices", allowed, str(num_local), setting(f"trainer.devices={num_cores()}"))]
 
 
-def _batch_finder(config: CommonConfig, typed: Sequence[str]) -> list[str]:
+def _batch_finder(config: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
     """Return the errors that trainer.batch_finder=true causes."""
     no_gpu, name = no_gpu_reason(config.trainer), config.strategy.name
     size = next((option for option in typed if key_of(option) == "data.batch_size"), None)
     reasons = (
-        (no_gpu, f"needs a GPU, whose memory limits the batch, but {no_gpu}"),
-        (name in DATA_PARALLEL, f"tries batches on one device, but strategy={name} uses several in one process"),
-        (config.teacher.weights, "tries batches without the teacher's memory, but teacher.weights is set"),
-        (size, f"finds data.batch_size, but {size} is set"),
+        (no_gpu, "trainer.accelerator", f"needs a GPU, whose memory limits the batch, but {no_gpu}"),
+        (
+            name in DATA_PARALLEL,
+            "strategy",
+            f"tries batches on one device, but strategy={name} uses several in one process",
+        ),
+        (
+            config.teacher.weights,
+            "teacher.weights",
+            "tries batches without the teacher's memory, but teacher.weights is set",
+        ),
+        (size, "data.batch_size", f"finds data.batch_size, but {size} is set"),
     )
+    off = (setting("trainer.batch_finder=false"),)
     return [
-        f"trainer.batch_finder=true {reason}. Hint: set trainer.batch_finder=false."
-        for found, reason in reasons
+        Mistake(f"trainer.batch_finder=true {reason}", ("trainer.batch_finder", key), off)
+        for found, key, reason in reasons
         if found
     ]
 
 
-def validate_options(config: CommonConfig) -> list[str]:
+def validate_options(config: CommonConfig) -> list[Mistake]:
     """Return the errors in cluster.* and strategy.* that do not depend on the machine or the launcher."""
     strategy, trainer = config.strategy, config.trainer
     found = validate_group("cluster", config.cluster) + validate_group("strategy", strategy)
     if (name := strategy.name) in DATA_PARALLEL:
         if integer(2).accepts(trainer.num_nodes):
-            found.append(
-                f"strategy={name} runs in one process, but trainer.num_nodes is {trainer.num_nodes}. "
-                "Hint: set strategy=ddp, or set trainer.num_nodes=1."
-            )
+            what = f"strategy={name} runs in one process, but trainer.num_nodes is {trainer.num_nodes}"
+            fixes, hint = (setting("trainer.num_nodes=1"),), "set strategy=ddp to use several machines"
+            found.append(Mistake(what, ("strategy.name", "trainer.num_nodes"), fixes, hint))
         if trainer.sync_batchnorm is True:
-            found.append(
+            what = (
                 f"trainer.sync_batchnorm=true is for strategy=ddp, but the strategy is {name}, which keeps only the "
-                "batch-norm statistics of the first replica. Hint: set trainer.sync_batchnorm=false."
+                "batch-norm statistics of the first replica"
             )
+            keys = ("trainer.sync_batchnorm", "strategy.name")
+            found.append(Mistake(what, keys, (setting("trainer.sync_batchnorm=false"),)))
     return found
 
 
-def validate_multi_process(trainer: TrainerConfig) -> list[str]:
+def validate_multi_process(trainer: TrainerConfig) -> list[Mistake]:
     """Return the errors of options that do not work with several processes."""
     interval = trainer.val_check_interval
     if not isinstance(interval, str | Mapping):
         return []
-    return [
-        "trainer.val_check_interval must be a number of batches or a fraction of an epoch with several processes, got "
-        f"{shown(interval)}. A time could end at a different step in each process. "
-        "Hint: set trainer.val_check_interval=0.25."
-    ]
+    allowed = (
+        "a number of batches or a fraction of an epoch with several processes, because a time could end at a different "
+        "step in each process"
+    )
+    fix = setting("trainer.val_check_interval=0.25")
+    return [must_be("trainer.val_check_interval", allowed, shown(interval), fix)]
 
 
-def validate_rendezvous_file(path: Path) -> list[str]:
+def validate_rendezvous_file(path: Path) -> list[Mistake]:
     """Return an error if no file can be created at this path, before any process waits for the file."""
     try:
         fits = stat.S_ISREG(path.stat().st_mode)  # another node may replace the file meanwhile
@@ -139,19 +151,22 @@ def validate_rendezvous_file(path: Path) -> list[str]:
         fits = not path.is_symlink()
     if fits and path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK):
         return []
-    return [
+    what = (
         f"cluster.address=file://{path} must name a regular file or a new file, in a folder that exists and is "
-        "writable on every node, but does not on this node. Hint: mount the shared disk, or set another path."
-    ]
-
-
-def _sweep(launch_info: LaunchInfo, line: str) -> str:
-    folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
-    return (
-        f"-m starts the workers of each job itself, on one node, but {launch_info.size} {launch_info.noun}s take part "
-        f"({launch_info.source}). Hint: run the same job on each {launch_info.noun}: `{line}{folder} sweep.job=0`, "
-        "then the same line with sweep.job=1."
+        "writable on every node, but does not on this node"
     )
+    return [Mistake(what, ("cluster.address",), hint="mount the shared disk, or set another path")]
+
+
+def _sweep(launch_info: LaunchInfo, line: str) -> Mistake:
+    folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
+    what = (
+        f"-m starts the workers of each job itself, on one node, but {launch_info.size} {launch_info.noun}s take part "
+        f"({launch_info.source})"
+    )
+    first = f"{line}{folder} sweep.job=0"
+    hint = f"run the same job on each {launch_info.noun}: `{first}`, then the same line with sweep.job=1"
+    return Mistake(what, hint=hint)
 
 
 def is_elsewhere(launch_info: LaunchInfo) -> bool:
@@ -177,24 +192,23 @@ def is_too_small_for_bf16(data: DataConfig) -> bool:
     return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)
 
 
-def _cpu_precision(config: CommonConfig) -> list[str]:
+def _cpu_precision(config: CommonConfig) -> list[Mistake]:
     precision, data = config.trainer.precision, config.data
     if str(precision) not in BF16 or no_gpu_reason(config.trainer) is None or not is_too_small_for_bf16(data):
         return []
-    return [
-        f"trainer.precision must be 32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, because "
-        f"gradients in bf16 may be wrong at that size, got {precision}. Hint: set trainer.precision=32-true."
-    ]
+    allowed = (
+        f"32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, because gradients in bf16 may be wrong at "
+        "that size"
+    )
+    return [must_be("trainer.precision", allowed, str(precision), setting("trainer.precision=32-true"))]
 
 
-def _gpus_of_cpus(trainer: TrainerConfig) -> list[str]:
+def _gpus_of_cpus(trainer: TrainerConfig) -> list[Mistake]:
     """Return an error if trainer.devices names GPUs, but only CPUs are used."""
     devices, reason = trainer.devices, no_gpu_reason(trainer)
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if reason is None or not DEVICES.accepts(devices) or not (names_gpus or devices in (-1, "-1")):
         return []
     count = num_devices(devices) or 2
-    return [
-        f"trainer.devices={shown(devices)} means GPUs, but {reason}. "
-        f"Hint: set trainer.devices={count} to use {count} CPU processes."
-    ]
+    fix = setting(f"trainer.devices={count}", aim=f"to use {count} CPU processes")
+    return [Mistake(f"trainer.devices={shown(devices)} means GPUs, but {reason}", ("trainer.devices",), (fix,))]

@@ -172,7 +172,7 @@ def _decide_for_all(
         try:
             verdict = decide(read_arrived()) if decides else None
         except ConfigError as error:
-            return fail_all(error.mistakes)
+            return fail_all(list(map(str, error.mistakes)))
         if verdict is None:
             return None
         store.set("verdict", json.dumps(verdict))
@@ -244,7 +244,7 @@ class Meeting:
     def refuse(self, error: ConfigError) -> None:
         """Make all waits of the other members raise this member's error."""
         num_readers = self.size - 1 if self.number == 0 else 0
-        ask(lambda: refuse(self.root, self.name(self.number), error.mistakes, num_readers), 2 * GRACE_S)
+        ask(lambda: refuse(self.root, self.name(self.number), list(map(str, error.mistakes)), num_readers), 2 * GRACE_S)
 
     def fail(self, code: int, reason: str) -> None:
         """Tell the others that this member ends, over a store that may not answer any more."""

@@ -10,6 +10,7 @@ from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
+from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
@@ -126,8 +127,8 @@ def _variables(machine: Machine) -> list[Check]:
     return passed("; ".join(words) or "none set, none needed")
 
 
-def _variable_mistakes(machine: Machine) -> list[str]:
-    return nccl.validate(machine.config.nccl, machine.environ, machine.rendezvous_host)
+def _variable_mistakes(machine: Machine) -> list[Mistake]:
+    return as_mistakes(nccl.validate(machine.config.nccl, machine.environ, machine.rendezvous_host))
 
 
 def _rendezvous(machine: Machine) -> list[Check]:

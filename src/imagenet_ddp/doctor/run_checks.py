@@ -15,6 +15,7 @@ from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs.signals import exit_on_signal
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import first_line
@@ -42,7 +43,7 @@ class Machine:
     typed: Sequence[str]  # the options as typed, for the commands in hints
     run_dir: Path
     kind: str = "cpu"  # of the device: cpu, cuda or mps
-    no_device: list[str] = field(default_factory=list[str])  # reasons why there is no device
+    no_device: list[Mistake] = field(default_factory=list[Mistake])  # reasons why there is no device
     launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
     num_local: int = 1  # processes of this machine
 
@@ -113,10 +114,9 @@ def run_checks(machine: Machine, functions: Iterable[tuple[str, CheckFunction]])
         yield [replace(check, name=name) for check in checks]
 
 
-def failed(sentences: Sequence[str], name: str = "") -> list[Check]:
-    """Make a failed check from each sentence. A sentence may be followed by a hint ("... Hint: ...")."""
-    parts = [text.partition(" Hint: ") for text in sentences]
-    return [Check(name, False, what, hint) for what, _, hint in parts]
+def failed(mistakes: Iterable[str | Mistake], name: str = "") -> list[Check]:
+    """Make a failed check from each mistake."""
+    return [Check(name, False, each.what, each.advice) for each in as_mistakes(mistakes)]
 
 
 def passed(what: str) -> list[Check]:

@@ -111,12 +111,12 @@ def _refuse(error: ConfigError, info: WorldInfo, watch: "FailureWatch | None") -
 
     own = not isinstance(error, SharedError)
     if own and watch is not None:
-        watch.fail(" ".join(error.mistakes), 2)
+        watch.fail(" ".join(map(str, error.mistakes)), 2)
         if watch.code > 128:  # this error follows from the stop of another rank
             _end_for_other(info, watch)
     if own or info.local_rank == 0:
         for mistake in error.mistakes:
-            console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else mistake)
+            console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else str(mistake))
     exit_at_once(error.code if isinstance(error, SharedError) else 2)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagenet_ddp.config.validators import choice, expect
 from imagenet_ddp.errors import RunError
+from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import first_line, missing_package
@@ -229,47 +230,55 @@ def export_path(config: Mapping[str, Any]) -> Path:
     return folder / "export" / f"model{FORMATS[config['format']].suffix}"
 
 
-def validate(config: Mapping[str, Any], verb: str) -> list[str]:
+def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
     """Return the mistakes. verb: predict, demo or export."""
     if verb == "export":
-        return expect("format", config["format"], choice(*FORMATS), "format=onnx") or _check_export(config)
-    found = list[str]()
+        wrong = expect("format", config["format"], choice(*FORMATS), setting("format=onnx"))
+        return wrong or _check_export(config)
+    found = list[Mistake]()
     if kind := graph_format(config["checkpoint"]):
-        found += missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
+        missing = missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
+        found += as_mistakes(missing)
     return found + (_check_predictions(config) if config.get("out") is not None else [])
 
 
-def _check_export(config: Mapping[str, Any]) -> list[str]:
+def _check_export(config: Mapping[str, Any]) -> list[Mistake]:
     kind, path = FORMATS[config["format"]], export_path(config)
-    found = missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement)
+    found = as_mistakes(missing_package(f"format={kind.name}", *kind.packages, requirement=kind.requirement))
     found += [
-        f"{key} needs a format with a graph, but format={kind.name} stores weights only. Hint: leave {key} out."
+        Mistake(
+            f"{key} needs a format with a graph, but format={kind.name} stores weights only",
+            (key, "format"),
+            (without(key),),
+        )
         for key in ("preprocessing", "batch_size")
         if config[key] is not None and not kind.has_graph
     ]
     found += _check_out(path, f"model{kind.suffix}")
     if path.suffix != kind.suffix:
-        found.append(f"out must end in {kind.suffix}, got {path.name}. Hint: set out={path.with_suffix(kind.suffix)}.")
+        fix = setting(f"out={path.with_suffix(kind.suffix)}")
+        found.append(Mistake(f"out must end in {kind.suffix}, got {path.name}", ("out", "format"), (fix,)))
     elif path.is_file() and not config["overwrite"]:
-        found.append(
-            f"out must be a new file, but {describe_path(path)} exists. Hint: set overwrite=true, or out=FILE."
-        )
+        ways = setting("overwrite=true"), setting("out=FILE")
+        found.append(Mistake(f"out must be a new file, but {describe_path(path)} exists", ("out",), ways))
     return found
 
 
-def _check_predictions(config: Mapping[str, Any]) -> list[str]:
+def _check_predictions(config: Mapping[str, Any]) -> list[Mistake]:
     from imagenet_ddp.data.sources.image_files import IMAGE_EXTENSIONS
 
     out, example = Path(config["out"]), f"predictions.{'jsonl' if config['format'] == 'jsonl' else 'csv'}"
     inputs = (Path(config[key]) for key in ("checkpoint", "images") if config.get(key))
     is_input = out.exists() and any(path.exists() and out.samefile(path) for path in inputs)
     if is_input or out.suffix.lower() in (*MODELS, *IMAGE_EXTENSIONS):
-        return [f"out must be a table such as {example}, got {out}, a model or an image. Hint: set out={example}."]
+        allowed, got = f"a table such as {example}", f"{out}, a model or an image"
+        return [must_be("out", allowed, got, setting(f"out={example}"))]
     return _check_out(out, example)
 
 
-def _check_out(path: Path, example: str) -> list[str]:
+def _check_out(path: Path, example: str) -> list[Mistake]:
     reason = f"{describe_path(path)} is a folder" if path.is_dir() else ""
     if not path.exists():
         reason = not_writable_reason(path.parent)
-    return [f"out must be a file that can be written, but {reason}. Hint: set out={example}."] if reason else []
+    what = f"out must be a file that can be written, but {reason}"
+    return [Mistake(what, ("out",), (setting(f"out={example}"),))] if reason else []

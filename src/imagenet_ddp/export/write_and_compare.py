@@ -181,7 +181,7 @@ def find_samples(config: ExportConfig, trained: TrainedModel, is_data_typed: boo
         return _of_source(config, trained), ""
     if is_data_typed:
         raise ConfigError(mistakes)
-    return _random(), mistakes[0]
+    return _random(), str(mistakes[0])
 
 
 def _of_source(config: ExportConfig, trained: TrainedModel) -> Samples:

@@ -8,6 +8,7 @@ from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OPTIMIZERS, SCHEDULES, ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
+from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting, without
 from imagenet_ddp.system.text import missing_package
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
@@ -27,17 +28,17 @@ CLASSIFIERS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def validate(config: CommonConfig, environ: Mapping[str, str], *, partial: bool = False) -> list[str]:
-    """Return a message for each mistake. partial: a checkpoint sets the other keys, so check each key on its own."""
+def validate(config: CommonConfig, environ: Mapping[str, str], *, partial: bool = False) -> list[Mistake]:
+    """Return every mistake. partial: a checkpoint sets the other keys, so check each key on its own."""
     found = _names(config)
     for group in ("model", "optim", "schedule", "loss", "teacher", "averaging", "compile"):
         found += validate_group(group, config[group])
     return found if partial else found + _combinations(config)
 
 
-def _names(config: CommonConfig) -> list[str]:
+def _names(config: CommonConfig) -> list[Mistake]:
     model, optim, teacher = config.model, config.optim, config.teacher
-    found: list[str] = []
+    found: list[Mistake] = []
     needs_timm: list[str] = []
     models = [("model", model.name, model.library)] if not model.target else []
     models += [("teacher", teacher.name, teacher.library)] if teacher.weights and teacher.name else []
@@ -46,84 +47,91 @@ def _names(config: CommonConfig) -> list[str]:
             needs_timm.append(f"{group}.library=timm")  # only timm itself knows the names of its models
         elif name not in CLASSIFIERS:
             close = get_close_matches(name.lower(), CLASSIFIERS, 3)
-            hint = f"did you mean {group}.name={' or '.join(close)}?" if close else f"set {group}.name=resnet18."
+            fix = setting(f"{group}.name=resnet18")
+            if close:
+                fix = Fix((f"{group}.name={close[0]}",), said=f"did you mean {group}.name={' or '.join(close)}?")
             own = ", unless model._target_ names your own net" if group == "model" else ""
-            found.append(
-                f"{group}.name must be a classifier of torchvision.models{own}, got {shown(name)}. Hint: {hint}"
-            )
+            found.append(must_be(f"{group}.name", f"a classifier of torchvision.models{own}", shown(name), fix))
     if not optim.target:
         if optim.name not in OPTIMIZERS:
             close = get_close_matches(optim.name.lower(), OPTIMIZERS, 1)
-            found.append(
-                f"optim.name must be one of {', '.join(OPTIMIZERS)}, got {shown(optim.name)}. "
-                f"Hint: set optim.name={close[0] if close else 'sgd'}, or optim._target_=torch.optim.Adam."
-            )
+            ways = setting(f"optim.name={close[0] if close else 'sgd'}"), setting("optim._target_=torch.optim.Adam")
+            found.append(must_be("optim.name", f"one of {', '.join(OPTIMIZERS)}", shown(optim.name), *ways))
         elif not OPTIMIZERS[optim.name].torch_class:
             needs_timm.append(f"optim.name={optim.name}")
-    return found + (missing_package(needs_timm[0], "timm") if needs_timm else [])
+    return found + (as_mistakes(missing_package(needs_timm[0], "timm")) if needs_timm else [])
 
 
-def _combinations(config: CommonConfig) -> list[str]:
-    found: list[str] = []
+def _combinations(config: CommonConfig) -> list[Mistake]:
+    found: list[Mistake] = []
     model, optim, loss, averaging, trainer = config.model, config.optim, config.loss, config.averaging, config.trainer
     schedule = config.schedule
     # args.lr has no effect, because each group has its own rate; the log shows optim.weight_decay, not that of args
     for key in ("lr",) if optim.target else ("lr", "weight_decay"):
         if key in optim.args:
             value = shown(optim.args[key])
-            found.append(f"optim.args.{key} must be set as optim.{key}, got {value}. Hint: set optim.{key}={value}.")
+            path, fix = f"optim.args.{key}", Fix((f"optim.{key}={value}",), (f"optim.args.{key}",))
+            found.append(must_be(path, f"set as optim.{key}", value, fix))
     found += _schedule(schedule)
     if loss.bce_threshold == 0 and number(above=0).accepts(loss.label_smoothing):
-        found.append(
+        what = (
             "loss.bce_threshold=0 turns each label above 0 into 1, and loss.label_smoothing raises all labels above 0, "
-            "so every image would belong to all classes. Hint: set loss.label_smoothing=0."
+            "so every image would belong to all classes"
         )
+        keys = ("loss.bce_threshold", "loss.label_smoothing")
+        found.append(Mistake(what, keys, (setting("loss.label_smoothing=0"),)))
     max_epochs, precision = trainer.max_epochs, trainer.precision
     endless = not integer(1).accepts(max_epochs) and max_epochs in (-1, None)
     endless = endless and not integer(1).accepts(trainer.max_steps)
     row = SCHEDULES.get(schedule.name)
     if endless and row and row.to_the_end and not (schedule.name == "cosine" and schedule.cycle_epochs):
-        found.append(
+        what = (
             f"schedule.name={schedule.name} depends on the end of training, but trainer.max_epochs "
-            f"is {shown(max_epochs)}. Hint: set trainer.max_epochs=90, or schedule.name=constant."
+            f"is {shown(max_epochs)}"
         )
+        fixes = setting("trainer.max_epochs=90"), setting("schedule.name=constant")
+        found.append(Mistake(what, ("schedule.name", "trainer.max_epochs"), fixes))
     if averaging.name != "none" and precision in ("bf16-true", "16-true"):
-        found.append(
+        what = (
             f"averaging.name={averaging.name} needs 32-bit weights, because 16-bit weights lose small changes, but "
-            f"trainer.precision is {precision}. Hint: set trainer.precision={precision.replace('true', 'mixed')}."
+            f"trainer.precision is {precision}"
         )
+        fix = setting(f"trainer.precision={precision.replace('true', 'mixed')}")
+        found.append(Mistake(what, ("averaging.name", "trainer.precision"), (fix,)))
     if averaging.name != "none" and not endless and (averaging.start_epoch or 0) >= (max_epochs or 1):
-        found.append(
-            f"averaging.start_epoch must be less than trainer.max_epochs ({max_epochs}), got "
-            f"{averaging.start_epoch}. Hint: set averaging.start_epoch=0."
-        )
+        what = f"averaging.start_epoch must be less than trainer.max_epochs ({max_epochs}), got {averaging.start_epoch}"
+        keys = ("averaging.start_epoch", "trainer.max_epochs")
+        found.append(Mistake(what, keys, (setting("averaging.start_epoch=0"),)))
     for key, value, wanted, other in (
         ("freeze", model.freeze, "backbone", "null"),
         ("batch_norm", model.batch_norm, "frozen", "train"),
         ("head", model.head, "regression", "new"),
     ):
         if value == wanted and not model.weights:
-            found.append(
-                f"model.{key}={value} needs pretrained layers, but model.weights is null. Hint: set "
-                f"model.weights=DEFAULT, or model.{key}={other}."
-            )
+            what = f"model.{key}={value} needs pretrained layers, but model.weights is null"
+            fixes = setting("model.weights=DEFAULT"), setting(f"model.{key}={other}")
+            found.append(Mistake(what, (f"model.{key}", "model.weights"), fixes))
     if config.get("budget_min") and not model.weights:
-        found.append(
+        what = (
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
-            "model.weights is null. Hint: set model.weights=DEFAULT, or leave budget_min out."
+            "model.weights is null"
         )
+        fixes = setting("model.weights=DEFAULT"), without("budget_min")
+        found.append(Mistake(what, ("budget_min", "model.weights"), fixes))
     return found
 
 
-def _schedule(schedule: ScheduleConfig) -> list[str]:
-    """Return a message for each mistake in the warm-up."""
+def _schedule(schedule: ScheduleConfig) -> list[Mistake]:
+    """Return the mistakes in the warm-up."""
     epochs = schedule.warmup_epochs
     is_given = number(above=0).accepts(epochs)
     if schedule.name == "one_cycle" and is_given:
-        return [
+        what = (
             f"schedule.name=one_cycle includes a warm-up, but schedule.warmup_epochs is {epochs}, so the rate would "
-            "rise twice. Hint: set schedule.warmup_epochs=0; schedule.peak_fraction sets the length of the rise."
-        ]
+            "rise twice"
+        )
+        fix = setting("schedule.warmup_epochs=0", aim="(schedule.peak_fraction sets the length of the rise)")
+        return [Mistake(what, ("schedule.name", "schedule.warmup_epochs"), (fix,))]
     is_constant = schedule.warmup == "constant"
     if not (is_constant or schedule.interval == "epoch") or schedule.warmup_start != 0:
         return []
@@ -132,7 +140,9 @@ def _schedule(schedule: ScheduleConfig) -> list[str]:
     option, until = "interval=epoch", "the second epoch"
     if is_constant:
         option, until = "warmup=constant", "the end of the warm-up"
-    return [
+    what = (
         f"schedule.{option} keeps the learning rate at schedule.warmup_start until {until}, but "
-        "schedule.warmup_start is 0. Hint: set schedule.warmup_start=0.01, or schedule.warmup_epochs=0."
-    ]
+        "schedule.warmup_start is 0"
+    )
+    fixes = setting("schedule.warmup_start=0.01"), setting("schedule.warmup_epochs=0")
+    return [Mistake(what, (f"schedule.{option.partition('=')[0]}", "schedule.warmup_start"), fixes)]

@@ -71,7 +71,7 @@ def run(plan: Plan) -> int:
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
-    findings = layout.mistakes + findings
+    findings = [*map(str, layout.mistakes), *findings]
     how = "turned" if data.exif_orientation else "not turned (data.exif_orientation=false)"
     rotated = [
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"

@@ -14,6 +14,7 @@ from imagenet_ddp.config.schema.commands import PrepareConfig
 from imagenet_ddp.data import check_data
 from imagenet_ddp.data.sources.registry import OF_FOLDERS
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, must_be, setting
 from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import describe_path, not_writable_reason
 from imagenet_ddp.system.text import MIB
@@ -37,9 +38,8 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
         inside, root = config.data.name in OF_FOLDERS and not config.data.target, config.data.root
         if inside and out and root and Path(out).resolve().is_relative_to(Path(root).resolve()):
             # the new folder would be one of the classes
-            mistakes.append(
-                f"out must be outside data.root ({root}), got {out}. Hint: set out=FOLDER to another folder."
-            )
+            fix = setting("out=FOLDER", aim="to another folder")
+            mistakes.append(must_be("out", f"outside data.root ({root})", out, fix))
     if out is None and options.name == "check":
         out = request.hydra.run.dir
     mistakes += _validate_out(out)
@@ -49,20 +49,22 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     return Plan(config, Path(str(out)), num_workers)
 
 
-def _validate_archive_dir(value: str | None) -> list[str]:
+def _validate_archive_dir(value: str | None) -> list[Mistake]:
     if value and Path(value).is_dir():
         return []
     got = f"but {describe_path(Path(value))} is not one" if value else "but is not set"
-    hint = "set archive_dir=FOLDER to the folder with ILSVRC2012_img_train.tar"
-    return [f"archive_dir must be a folder, {got}. Hint: {hint}."]
+    fix = setting("archive_dir=FOLDER", aim="to the folder with ILSVRC2012_img_train.tar")
+    return [Mistake(f"archive_dir must be a folder, {got}", ("archive_dir",), (fix,))]
 
 
-def _validate_out(value: str | None) -> list[str]:
+def _validate_out(value: str | None) -> list[Mistake]:
+    fixes = (setting("out=FOLDER"),)
     if value is None:
-        return ["out must be the folder to write, but is not set. Hint: set out=FOLDER."]
+        return [Mistake("out must be the folder to write, but is not set", ("out",), fixes)]
     path = Path(value).absolute()
     reason = not_writable_reason(path)
-    return [f"out must be a folder that can be created ({path}), but {reason}. Hint: set out=FOLDER."] if reason else []
+    what = f"out must be a folder that can be created ({path}), but {reason}"
+    return [Mistake(what, ("out",), fixes)] if reason else []
 
 
 def require_free_space(out: Path, num_bytes: float, hint: str = "") -> None:

@@ -1,6 +1,5 @@
 """Find mistakes in the name, callbacks, loggers, input and output of a run. Does not import torch."""
 
-import shlex
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -10,6 +9,7 @@ from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.schema.commands import USE_MODEL
 from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
+from imagenet_ddp.mistakes import Fix, Mistake, as_mistake, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path
 from imagenet_ddp.system.text import missing_package
@@ -21,6 +21,7 @@ TRAIN_METRICS = (
 )
 VAL_METRICS = ("val/top1", "val/top5", "val/loss")
 
+MODULES = {"callbacks": "callbacks", "logger": "loggers"}  # group -> module of Lightning with its classes
 _WITHOUT_TRAINING = ("evaluate", *USE_MODEL, "prepare", "benchmark")
 # Arguments of ResumeCheckpoint, with their allowed values and an example.
 ARGUMENTS = {
@@ -37,8 +38,8 @@ REPLACED = {
 
 def validate(
     config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
-) -> list[str]:
-    """Return a message for each mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
+) -> list[Mistake]:
+    """Return every mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
     another machine, which checks and sends it."""
     found = validate_group("", config, verb)
     for group in ("callbacks", "logger"):
@@ -55,20 +56,28 @@ def validate(
     return found
 
 
-def _entries(group: str, entries: Mapping[str, Any]) -> list[str]:
+def _entries(group: str, entries: Mapping[str, Any]) -> list[Mistake]:
     """Check that each callback or logger is {_target_: ..., arguments}, or null, which switches it off."""
     return [
-        f"{group}.{key} must name its class in _target_, got {shown(entry)}. Hint: "
-        f"set ++{group}.{key}._target_=lightning.pytorch.{'callbacks' if group == 'callbacks' else 'loggers'}.CLASS."
+        Mistake(
+            f"{group}.{key} must name its class in _target_, got {shown(entry)}",
+            (f"{group}.{key}",),
+            (
+                Fix(
+                    (f"++{group}.{key}._target_=lightning.pytorch.{MODULES[group]}.CLASS",),
+                    () if isinstance(entry, Mapping) else (f"{group}.{key}",),
+                ),
+            ),
+        )
         for key, entry in entries.items()
         if entry is not None and not (isinstance(entry, Mapping) and entry.get("_target_"))
     ]
 
 
-def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
+def _logger_packages(loggers: Mapping[str, Any]) -> list[Mistake]:
     """Check the packages of the loggers in conf/logger, whose files have the names of their packages."""
     return [
-        message
+        as_mistake(message)
         for name, entry in loggers.items()
         if entry is not None and (conf_dir() / "logger" / f"{name}.yaml").is_file()
         for message in missing_package(
@@ -77,28 +86,27 @@ def _logger_packages(loggers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _callback_arguments(callbacks: Mapping[str, Any]) -> list[str]:
-    found = []
+def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
+    found: list[Mistake] = []
     for key, name in _known_classes(callbacks):
         for argument, (allowed, example) in ARGUMENTS.items():
             if name == "ResumeCheckpoint" and argument in callbacks[key]:
                 path = f"callbacks.{key}.{argument}"
-                found += expect(path, callbacks[key][argument], allowed, f"{path}={example}")
+                found += expect(path, callbacks[key][argument], allowed, setting(f"{path}={example}"))
         if name in REPLACED:
-            found.append(
-                f"callbacks.{key} must not be {name}, which does not work with schedule.*. Hint: leave callbacks.{key} "
-                f"out, and set {REPLACED[name]}."
-            )
+            what = f"callbacks.{key} must not be {name}, which does not work with schedule.*"
+            fix = Fix((REPLACED[name],), (f"callbacks.{key}",))
+            found.append(Mistake(what, (f"callbacks.{key}",), (fix,)))
     writers = [key for key, name in _known_classes(callbacks) if name == "ResumeCheckpoint"]
     if len(writers) > 1:  # each would replace the other's best.ckpt
+        fix = setting(f"++callbacks.{writers[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint")
         found.append(
-            f"callbacks must have one ResumeCheckpoint, got {' and '.join(writers)}. "
-            f"Hint: set ++callbacks.{writers[-1]}._target_=lightning.pytorch.callbacks.ModelCheckpoint."
+            Mistake(f"callbacks must have one ResumeCheckpoint, got {' and '.join(writers)}", ("callbacks",), (fix,))
         )
     return found
 
 
-def _monitors(config: Mapping[str, Any]) -> list[str]:
+def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
     """Check the metrics that Lightning would miss only after an epoch. With allow_targets nothing is
     checked, because the user's code may log any metric."""
     if config.get("allow_targets"):
@@ -116,8 +124,12 @@ def _monitors(config: Mapping[str, Any]) -> list[str]:
         or (name == "ResumeCheckpoint" and has_validation)  # else it has no best score
     }
     return [
-        f"callbacks.{key}.monitor must be one of {', '.join(known)}, got {shown(monitor)}. "
-        f"Hint: set ++callbacks.{key}.monitor={closest(str(monitor))}."
+        must_be(
+            f"callbacks.{key}.monitor",
+            f"one of {', '.join(known)}",
+            shown(monitor),
+            setting(f"++callbacks.{key}.monitor={closest(str(monitor))}"),
+        )
         for key, monitor in monitors.items()
         if monitor is not None and monitor not in known
     ]
@@ -133,19 +145,20 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[str]:
+def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistake]:
     path, resumes = Path(value), key == "resume"
     store = CheckpointStore.of_run(path)
     if path.is_file() or (resumes and store.files()):
         return []
-    hint = f"{key}=runs/<name>/<time>{', or resume=auto' if resumes else '/checkpoints/best.ckpt'}"
+    fixes = [setting(f"{key}=runs/NAME/TIME{'' if resumes else '/checkpoints/best.ckpt'}")]
+    fixes += [setting("resume=auto")] if resumes else []
     what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
         what = "is a folder without checkpoints/last.ckpt" if resumes else "is a folder"
         files = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
         files = sorted(files, key=lambda file: resumes and file.name != "last.ckpt")
-        hint = next((shlex.quote(f"{key}={file}") for file in files), hint)
+        fixes = [setting(f"{key}={file}") for file in files][:1] or fixes
     elif value.startswith("~"):  # no shell expands ~ after "resume="
-        hint = f"{key}={environ.get('HOME', '/home/me')}{value[1:]}"
+        fixes = [setting(f"{key}={environ.get('HOME', '/home/me')}{value[1:]}")]
     allowed = f"a checkpoint file{' or a run folder' if resumes else ''}"
-    return [f"{key} must be {allowed}, but {describe_path(path)} {what}. Hint: set {hint}."]
+    return [Mistake(f"{key} must be {allowed}, but {describe_path(path)} {what}", (key,), tuple(fixes))]

@@ -15,6 +15,7 @@ from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema.commands import RunConfig, TuneOptions
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.mistakes import Mistake, as_mistakes, without
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.text import missing_package
@@ -45,10 +46,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     if request.hydra.runtime.choices.get("search") == "auto":
         optim = request.configs[0].optim
         if (name := optim._target_ or optim.name) not in SPACES:
-            raise ConfigError(
-                f"search=auto needs optim.name=sgd or optim.name=adamw, got {name}. "
-                "Hint: type the space, such as `search=none 'search.optim.lr={low:0.01,high:1,log:true}'`."
-            )
+            hint = "type the space, such as `search=none 'search.optim.lr={low:0.01,high:1,log:true}'`"
+            what = f"search=auto needs optim.name=sgd or optim.name=adamw, got {name}"
+            raise ConfigError(Mistake(what, ("search", "optim.name"), hint=hint))
         argv = [*(token for token in request.argv if not token.startswith("search=")), f"search={name}"]
         request = parse.command_line("tune", argv, environ, compose_only=True)
     config = request.configs[0].copy()
@@ -60,13 +60,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     found = validate_group("tune", tune, "tune")
     found += unread(request.typed, {"tune": tune}, declared("tune"))
     if config.resume is not None:
-        found.append(
-            f"resume must not be set for tune, got {config.resume}: it resumes a single run. Hint: type the command of "
-            "the study again with its folder as hydra.run.dir to resume it."
-        )
+        what = f"resume must not be set for tune, because it resumes a single run, got {config.resume}"
+        hint = "to resume a study, type its command again with its folder as hydra.run.dir"
+        found.append(Mistake(what, ("resume",), (without("resume"),), hint))
     parameters: list[Parameter] = []
     if missing := missing_package("tune", "optuna", requirement="imagenet_ddp[tune]"):
-        found += missing
+        found += as_mistakes(missing)
     else:
         parameters, mistakes = search_space.read(search or {}, typed)
         found += mistakes
@@ -92,8 +91,10 @@ def _folder(folder: Path, train_argv: list[str], entries: dict[str, Any], *, is_
     if (folder / STORED).exists():
         before = {"folder": content.get("folder"), **read_mapping(folder / STORED)}
         if found := [
-            f"the {key} of the study in {folder} must stay {before.get(key)}, got {content[key]}. Hint: type them as "
-            "before, or set hydra.run.dir to a new folder."
+            Mistake(
+                f"the {key} of the study in {folder} must stay {before.get(key)}, got {content[key]}",
+                hint="type them as before, or set hydra.run.dir to a new folder",
+            )
             for key in content
             if before.get(key) != content[key]
         ]:

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
@@ -14,6 +14,7 @@ from imagenet_ddp.cli import check_config
 from imagenet_ddp.cli.compose import first_sentence
 from imagenet_ddp.config.keys import declared, key_of
 from imagenet_ddp.config.validators import shown
+from imagenet_ddp.mistakes import Mistake, setting
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -75,23 +76,23 @@ def as_overrides(argv: Sequence[str]) -> list[str]:
     return found
 
 
-def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[str]]:
+def read(search: Mapping[str, Any], typed: Sequence[str]) -> tuple[list[Parameter], list[Mistake]]:
     """Return (parameters, mistakes). search: search.* as a plain mapping. typed: the options for train."""
     parameters: list[Parameter] = []
-    found: list[str] = []
+    found: list[Mistake] = []
     fixed = set(map(key_of, typed))
     for key, entry in _entries(search, ""):
         try:
             parameters.append(_parameter(key, entry, fixed))
         except (TypeError, ValueError) as error:
+            ways = f"`'search.{key}={{low:A,high:B}}'`, `'search.{key}=[A,B]'`"
+            hint = f"type {ways}, or `search.{key}=null` to leave it out"
             found.append(
-                f"search.{key}={shown(entry)} cannot be searched: {error}. Hint: type `'search.{key}={{low:A,high:B}}'`"
-                f", `'search.{key}=[A,B]'`, or `search.{key}=null` to leave it out."
+                Mistake(f"search.{key}={shown(entry)} cannot be searched: {error}", (f"search.{key}",), hint=hint)
             )
     if not parameters and not found:
-        found.append(
-            "the search space is empty. Hint: type search=auto or `'search.optim.lr={low:0.01,high:1,log:true}'`."
-        )
+        ways = setting("search=auto"), setting("search.optim.lr={low:0.01,high:1,log:true}")
+        found.append(Mistake("the search space is empty", ("search",), ways))
     return parameters, found
 
 
@@ -128,10 +129,10 @@ def _parameter(key: str, entry: Any, fixed: set[str]) -> Parameter:
 
 def check_values(
     parameters: Sequence[Parameter], config: DictConfig, environ: Mapping[str, str], typed: Sequence[str]
-) -> list[str]:
+) -> list[Mistake]:
     """Return the mistakes that train would report for the ends of each range and for each choice. config: that of
     train, without mistakes."""
-    found = []
+    found: list[Mistake] = []
     for parameter in parameters:
         for value in parameter.values_to_check:
             changed = config.copy()
@@ -140,6 +141,6 @@ def check_values(
                     OmegaConf.update(changed, parameter.key, value, merge=False, force_add=True)
                 mistakes, _ = check_config.validate(changed, environ, "train", typed=typed)
             except OmegaConfBaseException as error:
-                mistakes = [f"{parameter.key}={shown(value)}: {first_sentence(error)}"]
-            found += [f"search.{parameter.key}: {text}" for text in mistakes]
+                mistakes = [Mistake(f"{parameter.key}={shown(value)}: {first_sentence(error)}", (parameter.key,))]
+            found += [replace(mistake, what=f"search.{parameter.key}: {mistake.what}") for mistake in mistakes]
     return list(dict.fromkeys(found))

@@ -57,7 +57,10 @@ def test_other_content_is_refused(tmp_path: Path):
     pixels, labels = np.zeros((40, 8, 8, 4), np.uint8), np.zeros((40, 14), np.uint8)
     with pytest.raises(ConfigError) as caught:
         open_arrays(str(write(file, train_images=pixels, train_labels=labels)))
-    assert ["train_images" in caught.value.mistakes[0], "train_labels" in caught.value.mistakes[1]] == [True, True]
+    assert ["train_images" in str(caught.value.mistakes[0]), "train_labels" in str(caught.value.mistakes[1])] == [
+        True,
+        True,
+    ]
     os.mkfifo(tmp_path / "pipe.npz")
     for name in ("missing.npz", "pipe.npz"):
         with pytest.raises(ConfigError, match=rf"reading .*{name} failed"):

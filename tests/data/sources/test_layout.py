@@ -31,7 +31,7 @@ def options(root: str, typed: dict[str, Any]) -> DataConfig:
 
 
 def mistakes(root: str, verb: str = "train", **typed: Any) -> list[str]:
-    return validate(options(root, typed), verb=verb)
+    return list(map(str, validate(options(root, typed), verb=verb)))
 
 
 def folders(root: str, verb: str = "train", **typed: Any) -> tuple[str, str]:

@@ -61,7 +61,7 @@ def test_classes_a_checkpoint_does_not_know_are_named():
     source = Source(["cat", *(f"new{number}" for number in range(7))], None, None)
     with pytest.raises(ConfigError) as caught:
         check_classes(source, ["cat", "dog"], "a.ckpt")
-    [text] = caught.value.mistakes
+    [text] = map(str, caught.value.mistakes)
     assert text.startswith("the data's classes must be among the 2 classes of a.ckpt, but 7 are not: new0, new1,")
     assert "new4 and 2 more" in text
     assert "new5" not in text

@@ -252,7 +252,7 @@ def test_a_node_without_gpus_has_one_process():
 def test_refused(environ: dict[str, str], line: str, said: str):
     with pytest.raises(ConfigError) as caught:
         find(environ, line)
-    (text,) = caught.value.mistakes
+    (text,) = map(str, caught.value.mistakes)
     text = text.replace("train trainer.num_nodes=auto`", "train ...`")
     position = 0
     for part in said.split("..."):

@@ -24,7 +24,7 @@ def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.
         try:
             check_connectivity(Meeting(store, store, rank, members, "rank", 20), address_of(rank))
         except SharedError as error:
-            return error.mistakes
+            return list(map(str, error.mistakes))
         return []
 
     with ThreadPoolExecutor(len(machines)) as pool:

@@ -22,6 +22,7 @@ from imagenet_ddp.config.validators import (
     number,
     shown,
 )
+from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
 _TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | kind(
@@ -116,24 +117,27 @@ class TrainerConfig(Section):
     batch_finder: Annotated[bool, "First find the largest data.batch_size that fits."] = False
 
 
-# Key -> the hint, in which {value} stands for the typed value.
-REFUSED: dict[str, str] = {
-    "strategy": "set strategy={value}",
-    "callbacks": "set callbacks=early_stopping, or add +callbacks.mine._target_=lightning.pytorch.callbacks.CLASS",
-    "logger": "set logger=csv, or add +logger.mine._target_=lightning.pytorch.loggers.CSVLogger",
-    "default_root_dir": "set hydra.run.dir={value}",
-    "limit_test_batches": "set trainer.limit_val_batches={value}",
-    "limit_predict_batches": "leave this key out",
+# Key -> how to correct it; {value} stands for the typed value.
+REFUSED: dict[str, tuple[Fix, ...]] = {
+    "strategy": (setting("strategy={value}"),),
+    "callbacks": (
+        setting("callbacks=early_stopping"),
+        setting("+callbacks.mine._target_=lightning.pytorch.callbacks.CLASS"),
+    ),
+    "logger": (setting("logger=csv"), setting("+logger.mine._target_=lightning.pytorch.loggers.CSVLogger")),
+    "default_root_dir": (setting("hydra.run.dir={value}"),),
+    "limit_test_batches": (setting("trainer.limit_val_batches={value}"),),
+    "limit_predict_batches": (),
     **dict.fromkeys(
         ("plugins", "use_distributed_sampler", "barebones", "enable_progress_bar", "enable_checkpointing",
          "enable_autolog_hparams", "model_registry"),
-        "leave this key out",
+        (),
     ),
 }  # fmt: skip
 
 
-def refusal(key: str, value: Any) -> str:
-    """Return the message for a key of REFUSED. value: as typed."""
+def refusal(key: str, value: Any) -> Mistake:
+    """Return the mistake of a key of REFUSED. value: as typed."""
     text = shown(value)
     if key == "strategy":  # Lightning's names -> those of conf/strategy
         ours = {"dp": "dp", "balanced_dp": "balanced_dp", "auto": "auto", "single_device": "auto"}
@@ -141,4 +145,9 @@ def refusal(key: str, value: Any) -> str:
     reason = "is set by this project"
     if key in ("limit_test_batches", "limit_predict_batches"):
         reason = "has no effect, because this project calls neither Trainer.test nor Trainer.predict"
-    return f"trainer.{key} {reason}. Hint: {REFUSED[key].format(value=text)}."
+    path = f"trainer.{key}"
+    fixes = [
+        Fix(tuple(option.format(value=text) for option in fix.options), (path,) if fix.options else ())
+        for fix in REFUSED[key]
+    ]
+    return Mistake(f"{path} {reason}", (path,), tuple(fixes) or (without(path),))

@@ -222,7 +222,7 @@ class Packed(SourceType):
         try:
             manifest = read_manifest(folder)
         except ConfigError as error:
-            return error.mistakes
+            return list(map(str, error.mistakes))
         found = missing_features(manifest, str(folder), data, verb)
         names = [name for name in required_splits(verb) if name in manifest.splits]
         if wrong := [text for name in names for text in wrong_sizes(folder, manifest.splits[name])]:

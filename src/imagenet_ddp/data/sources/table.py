@@ -65,7 +65,7 @@ class ImageTable(SourceType):
         try:
             table = read_table(data, verb)
         except ConfigError as error:
-            return list(error.mistakes)
+            return list(map(str, error.mistakes))
         is_val = verb == "evaluate" and data.val_fraction is None
         rows = table.of_split("val") if is_val else table.rows
         return _rows_message(

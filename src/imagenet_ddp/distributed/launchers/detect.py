@@ -175,7 +175,8 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
     try:
         launch_info = _typed_node(replace(request, num_nodes=num), {**environ, **given})
     except ConfigError as error:
-        raise ConfigError([f"{started}: {mistake}" for mistake in error.mistakes]) from error
+        found = [replace(mistake, what=f"{started}: {mistake.what}") for mistake in error.mistakes]
+        raise ConfigError(found) from error
     assert launch_info is not None
     return replace(launch_info, source=row.name)
 

@@ -18,6 +18,7 @@ from typing import Any
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.config.validators import NULL, expect, kind, shown
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
+from imagenet_ddp.mistakes import setting
 from imagenet_ddp.system.text import shorten_list
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "OFI_NCCL_")
@@ -112,7 +113,7 @@ def validate_names(nccl: NcclConfig, environ: Mapping[str, str]) -> list[str]:
     for name, value in nccl.env.items():
         found = _validate_name(name)
         if not found:
-            found = expect(f"nccl.env.{name}", value, _PLAIN, f"nccl.env.{name}=null")
+            found = list(map(str, expect(f"nccl.env.{name}", value, _PLAIN, setting(f"nccl.env.{name}=null"))))
         if not found and value is not None and _conflicts(name, value, environ):
             found = [
                 f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "

@@ -1,0 +1,32 @@
+"""Apply the fixes of mistakes to the command line that has them."""
+
+from collections.abc import Iterable, Sequence
+
+from imagenet_ddp.config.keys import key_of
+from imagenet_ddp.mistakes import Fix, Mistake
+
+
+def corrected(argv: Sequence[str], mistakes: Iterable[Mistake]) -> list[str] | None:
+    """Return the command line with the first fix of each mistake; None if a mistake has none that is complete."""
+    words = list(argv)
+    for mistake in mistakes:
+        if not (mistake.fixes and mistake.fixes[0].is_complete):
+            return None
+        words = apply(mistake.fixes[0], words, mistake.typed)
+    return words
+
+
+def apply(fix: Fix, argv: Sequence[str], typed: Sequence[str] = ()) -> list[str]:
+    """Return the command line with one fix. typed: words of argv that are no options, which the fix replaces."""
+    words = list(argv)
+    for start in range(len(words)):
+        if typed and words[start : start + len(typed)] == list(typed):
+            words[start : start + len(typed)] = []
+            break
+    words = [word for word in words if not {word, key_of(word)} & {*fix.without}]
+    for option in fix.options:
+        places = [place for place, word in enumerate(words) if key_of(word) == key_of(option)]
+        for place in reversed(places):
+            del words[place]
+        words.insert(places[0] if places else len(words), option)
+    return words

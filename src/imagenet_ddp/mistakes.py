@@ -1,0 +1,95 @@
+"""Say what is wrong in a command or its input, and what to type instead."""
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+# Words in the option of a fix that stand for something of the user's.
+PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PATH", "TIME", "VALUE"}
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One way to correct a command.
+
+    options: to type; each replaces the typed option of its key. without: typed options, or their keys, to leave out.
+    aim: what this achieves, such as "to use 2 CPU processes". said: words for the whole, in place of "set ... and leave
+    ... out".
+    """
+
+    options: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    aim: str = ""
+    said: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it can be typed as it stands."""
+        return not any({*re.findall(r"[A-Z]+", option)} & PLACEHOLDERS for option in self.options)
+
+    @property
+    def words(self) -> str:
+        """Return the fix as part of a sentence: "set optim.lr=0.1", "leave optim.momentum out"."""
+        if self.said:
+            return self.said
+        typed = shlex.join(self.options)
+        # in backticks, a command is never wrapped
+        parts = [f"set {typed if typed == ' '.join(self.options) else f'`{typed}`'}"] if self.options else []
+        parts += [f"leave {' and '.join(self.without)} out"] if self.without else []
+        return " and ".join(parts) + (f" {self.aim}" if self.aim else "")
+
+
+def setting(*options: str, aim: str = "") -> Fix:
+    return Fix(options, aim=aim)
+
+
+def without(*keys: str) -> Fix:
+    return Fix(without=keys)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake in a command or its input.
+
+    what: what was expected and what was found, without a full stop: "optim.lr must be a number > 0, got -1". keys: the
+    keys whose values make it a mistake. fixes: ways to correct it. hint: advice where the user must decide or do
+    something else; it follows the fixes. typed: words of the command line that are no options, which a fix replaces.
+    """
+
+    what: str
+    keys: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    hint: str = ""
+    typed: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """Return what follows "Hint: ", without a full stop."""
+        words = [fix.words for fix in self.fixes]
+        # "set a=1, or b=2" where all ways are of one kind
+        words[1:] = [text.removeprefix("set ") if words[0].startswith("set ") else text for text in words[1:]]
+        return ", or ".join([*words, *filter(None, [self.hint])])
+
+    def __str__(self) -> str:
+        end = "" if self.what.endswith((".", "?")) else "."
+        advice = self.advice
+        return f"{self.what}{end}" + (f" Hint: {advice}{'' if advice.endswith(('.', '?')) else '.'}" if advice else "")
+
+
+def must_be(key: str, allowed: str, got: str, *fixes: Fix, hint: str = "") -> Mistake:
+    """Return the mistake of a value of one key: "KEY must be ALLOWED, got GOT"."""
+    return Mistake(f"{key} must be {allowed}, got {got}", (key,), fixes, hint)
+
+
+def as_mistake(found: "Mistake | str") -> Mistake:
+    """Return a mistake that is given as a sentence: "X must be A, got B. Hint: set X=C."."""
+    if isinstance(found, Mistake):
+        return found
+    what, _, hint = found.partition(" Hint: ")
+    return Mistake(what.removesuffix("."), hint=hint.removesuffix("."))
+
+
+def as_mistakes(found: Iterable[Mistake | str], *keys: str) -> list[Mistake]:
+    """Return mistakes that may be given as sentences. keys: those of a mistake that names none."""
+    return [replace(each, keys=each.keys or keys) for each in map(as_mistake, found)]
