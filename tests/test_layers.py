@@ -11,6 +11,7 @@ PROJECT = "imagenet_ddp"
 # From the ground up; a package may import those of the lines above it, and of its own line only itself.
 LAYERS = (
     ("__init__",),  # the package itself, which holds the version
+    ("mistakes",),
     ("errors",),
     ("system",),
     ("config",),

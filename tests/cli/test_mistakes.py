@@ -13,7 +13,7 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.cli.correct import apply
 from imagenet_ddp.cli.known_terms import REMOVED
 from imagenet_ddp.cli.parse import command_line
-from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.keys import declared, key_of
 from imagenet_ddp.config.read_if import CONDITIONS
 from imagenet_ddp.config.schema.trainer import REFUSED
 from imagenet_ddp.errors import ConfigError
@@ -60,6 +60,7 @@ LINES = {
     "resume=pets": "is a folder without", "+callbacks.mine=3": "must name its class", "sweep.job=0": "add -m",
     f"resume={'a' * 300}": "cannot be used as a path", "trainer.strategy=dp": "set strategy=dp and leave ",
     # ---- keys that nothing reads, and combinations
+    "optim.lr=0,02": "set optim.lr=0.02 with a decimal point.",
     "data.fold=3": "data.fold=3 has no effect", "budget_min=3": "budget_min is for",
     "model.freeze=backbone": "needs pretrained layers", "averaging=ema averaging.start_epoch=9": "must be less",
     "data.root=pets": "data.root=pets must be typed with data=", "data=shapes data.root=pets": "set data.root=null.",
@@ -152,12 +153,69 @@ def test_a_value_of_the_wrong_kind_for_every_key(here: Path):
             )
             values = {"bogus": "bogus", "-7": -7, "0.5": 0.5, "true": True}
             values = dict(zip(values, values, strict=True)) if declaration.type is str else values
-            wrong = next((text for text in values if not declaration.allowed.accepts(values[text])), "''")
+            wrong = next((text for text in values if not declaration.allowed.accepts(values[text])), "\"''\"")
             found = [text for text in texts(shlex.split(f"{context} {path}={wrong}")) if "got null" not in text]
             assert sum(text.startswith(f"{path} must be ") for text in found) == 1, (path, found)
     for name in REFUSED:
         (text,) = texts([f"trainer.{name}={3 if 'limit_' in name else 'mine'}"])
         assert text.startswith(f"trainer.{name} ") and "Hint: " in text
+
+
+@pytest.mark.parametrize("option", ["model.weights=", "hydra.run.dir=", "data=", "name=", "resume=", "optim.lr="])
+def test_an_empty_value_is_one_mistake(option: str):
+    (mistake,) = mistakes([option, "seed=1"])
+    assert mistake.what == f"{key_of(option)} is empty" and "shell variable" in mistake.hint
+    for verb, line in (
+        ("evaluate", "checkpoint="),
+        ("export", "checkpoint=x.ckpt out="),
+        ("predict", "checkpoint=x.ckpt images="),
+    ):
+        (text,) = texts(line.split(), verb)
+        assert text.startswith(f"{line.split()[-1][:-1]} is empty")
+
+
+@pytest.mark.parametrize(
+    ("option", "said", "meant"),
+    [
+        ("trainer.max_epochs=1\r", "<U+000D> contains an invisible character, carriage return", "trainer.max_epochs=1"),
+        ("data=imagefolder\r", "it was saved on Windows", "data=imagefolder"),
+        ("data.root=pets\u00a0", "<U+00A0> contains an invisible character, no-break space", "data.root=pets"),
+        ("\ufeffseed=1", "<U+FEFF>seed=1 contains an invisible character, zero width no-break space", "seed=1"),
+    ],
+)
+def test_an_invisible_character_is_shown(option: str, said: str, meant: str):
+    found = mistakes(["data=imagefolder", "data.root=pets", option])
+    assert len(found) == 1 and said in str(found[0]) and found[0].fixes[0].options == (meant,)
+
+
+def test_an_existing_path_may_contain_any_character(here: Path):
+    (here / "pets").rename(here / "pets\u202f1")
+    assert mistakes(["data=imagefolder", "data.root=pets\u202f1"]) == []
+
+
+@pytest.mark.parametrize("text", ["2024_11_26", "1.10", "007", "0x10", "true"])
+def test_text_in_a_file_that_yaml_reads_as_something_else(text: str, here: Path):
+    (here / "mine" / "experiment").mkdir(parents=True)
+    file = here / "mine" / "experiment" / "a.yaml"
+    file.write_text(f"# @package _global_\nname: {text}\ndata: {{root: {text}}}\nseed: 7\n")
+    found = mistakes(["--config-dir", "mine", "data=imagefolder", "experiment=a"])
+    said = [mistake for mistake in found if "must be text in quotes" in mistake.what]
+    assert [mistake.keys for mistake in said] == [("name",), ("data.root",)]
+    assert said[0].hint == f"write name: '{text}' there" and "(line 2)" in said[0].what
+    file.write_text(f"# @package _global_\nname: '{text}'\nseed: 7\n")
+    assert mistakes(["--config-dir", "mine", "experiment=a"]) == []
+
+
+def test_a_wrong_value_is_answered_with_the_nearest(here: Path):
+    (here / "mine" / "experiment").mkdir(parents=True)
+    (here / "mine" / "experiment" / "a.yaml").write_text("# @package _global_\ntrainer: {max_time: 00:10:00}")
+    for argv, fix in (
+        (["--config-dir", "mine", "experiment=a"], "trainer.max_time=00:00:10:00"),
+        (["trainer.max_time=01:30:00"], "trainer.max_time=00:01:30:00"),
+        (["trainer.precision=bf16_mixed"], "trainer.precision=bf16-mixed"),
+    ):
+        (mistake,) = mistakes(argv)
+        assert mistake.fixes[0].options == (fix,) and mistakes([*argv, fix]) == []
 
 
 def test_the_list_ends_with_the_whole_corrected_line(

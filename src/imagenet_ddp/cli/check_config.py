@@ -55,8 +55,8 @@ def validate(
 
     config: without the hydra node. typed: the options as typed, for the commands in hints. partial: a checkpoint fills
     in the options that are not typed, so keys of data and learning are checked only one by one. elsewhere: the options
-    are for other machines, whose GPUs and disks are unknown here. refused: groups whose typed choice is a mistake; what
-    follows from the default that the config has in its place is not reported.
+    are for other machines, whose GPUs and disks are unknown here. refused: groups whose typed choice, and keys whose
+    typed value, is a mistake; what follows from the default that the config has in its place is not reported.
     """
     try:
         plain = _plain(OmegaConf.to_container(config, resolve=True))
@@ -124,11 +124,12 @@ def _without_consequences(
     chosen |= {f"{key}.name" for key in chosen}  # of a group
     if "data.root" in chosen:
         chosen |= {"data.train_dir", "data.val_dir"}  # folders below it
-    alone = {each for group in groups & declared.keys() for each in keys.validate_group(group, values[group], verb)}
+    whole = [key for key in groups & declared.keys() if declared[key].is_group]
+    alone = {each for group in whole for each in keys.validate_group(group, values[group], verb)}
 
     def depends(mistake: Mistake) -> bool:
-        named = [key for key in mistake.keys if key.partition(".")[0] in groups]
-        return any(key not in chosen or key.partition(".")[0] in refused for key in named)
+        named = [key for key in mistake.keys if key in refused or key.partition(".")[0] in groups]
+        return any(key not in chosen or {key, key.partition(".")[0]} & refused for key in named)
 
     return [mistake for mistake in found if mistake in alone or not depends(mistake)]
 

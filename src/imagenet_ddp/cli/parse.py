@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from imagenet_ddp.cli import hydra_flags, known_terms
+from imagenet_ddp.cli import check_files, check_words, hydra_flags, known_terms
 from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.compose import Composer, first_sentence
 from imagenet_ddp.cli.overrides import quoted, typed_config
@@ -83,6 +83,8 @@ def command_line(
     if not hydra_flags.ANSWERED.isdisjoint(argv):
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
+    args.overrides, odd = check_words.read(args.overrides, composer.keys, sweeps=args.multirun)
+    found += odd
     argv, args.overrides = (composer.quoted(words, sweeps=args.multirun) for words in (argv, args.overrides))
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
@@ -101,6 +103,10 @@ def command_line(
     jobs_of: dict[Mistake, list[int]] = {}  # mistake -> numbers of the jobs that have it
     for number, job in enumerate(jobs):
         config, mistakes, refused = _compose(composer, verb, job)
+        refused |= {key for mistake in odd for key in mistake.keys if key not in map(key_of, args.overrides)}
+        if args.config_dir is not None:
+            choices, name = config.hydra.runtime.choices, args.config_name or verb
+            mistakes += check_files.validate(Path(args.config_dir), choices, name, composer.keys)
         bare, launch_info = _without_hydra(config), None
         if not (request.passthrough or compose_only):
             more, launch_info = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere, refused)

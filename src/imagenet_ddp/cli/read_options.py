@@ -25,7 +25,7 @@ from imagenet_ddp.config import keys
 from imagenet_ddp.config.keys import Key, declared
 from imagenet_ddp.data.sources.registry import options_for
 from imagenet_ddp.mistakes import Fix, Mistake, setting
-from imagenet_ddp.system.files import expand_home
+from imagenet_ddp.system.files import exists, expand_home
 
 SWEPT = ("train", "submit")  # commands that accept -m
 
@@ -72,13 +72,6 @@ def quote_text(option: str, verb: str, parse: Callable[[str], Override | None], 
 def declared_with_hydra(verb: str) -> Mapping[str, Key]:
     """Return the command's keys and Hydra's own."""
     return {**keys.declared(verb), **keys.of_class(HydraConf, "hydra.")}
-
-
-def exists(path: str) -> bool:
-    try:
-        return bool(path) and Path(path).exists()
-    except OSError:  # such as a name that is too long, which the check of the key reports
-        return False
 
 
 class OptionReader:

@@ -80,7 +80,8 @@ def validate_group(group: str, values: Mapping[str, Any], command: str = "train"
     for path, key in declared(command).items():
         parent, _, name = path.rpartition(".")
         if parent == group and name in values and key.allowed is not None:
-            found += expect(path, values[name], key.allowed, key.fix)
+            near = key.allowed.nearest(values[name])
+            found += expect(path, values[name], key.allowed, setting(f"{path}={near}") if near else key.fix)
     return found
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from imagenet_ddp.mistakes import Fix, Mistake, must_be
@@ -11,14 +12,20 @@ from imagenet_ddp.mistakes import Fix, Mistake, must_be
 
 @dataclass(frozen=True)
 class Kind:
-    """A set of allowed values. forms: the alternatives in words, each of which completes "must be ..."."""
+    """A set of allowed values. forms: the alternatives in words, each of which completes "must be ...". nearest: the
+    allowed value, as it is typed, that a wrong one probably means; None if there is none."""
 
     forms: tuple[str, ...]
     accepts: Callable[[Any], bool]
+    nearest: Callable[[Any], str | None] = lambda value: None
 
     def __or__(self, other: "Kind") -> "Kind":
         forms = tuple(dict.fromkeys(self.forms + other.forms))
-        return Kind(forms, lambda value: self.accepts(value) or other.accepts(value))
+        return Kind(
+            forms,
+            lambda value: self.accepts(value) or other.accepts(value),
+            lambda value: self.nearest(value) or other.nearest(value),
+        )
 
     @property
     def words(self) -> str:
@@ -81,7 +88,8 @@ def choice(*options: Any) -> Kind:
     def accepts(value: Any) -> bool:
         return any(value == option and type(value) is type(option) for option in options)
 
-    return Kind(tuple(map(shown, options)), accepts)
+    names = tuple(map(shown, options))
+    return Kind(names, accepts, lambda value: next(iter(get_close_matches(shown(value).lower(), names, 1)), None))
 
 
 def matching(pattern: str, words: str) -> Kind:

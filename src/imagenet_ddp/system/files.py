@@ -139,6 +139,14 @@ def not_writable_reason(path: Path) -> str:
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
+def exists(path: str) -> bool:
+    """Return whether a file or folder of this name exists; False for a text that cannot be a path."""
+    try:
+        return bool(path) and Path(path).exists()
+    except (OSError, ValueError):  # such as a name that is too long, or that contains a null character
+        return False
+
+
 def expand_home(text: str) -> Path:
     """Replace a leading ~ or ~USER by the home folder; return the text unchanged if there is no such user."""
     return Path(os.path.expanduser(text))  # noqa: PTH111 Path.expanduser() raises there

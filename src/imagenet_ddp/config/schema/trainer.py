@@ -4,7 +4,7 @@ A test compares both with the signature of Lightning's Trainer, and the defaults
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from imagenet_ddp.config.section import Section
@@ -25,9 +25,19 @@ from imagenet_ddp.config.validators import (
 from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 
 _UNITS = {"days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks"}  # of datetime.timedelta
-_TIME = matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)") | kind(
-    "{hours:12}", lambda value: is_mapping(value) and bool(value) and set(value) <= _UNITS
-)
+
+
+def _nearest_time(value: Any) -> str | None:
+    """Return days:hours:minutes:seconds for hours:minutes:seconds, which YAML reads as a number of seconds."""
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        days, rest = divmod(value, 86400)
+        return f"{days:02}:{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"00:{int(match[1]):02}:{match[2]}" if (match := re.fullmatch(r"(\d+):(\d\d:\d\d)", str(value))) else None
+
+
+_TIME = replace(
+    matching(r"\d+:\d\d:\d\d:\d\d", "a time such as 00:12:00:00 (days:hours:minutes:seconds)"), nearest=_nearest_time
+) | kind("{hours:12}", lambda value: is_mapping(value) and bool(value) and set(value) <= _UNITS)
 _SHARE = kind("a share from 0.0 to 1.0", lambda value: isinstance(value, float) and 0.0 <= value <= 1.0)
 _BATCHES = kind("a number of batches (0 or more)", integer(0).accepts) | _SHARE
 _GPUS = kind(
@@ -77,7 +87,7 @@ class TrainerConfig(Section):
     min_epochs: Annotated[int | None, integer(0), "Minimum number of epochs."] = None
     max_steps: Annotated[int, integer(-1), "Optimizer steps after which training ends; -1: no limit."] = -1
     min_steps: Annotated[int | None, integer(0), "Minimum number of optimizer steps."] = None
-    max_time: Annotated[Any, _TIME | NULL, "Time after which training ends."] = None
+    max_time: Annotated[Any, _TIME | NULL, Example("00:12:00:00"), "Time after which training ends."] = None
     limit_train_batches: Annotated[
         Any,
         _BATCHES | NULL,
