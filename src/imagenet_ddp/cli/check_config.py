@@ -96,7 +96,7 @@ def validate(
     found += check_run.validate(values, environ, verb=verb, elsewhere=elsewhere)
     found += formats.validate(values, verb) if verb in commands.USE_MODEL else []
     if isinstance(values, PredictConfig):
-        found += table_files.validate(values.format, values.out)
+        found += as_mistakes(table_files.validate(values.format, values.out), "out")
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         ways = (
             ("checkpoint=runs/NAME/TIME/checkpoints/best.ckpt",),
