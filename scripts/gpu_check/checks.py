@@ -38,6 +38,7 @@ PROJECT = (
     "jinja2", "psutil", "rich",
 )  # fmt: skip
 STRICT_STEPS = 15
+STOPPED_EPOCH = 8  # batches of an epoch of the training that is stopped
 
 
 class FailedError(Exception):
@@ -201,13 +202,12 @@ def waits_are_errors(context: Context) -> dict[str, Any]:
 
 def stop_and_resume(context: Context) -> dict[str, Any]:
     """Train whole, and stopped and resumed, and compare the weights."""
-    batches = 8
     options = [
-        "trainer.max_epochs=2", "trainer.deterministic=warn", f"trainer.limit_train_batches={batches}",
+        "trainer.max_epochs=2", "trainer.deterministic=warn", f"trainer.limit_train_batches={STOPPED_EPOCH}",
         "callbacks.progress=null",
     ]  # fmt: skip
     context.train("whole", *options)
-    context.watched("stopped", "StopAt", *options, step=batches // 2, code=128 + signal.SIGTERM)
+    context.watched("stopped", "StopAt", *options, step=STOPPED_EPOCH // 2, code=128 + signal.SIGTERM)
     context.python("-m", "imagenet_ddp.train", f"resume={context.work / 'stopped'}", "allow_targets=[watch]")
     files = [str(context.work / name / "checkpoints" / "last.ckpt") for name in ("whole", "stopped")]
     found = context.on_device("same", *files)

@@ -29,6 +29,9 @@ def main() -> int:
     if unknown := own.keys() - {"slices", "minutes", "only", "form"}:
         print(f"gpu_check: options must be slices, only, minutes or form, got {', '.join(unknown)}.", file=sys.stderr)
         return 2
+    if own.get("form", "cpu") not in FORMS or not re.fullmatch(r"[1-6](,[1-6])*", own.get("slices", "1")):
+        print("gpu_check: form must be gpu or cpu, and slices a list such as 1,2 of 1 to 6.", file=sys.stderr)
+        return 2
     out = Path(next((word for word in words if "=" not in word), "runs/gpu_check")).absolute()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a check's processes end, too
     (out / "work").mkdir(parents=True, exist_ok=True)
@@ -50,9 +53,11 @@ def main() -> int:
         print(f"Made {made['num_images']} JPEGs of {made['kib']:.0f} KiB in {made['seconds']:.0f} s.", flush=True)
     numbers = [int(number) for number in own.get("slices", "1,2,3,4,5,6").split(",")]
     checks = [each for each in CHECKS if each.slice in numbers and re.search(own.get("only", ""), each.name)]
-    for number in numbers:
-        of_slice = [each for each in checks if each.slice == number]
-        _run_slice(of_slice, context, results, 60 * float(own.get("minutes", "4")))
+    try:
+        for number in numbers:
+            of_slice = [each for each in checks if each.slice == number]
+            _run_slice(of_slice, context, results, 60 * float(own.get("minutes", "4")))
+    finally:  # also if this call is stopped
         tables.write(out, results)
     states = [results["checks"].get(each.name, {}).get("state") for each in checks]
     print(
@@ -75,7 +80,7 @@ def _results(out: Path, machine: dict[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         return new
     found = json.loads(path.read_text(encoding="utf-8"))
-    if found["machine"] != machine:
+    if any(found["machine"][key] != machine[key] for key in ("form", "gpus", "torch")):  # not the driver
         print(f"gpu_check: {path} must be of this machine, but is of {found['machine']}. Hint: choose another folder.",
               file=sys.stderr)  # fmt: skip
         sys.exit(2)
