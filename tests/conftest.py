@@ -194,6 +194,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def no_processes_left() -> Iterator[None]:
+    """Kill the commands that a test started, if it failed before they ended: they would slow down the other tests."""
+    from helpers import forked_commands
+
+    num_before = len(forked_commands.STARTED)  # fixtures of a module or of the session may have started some
+    yield
+    while len(forked_commands.STARTED) > num_before:
+        if (process := forked_commands.STARTED.pop()).poll() is None:
+            process.kill()
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return a function: run("train", *options) runs `python -m imagenet_ddp.train` in the test's own folder. code: the
@@ -217,7 +229,7 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
+def shared_cluster() -> Iterator[Any]:
     """Yield a real SLURM (helpers.slurm_cluster.Cluster), which all tests share. Skips the test if it cannot run."""
     from helpers.slurm_cluster import Cluster, requirement
 
@@ -225,6 +237,13 @@ def cluster() -> Iterator[Any]:
         pytest.skip(reason)
     with Cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: Any) -> Iterator[Any]:
+    """Yield the SLURM of all tests. Jobs of a test that fails do not run on beside those of the next test."""
+    yield shared_cluster
+    shared_cluster.cancel_all()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import torch
 from conftest import PROBES, SMALL, SMALL_DRAWN, Run, clean_environ, small_run, write_images
 from helpers import forked_commands
 from helpers.ports import free_port
-from helpers.train_runs import assert_same_runs, probe, rows, seen, start, summary, wait_for
+from helpers.train_runs import assert_same_runs, probe, rows, seen, slow_disk, start, summary, wait_for
 
 
 @pytest.mark.slow
@@ -164,12 +164,6 @@ def alive(pids: list[int]) -> list[int]:
 def handles(pid: int, number: int) -> bool:
     caught = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").partition("SigCgt:\t")[2].split()[0]
     return bool(int(caught, 16) & 1 << (number - 1))
-
-
-def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
-    """Options for tests/helpers/probes/slow_disk.py."""
-    return [f"data.root={root}", "data._target_=slow_disk.open_slowly", "allow_targets=[slow_disk]",
-            f"+data.args.mark={folder / 'mark'}", f"+data.args.seconds={seconds}"]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from helpers.forked_commands import Command, start_code
@@ -121,15 +122,18 @@ def test_all_have_the_exit_code_of_the_first(victim: int, what: str, code: int, 
             assert member.err == f"rank {number} ends because rank {victim} {said}\n"
 
 
-def test_neither_a_pause_nor_a_clean_end_is_a_death():
+def test_neither_a_pause_nor_a_clean_end_is_a_death(tmp_path: Path):
     """Stopped, as in a debugger, for less than the time after which a machine is given up. Then they end in any order:
     rank 0 waits for the others, but is not held up by them."""
-    members = start_ranks("time.sleep(2); line.end()", "time.sleep(2.5); line.end(); time.sleep(1)")
+    go = tmp_path / "go"
+    wait = f"import pathlib\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.02)\n"
+    members = start_ranks(f"{wait}line.end()", f"{wait}time.sleep(0.5); line.end(); time.sleep(1)")
     for member in (members[1], members[0]):
         member.send_signal(signal.SIGSTOP)
         time.sleep(0.8)
         assert all(each.poll() is None for each in members)
         member.send_signal(signal.SIGCONT)
+    go.touch()
     assert [(member.wait(20), member.err) for member in members] == [(0, "")] * 2
 
 

@@ -20,7 +20,7 @@ from imagenet_ddp.doctor.scaling import Step
 from imagenet_ddp.engine.step_timer import AllReduce
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import cpu_cores
+from imagenet_ddp.system import cpu_cores, idle_cores
 
 MIB = 2**20
 TINY = (*small_run("model.name=mobilenet_v3_small"), "data.batch_size=2", "trainer.devices=1")
@@ -86,6 +86,7 @@ def test_a_container_with_fewer_cores_than_it_sees(machine: Callable[..., Machin
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
     for module in (check_machine, cpu_cores):
         monkeypatch.setattr(module, "cpu_quota", lambda: 2.5)
+    monkeypatch.setattr(idle_cores, "count_cores", lambda num_alike: idle_cores.Cores(2, "idle"))
     check = only(machine("cluster.num_threads=auto"), "cores")
     assert check.ok and "16 cores, of which this container may use 2.5, for 1 process with 2 threads" in check.what
 

@@ -27,6 +27,7 @@ from helpers.fork_server import at_start
 
 SERVER = Path(__file__).with_name("fork_server.py")
 SHARED = "IMAGENET_DDP_FORK_SERVER"  # environment variable: the server's folder, whose name its socket has
+STARTED: list[Any] = []  # processes, which end with the test that started them (conftest.py)
 
 
 class Command:
@@ -51,6 +52,7 @@ class Command:
             socket.send_fds(self._connection, [pickle.dumps((host, request))], fds)
         self.pid = int(self._connection.recv(64))  # the first command waits for the imports of the server
         atexit.register(self.kill)
+        STARTED.append(self)
 
     @property
     def out(self) -> str:
@@ -145,10 +147,12 @@ def start(
     """
     if forked and can_fork(environment):
         return Command(module, *arguments, folder=folder, environment=environment)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
+    STARTED.append(process)
+    return process
 
 
 def run(

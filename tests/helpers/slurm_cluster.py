@@ -102,8 +102,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(Exception):
-            self.run(["scancel", "--user=root"], check=False)
-            self.until(lambda: not self.run(["squeue", "-h"], check=False).stdout, 20)
+            self.cancel_all(20)
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
@@ -213,6 +212,13 @@ class Cluster:
         while not condition():
             assert time.monotonic() < limit, f"timed out after {timeout_s} s\n{self.logs()}"
             time.sleep(POLL_S)
+
+    def cancel_all(self, timeout_s: float = 120) -> None:
+        """Cancel all jobs, and wait until their processes have ended."""
+        is_idle = lambda: not self.run(["squeue", "-h"], check=False).stdout  # noqa: E731
+        if not is_idle():
+            self.run(["scancel", "--user=root"], check=False)
+            self.until(is_idle, timeout_s)
 
     def logs(self) -> str:
         return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in self.folder.glob("*.out"))

@@ -31,6 +31,12 @@ def probe(folder: Path, **keys: object) -> list[str]:
     return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
 
 
+def slow_disk(root: Path, folder: Path, seconds: float) -> list[str]:
+    """Options for tests/helpers/probes/slow_disk.py, which creates the file folder/mark.<PID> when it begins."""
+    return [f"data.root={root}", "data._target_=slow_disk.open_slowly", "allow_targets=[slow_disk]",
+            f"+data.args.mark={folder / 'mark'}", f"+data.args.seconds={seconds}"]  # fmt: skip
+
+
 def seen(folder: Path) -> dict[int, list[int]]:
     """Epoch -> the images trained on, over all ranks, in the order of rank and step."""
     images: dict[int, list[int]] = {}

@@ -1,13 +1,12 @@
 """scripts/*.sbatch and srun on a real SLURM: worlds, refusals, time limits, cancelled jobs, drained nodes."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import PROBES, ROOT, SMALL, Run
 from helpers.slurm_cluster import Cluster
-from helpers.train_runs import assert_same_runs, probe, rows, seen, summary
+from helpers.train_runs import assert_same_runs, probe, rows, seen, slow_disk, summary
 
 pytestmark = pytest.mark.slow
 SCRIPTS = ROOT / "scripts"
@@ -82,10 +81,9 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     """The signal takes effect after the first step: a job requeued without one could repeat that for ever. Loader
     processes are signalled too. A job that is cancelled is not started again."""
     words = options(tree, "data.num_workers=1", "trainer.max_epochs=100", *probe(work / "seen", slow_s=0.3))
+    words += [*slow_disk(tree, work, 1), "allow_targets=[probe,slow_disk]"]  # images are listed for some seconds
     job = submit("train.sbatch", *words, sbatch=("--nodes=1",))
-    cluster.until(lambda: cluster.job(job)["JobState"] == "RUNNING")
-    time.sleep(3)  # Python has begun, and imports torch
-    assert not (work / "seen").exists()
+    cluster.until(lambda: any(work.glob("mark.*")))
     cluster.run(["scancel", "--signal=USR2", job])
     run_dir = folder(work, f"slurm_{job}_0")
     cluster.until(lambda: cluster.hasten() or done(run_dir))

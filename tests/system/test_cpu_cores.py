@@ -63,3 +63,20 @@ def test_a_quota_counts_as_cores(
     monkeypatch.setattr(cpu_cores, "cpu_quota", lambda: found)
     assert cpu_cores.num_cores() == cores == cores_per_process(1, {})
     assert cores_per_process(4, {}) == max(1, cores // 4)
+
+
+@pytest.mark.parametrize(
+    ("files", "used_s"),
+    [
+        ({f"{V2}/cpu.stat": "usage_usec 2500000\nuser_usec 1"}, None),  # without a quota
+        ({f"{V2}/cpu.max": "150000 100000", f"{V2}/cpu.stat": "usage_usec 2500000\nuser_usec 1"}, 2.5),
+        ({f"{V2}/cpu.max": "150000 100000"}, None),
+        ({"proc/self/cgroup": "3:cpu,cpuacct:/a", f"{V1}/a/cpu.cfs_quota_us": "400000",
+          f"{V1}/a/cpu.cfs_period_us": "100000", f"{V1}/a/cpuacct.usage": "3500000000"}, 3.5),
+    ],
+)  # fmt: skip
+def test_the_seconds_that_a_container_has_used(tmp_path: Path, files: dict[str, str], used_s: float | None):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert cpu_cores.container_cpu_s(tmp_path) == used_s

@@ -73,7 +73,7 @@ class TrainLog(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun = trainer, None, False
-        self._begin_s, self._begin_cpu_s = time.perf_counter(), _cpu_s(trainer)
+        self._begin_s, self._begin_cpu_s = time.perf_counter(), cpu_seconds(trainer)
         self.counts_images = hasattr(pl_module, "top_k")
         # restored sums are those of all ranks
         self.sums = ImageSums(pl_module.device, self._restored if trainer.global_rank == 0 else None)
@@ -163,7 +163,7 @@ class TrainLog(L.Callback):
             self.sums.begin_epoch()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._end = time.perf_counter(), _cpu_s(trainer)  # read before Lightning ends the loader workers
+        self._end = time.perf_counter(), cpu_seconds(trainer)  # read before Lightning ends the loader workers
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.failure = exception
@@ -190,7 +190,7 @@ class TrainLog(L.Callback):
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
         before a resume. Call on all ranks."""
-        cpu_s = self._end[1] if self._end else _cpu_s(trainer)
+        cpu_s = self._end[1] if self._end else cpu_seconds(trainer)
         cpu = torch.tensor(cpu_s - self._begin_cpu_s, device=trainer.strategy.root_device)
         total: Any = trainer.strategy.reduce(cpu, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
         return self.elapsed_s, self.train_cpu_s + float(total)
@@ -287,7 +287,7 @@ def find_log(trainer: L.Trainer) -> TrainLog:
     return log
 
 
-def _cpu_s(trainer: L.Trainer) -> float:
+def cpu_seconds(trainer: L.Trainer) -> float:
     """Return the CPU seconds used so far by this process and its running loader workers; the latter only on systems
     with /proc."""
     total = time.process_time()

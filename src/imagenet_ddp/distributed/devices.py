@@ -18,7 +18,9 @@ from imagenet_ddp.distributed.check_launch import is_too_small_for_bf16
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_model, num_cores
+from imagenet_ddp.system import idle_cores
+from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_model, num_cores, num_sharing
+from imagenet_ddp.system.idle_cores import Cores
 from imagenet_ddp.system.text import count_noun
 
 MALLOPT_TRIM_THRESHOLD, MALLOPT_MMAP_MAX = -1, -4  # malloc.h
@@ -245,10 +247,32 @@ def keep_freed_memory() -> None:
         libc.mallopt(MALLOPT_TRIM_THRESHOLD, -1)  # never
 
 
-def choose_num_threads(requested: int | str, local_world_size: int) -> int:
-    """Return the number of CPU threads per process.
+def take_cores(kind: str, num: int, num_local: int) -> None:
+    """Let the user's other trainings see how many cores this job uses on this machine. kind: cpu, cuda or mps. num:
+    threads of all its processes here. num_local: its processes here; each uses about one core to control a GPU."""
+    idle_cores.take(num if kind == "cpu" else num_local)
 
-    The number must not depend on the launcher, because a different order of summation changes the last bits. By
-    default, torchrun would use one thread, and a process without a launcher would use all cores.
+
+def choose_num_threads(
+    requested: int | str, local_world_size: int, cores: Cores | None = None, before: int | None = None
+) -> tuple[int, str]:
+    """Return the number of CPU threads per process, and the reason for it.
+
+    Not more than the idle cores, because the threads of an operation wait for each other in busy loops: beside other
+    programs, two threads on two cores are several times slower than one. The number does not depend on the launcher,
+    because another order of summation changes the last bits. By default, torchrun would use one thread, and a process
+    without a launcher would use all cores.
+
+    requested: cluster.num_threads. cores: for all processes of this machine, as counted by the command that started
+    this process; None if this process counts them. before: the number before the run was resumed on the same number of
+    ranks.
     """
-    return cores_per_process(local_world_size) if requested == "auto" else int(requested)
+    if requested != "auto":
+        return int(requested), "cluster.num_threads"
+    share = cores_per_process(local_world_size)
+    if before is not None and before <= share:
+        return before, "as before the resume"
+    num_alike = num_sharing(local_world_size)
+    cores = cores or idle_cores.count_cores(num_alike)
+    together = f" for {count_noun(num_alike, 'process')}" if num_alike > 1 else ""
+    return max(1, min(share, cores.num // num_alike)), f"{cores.reason}{together}"

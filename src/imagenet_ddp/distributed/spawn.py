@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.system.console import discard_closed_terminal
+from imagenet_ddp.system.idle_cores import Cores
 from imagenet_ddp.system.process import exit_at_once, start_resource_tracker
 
 # Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
@@ -51,7 +52,7 @@ class Workers:
     """Run worker(world_info, *arguments) in num_local processes of this node.
 
     Each process has the environment variables that torchrun sets, because libraries read them. first: ranks of this
-    node's first worker if several nodes have joined; None on a single node.
+    node's first worker if several nodes have joined; None on a single node. cores: for all workers, if counted.
     """
 
     worker: Callable[..., Any]
@@ -59,6 +60,7 @@ class Workers:
     num_local: int
     first: WorldInfo | None = None
     timeout_s: float = 120.0
+    cores: Cores | None = None
 
     def run(self) -> Any:
         """Run the workers and return the result of this node's first rank. Raises WorkersFailedError if a worker fails.
@@ -147,7 +149,7 @@ class Workers:
             rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
             max_restarts=0, start_method="spawn",
         )  # fmt: skip
-        return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, os.getpid())
+        return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, self.cores, os.getpid())
 
 
 def _forward(number: int) -> int:
@@ -159,7 +161,9 @@ def _forward(number: int) -> int:
     return len(workers)
 
 
-def _worker(worker: Callable[..., Any], arguments: tuple[Any, ...], first: WorldInfo | None, parent: int) -> Any:
+def _worker(
+    worker: Callable[..., Any], arguments: tuple[Any, ...], first: WorldInfo | None, cores: Cores | None, parent: int
+) -> Any:
     """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
@@ -174,7 +178,7 @@ def _worker(worker: Callable[..., Any], arguments: tuple[Any, ...], first: World
         port=int(os.environ["MASTER_PORT"]),
         source="own workers",
     )
-    info = replace(first, rank=first.rank + local_rank, local_rank=local_rank, is_worker=True)
+    info = replace(first, rank=first.rank + local_rank, local_rank=local_rank, is_worker=True, cores=cores)
     os.environ |= {
         "RANK": str(info.rank),
         "WORLD_SIZE": str(info.world_size),

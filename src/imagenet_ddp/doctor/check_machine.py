@@ -13,7 +13,7 @@ from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed
 from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, num_visible_cores
+from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, visible_cores
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
 
@@ -66,7 +66,7 @@ def _cores(machine: Machine) -> list[Check]:
     is_launched = machine.launch_info is not None and machine.launch_info.world_info is not None
     if is_launched:  # a process of srun or mpirun may see only its own cores
         usable = max(usable, cores_per_process(local) * local)
-    cores, quota = max(num_visible_cores(), usable), cpu_quota()
+    cores, quota = max(len(visible_cores()), usable), cpu_quota()
     workers, threads = machine.plan.num_workers.value, machine.plan.num_threads.value
     container = f", of which this container may use {quota:g}" if quota and quota < cores else ""
     each = f"{count_noun(threads, 'thread')} and {count_noun(workers, 'loader worker')} each"

@@ -23,7 +23,7 @@ from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.plan import Plan, make_plan
 from imagenet_ddp.engine.step_timer import AllReduce, MeasuredStep
 from imagenet_ddp.engine.trial_step import Training, make_training
-from imagenet_ddp.engine.world import World, require_equal_devices
+from imagenet_ddp.engine.world import World, agree_on_devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun, first_line, percent
 
@@ -81,7 +81,7 @@ def _check_ranks(plan: Plan, world: World, node_checks: Sequence[Check], num_cla
     """Return the checks of all ranks together. An error on any rank ends all of them with its message."""
     config, info, device, strategy = plan.config, world.info, plan.device, plan.config.strategy
     assert world.store is not None
-    require_equal_devices(plan, world)
+    plan = agree_on_devices(plan, world)
     checks = [Check("ranks", True, f"all {info.world_size} have joined")]
     if info.num_nodes > 1:  # tested when they joined
         checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))

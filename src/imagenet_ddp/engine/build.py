@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
+from imagenet_ddp.callbacks.core_watch import CoreWatch
 from imagenet_ddp.callbacks.factory import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
@@ -48,6 +49,7 @@ from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, check
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.system.cpu_cores import num_cores, num_sharing
 
 
 @dataclass
@@ -185,7 +187,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         contents=_checkpoint_contents(job, plan, data),
         hyperparams=job.config,
     )
-    trainer = make_trainer(plan, world, [*training_callbacks, *callbacks], job.run_dir)
+    trainer = make_trainer(plan, world, [*training_callbacks, *_core_watch(plan, log), *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
     if stored is not None:
         if checkpoint is None:  # without it, Lightning would train on the epoch's first images again
@@ -205,6 +207,14 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     return Run(trainer, module, data, find_log(trainer), checkpoint)
 
 
+def _core_watch(plan: Plan, log: Log) -> list[L.Callback]:
+    """Return the callback that watches the cores, if several threads compute on them."""
+    if plan.accelerator.value != "cpu" or plan.num_threads.value == 1:
+        return []
+    num_alike = num_sharing(plan.world_info.local_world_size)
+    return [CoreWatch(plan.num_threads.value, num_alike, num_cores(), log.say)]
+
+
 def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[str, Any]:
     """Return what a checkpoint of the run stores beside the weights."""
     keys = held_out.ImageKeys.of(data.source)
@@ -213,6 +223,7 @@ def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[st
         "folder": str(Path.cwd()),  # to which the relative paths of the config refer
         "experiment": job.experiment,
         "config": to_plain(job.config),
+        "threads": (plan.num_threads.value, plan.num_devices // plan.num_own_devices),
         "images_per_update": plan.global_batch_size_wanted,  # may be divisible by another number of devices
         "classes": data.source.classes,
         "labels": data.source.labels,

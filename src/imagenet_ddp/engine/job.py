@@ -54,6 +54,7 @@ class Job:
     experiment: str | None = None  # value of experiment=, in this command or in the first command of a resumed run
     global_batch_size_before: int | None = None  # images per update before the resume; None for a new run
     keep_global_batch_size: bool = True  # on any number of devices; False if the command sets another batch
+    threads_before: tuple[int, int] | None = None  # threads per process, and processes, before the resume
 
     @property
     def program(self) -> str:
@@ -115,6 +116,7 @@ def decide(
         experiment=stored["experiment"] if typed is None else experiment,
         global_batch_size_before=stored["images_per_update"],
         keep_global_batch_size=not any(key.startswith(BATCH_PREFIXES) for key in changed),
+        threads_before=stored.get("threads"),  # None: written by an older version
     )
 
 

@@ -18,8 +18,9 @@ from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
-from imagenet_ddp.system import console
+from imagenet_ddp.system import console, idle_cores
 from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.text import count_noun
 
 if TYPE_CHECKING:
@@ -59,12 +60,15 @@ class JoinedCommand:
     @classmethod
     def join(cls, request: parse.Request, info: LaunchInfo) -> "JoinedCommand":
         """Wait for the other commands of this job, and compare their options. Raises ConfigError if they differ."""
+        if info.world_info is None or info.world_info.local_rank == 0:
+            idle_cores.register()
         if info.standalone or (info.world_info is not None and info.world_info.world_size == 1):
             return cls(info)
         # this package reports a rank that ends; torch's C++ code would also print a stack trace
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-        from imagenet_ddp.distributed import devices, join
-        from imagenet_ddp.distributed.meet import SharedError
+        with import_torch():
+            from imagenet_ddp.distributed import devices, join
+            from imagenet_ddp.distributed.meet import SharedError
 
         config, place = _typed(request), info.world_info
         reports = place is None or place.local_rank == 0 or info.manual  # else this machine's first rank reports
@@ -124,7 +128,8 @@ class JoinedCommand:
         meeting, first = self.meeting, self.first
         if self.info.world_info is not None:
             return task(first or self.info.world_info, payload)
-        from imagenet_ddp.distributed import devices
+        with import_torch():
+            from imagenet_ddp.distributed import devices
 
         num_local = devices.num_local_processes(config)
         if first is None and num_local == 1 and not own_processes:
@@ -134,7 +139,10 @@ class JoinedCommand:
             _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
         if meeting is not None and first is not None and first.node_rank > 0:
             _show_place(first, num_local, meeting.members[0].host)
-        workers, done = Workers(task, (payload,), num_local, first, config.cluster.timeout_s), False
+        cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
+        num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
+        devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
+        workers, done = Workers(task, (payload,), num_local, first, config.cluster.timeout_s, cores), False
         try:
             result = workers.run()
             done = True

@@ -97,14 +97,18 @@ def make_plan(
     global_batch_size_before: int | None = None,
     *,
     keep_global_batch_size: bool = True,
+    threads_before: tuple[int, int] | None = None,
 ) -> Plan:
     """Make the plan. Raises ConfigError if this machine cannot do what is requested.
 
     asked: the options. device: result of devices.use_device in this process. global_batch_size_before: images per
     update of the weights before the run was resumed. keep_global_batch_size: change data.batch_size and
-    trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices.
+    trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices. threads_before:
+    threads per process, and number of processes, before the run was resumed.
     """
     local_world_size = world_info.local_world_size
+    threads, num_ranks = threads_before or (None, None)
+    same_threads = threads if num_ranks == world_info.world_size else None  # else the bits differ anyway
     kind = device.type
     local_devices = devices.local_devices(replace(asked.trainer, accelerator=kind), local_world_size)
     num_local_devices = devices.count_devices(local_devices)
@@ -135,7 +139,7 @@ def make_plan(
         compile=Choice(*choose_compile(config.compile.name, kind, num_own_devices, accumulate > 1)),
         fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
-            devices.choose_num_threads(config.cluster.num_threads, local_world_size), "cluster.num_threads"
+            *devices.choose_num_threads(config.cluster.num_threads, local_world_size, world_info.cores, same_threads)
         ),
         num_workers=Choice(*choose_num_workers(data.num_workers, kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),

@@ -130,7 +130,7 @@ def make_predictor(
     if device is None:
         device = devices.use_device(config.trainer)
         precision = choose_precision(config, device).value
-    devices.set_up_process(device.type, devices.choose_num_threads(config.cluster.num_threads, 1))
+    devices.set_up_process(device.type, devices.choose_num_threads(config.cluster.num_threads, 1)[0])
     net = net.to(device)
     # the weights stay in fp32, also for bf16-true: explain needs gradients
     kind = HALF.get(precision.partition("-")[0])

@@ -54,7 +54,7 @@ def make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
     from imagenet_ddp.distributed import devices
     from imagenet_ddp.engine import plan as engine_plan
-    from imagenet_ddp.engine.world import require_equal_devices
+    from imagenet_ddp.engine.world import agree_on_devices
 
     plan = engine_plan.make_plan(
         job.config,
@@ -62,9 +62,12 @@ def make_plan(job: Job, world: "World") -> "Plan":
         world.device,
         job.global_batch_size_before,
         keep_global_batch_size=job.keep_global_batch_size,
+        threads_before=job.threads_before,
     )
-    require_equal_devices(plan, world)
-    devices.set_up_process(plan.accelerator.value, plan.num_threads.value)
+    plan = agree_on_devices(plan, world)
+    kind, num_threads, num_local = plan.accelerator.value, plan.num_threads.value, world.info.local_world_size
+    devices.set_up_process(kind, num_threads)
+    devices.take_cores(kind, num_local * num_threads, num_local)
     if job.config.trainer.deterministic:
         # Lightning sets this variable too late. torch reads it only once, at the first matrix product, which can be in
         # the batch finder.

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,13 +10,13 @@ from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices, nvidia_gpus
-from imagenet_ddp.distributed.compare_members import Member, shared_gpus, this_process
+from imagenet_ddp.distributed.compare_members import Member, differences, shared_gpus, this_process
 from imagenet_ddp.distributed.failure_watch import FailureWatch
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
 from imagenet_ddp.distributed.network import connectivity, nccl
 from imagenet_ddp.distributed.store import connect
-from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.plan import Choice, Plan
 from imagenet_ddp.errors import ConfigError
 
 
@@ -41,12 +41,23 @@ class World:
             self.watch.end()
 
 
-def require_equal_devices(plan: Plan, world: World) -> None:
-    """Raise SharedError on all ranks if automatic choices differ between unlike machines: ranks with other accelerators
-    have other process groups, which wait for each other, and ranks with other precisions compute other gradients."""
-    if world.meeting is not None:
-        facts = {"the accelerator": plan.accelerator.value, "the precision": plan.precision.value}
-        world.meeting.require_equal("devices", facts)
+def agree_on_devices(plan: Plan, world: World) -> Plan:
+    """Return the plan with the lowest number of threads of all ranks, because each step waits for the slowest rank.
+
+    Raises SharedError on all ranks if other automatic choices differ between unlike machines: ranks with other
+    accelerators have other process groups, which wait for each other, and ranks with other precisions compute other
+    gradients.
+    """
+    if world.meeting is None:
+        return plan
+    facts = {"the accelerator": plan.accelerator.value, "the precision": plan.precision.value}
+
+    def decide(of_ranks: list[Any]) -> list[Any]:
+        if mistakes := differences([facts for facts, _ in of_ranks], "rank"):
+            raise ConfigError(mistakes)
+        return min(threads for _, threads in of_ranks)
+
+    return replace(plan, num_threads=Choice(*world.meeting.agree("devices", [facts, plan.num_threads], decide)))
 
 
 def join_world(info: WorldInfo, config: CommonConfig) -> World:

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -13,14 +14,14 @@ V1_FOLDERS = ("cpu", "cpu,cpuacct", "cpuacct,cpu")  # where systems mount cgroup
 def num_cores() -> int:
     """Return the number of CPU cores available to this process: those of its affinity mask, but no more whole cores
     than the quota of its container, and at least 1."""
-    cores = num_visible_cores()
+    cores = len(visible_cores())
     quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
-def num_visible_cores() -> int:
-    """Return the number of cores in this process's affinity mask, of which a container may use only a part."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def visible_cores() -> frozenset[int]:
+    """Return the numbers of the cores in this process's affinity mask, of which a container may use only a part."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
@@ -30,7 +31,26 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     A cgroup's parents limit it too. Inside a container, the paths in /proc/self/cgroup may be those of the host, which
     do not exist; the container's own cgroup is then at the root. root: folder that contains proc and sys.
     """
-    found: list[float | None] = []
+    return min((quota for quota, _ in _quotas(root)), default=None)
+
+
+def container_cpu_s(root: Path = Path("/")) -> float | None:
+    """Return the CPU seconds used so far by the cgroup whose quota cpu_quota returns; None without a quota, or if the
+    system does not say."""
+    _, folder = min(_quotas(root), default=(0.0, None))
+    if folder is None:
+        return None
+    with suppress(OSError, ValueError, IndexError):
+        return int((folder / "cpuacct.usage").read_text()) / 1e9  # version 1, nanoseconds
+    with suppress(OSError, ValueError, IndexError):
+        words = (folder / "cpu.stat").read_text().split()
+        return int(words[words.index("usage_usec") + 1]) / 1e6
+    return None
+
+
+def _quotas(root: Path) -> list[tuple[float, Path]]:
+    """Return each quota that limits this process, in cores, with the folder of its cgroup."""
+    found: list[tuple[float, Path]] = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -41,8 +61,9 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
         own = PurePosixPath("/", path).relative_to("/")
         for base in V1_FOLDERS if controllers else ("", "unified"):
             folder = root / "sys/fs/cgroup" / base
-            found += [_quota_of(folder / group, bool(controllers)) for group in (own, *own.parents)]
-    return min((quota for quota in found if quota is not None), default=None)
+            groups = [folder / group for group in (own, *own.parents)]
+            found += [(quota, group) for group in groups if (quota := _quota_of(group, bool(controllers))) is not None]
+    return found
 
 
 def _quota_of(folder: Path, is_v1: bool) -> float | None:
@@ -70,6 +91,11 @@ def cores_per_process(local_world_size: int, environ: Mapping[str, str] = os.env
         if on_node.isdecimal() and cores < int(on_node):
             return cores
     return max(1, cores // local_world_size)
+
+
+def num_sharing(local_world_size: int) -> int:
+    """Return how many of the job's processes on this machine share this process's cores."""
+    return max(1, num_cores() // cores_per_process(local_world_size))
 
 
 def cpu_model() -> str:

@@ -7,13 +7,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-SPIN_COUNT = "1000"  # about 20 µs; docs/performance.md has the measurements
+from imagenet_ddp.system.idle_cores import measure_while_importing
 
 
 @contextmanager
@@ -21,13 +21,14 @@ def import_torch() -> Generator[None]:
     """Pause the garbage collector, and permanently exclude the objects created in the block from collection.
 
     These imports create a million objects that are never freed. The collector would search them repeatedly without
-    effect, which takes a tenth of the import time, and again during training.
+    effect, which takes a tenth of the import time, and again during training. Meanwhile, measure
+    the load of the machine.
     """
-    limit_spinning(os.environ)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with measure_while_importing():
+            yield
     finally:
         gc.freeze()
         atexit.register(gc.unfreeze)  # else extensions (triton) report frozen objects as leaks at exit
@@ -42,14 +43,6 @@ def use_utf8() -> None:
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode and sys.orig_argv[1:]:
         os.environ["PYTHONUTF8"] = "1"  # for the processes that this one starts
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-
-
-def limit_spinning(environ: MutableMapping[str, str]) -> None:
-    """Let the OpenMP threads of torch sleep after a short busy wait for each other, unless the user has set how they
-    wait. libgomp reads the variable when torch is imported. Its default wait lasts longer than a time slice: threads
-    that share their cores with another program then mostly wait for threads that are not running."""
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & environ.keys():
-        environ["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:

@@ -54,7 +54,7 @@ class ClusterConfig(Section):
     job_id: Annotated[str | None, "Distinguishes two jobs with the same address and options."] = None
     timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to join."] = 120.0
     requeue: Annotated[bool, "On SIGUSR2, save and let SLURM requeue the job, if requeueing is allowed."] = True
-    num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the cores."] = "auto"
+    num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the idle cores."] = "auto"
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system.idle_cores import Cores
 
 DEFAULT_PORT = 29500  # also torchrun's default
 EXAMPLES = {"tcp": f"tcp://HOST:{DEFAULT_PORT}", "file": "file:///PATH"}  # by cluster.name
@@ -50,6 +51,7 @@ class WorldInfo:
     source: str = "one process"
     attempt: int = 0  # number of restarts: torchrun --max-restarts restarts all workers with the same store
     is_worker: bool = False  # whether spawn.py started this process for the command that was typed
+    cores: Cores | None = None  # for this machine's processes, if that command has counted them
 
     def label(self, rank: int) -> str:
         """Return the name of a rank of this run, with its node if there are several."""
