@@ -2,21 +2,56 @@
 
 import csv
 import json
+import math
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import SMALL, SMALL_ARGS, Run
 
+from imagenet_ddp.callbacks import fine_tuning
+from imagenet_ddp.callbacks.fine_tuning import RegressionHead
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import compute_features, minimise
 
 LINE = r"starts from logistic regression on these features, which is right for (\S+) % of 2 held-out images"
+
+
+@pytest.mark.parametrize(
+    ("num_images", "until_s", "num_read"), [(60, 100.0, 60), (200, 100.0, 90), (200, math.inf, 200)]
+)
+def test_the_regression_gets_all_images_that_leave_time_for_the_validation(
+    monkeypatch: pytest.MonkeyPatch, num_images: int, until_s: float, num_read: int
+):
+    """Each image takes a second, in batches of 5; 10 are validated."""
+    clock, net = SimpleNamespace(now=0.0), torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    monkeypatch.setattr(fine_tuning, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    class Loader:
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            for begin in range(0, num_images, 5):
+                clock.now += 5
+                yield {"image": torch.rand(5, 3), "index": torch.arange(begin, begin + 5),
+                       "target": torch.arange(5) % 2, "num_counted": 5, "step_images": 5}  # fmt: skip
+
+        def close(self) -> None: ...
+
+    data: Any = SimpleNamespace(
+        plain_train_dataloader=Loader, val_images=range(10), transfer_batch_to_device=lambda batch, *_: batch,
+        finish=lambda batch, training: batch,
+    )  # fmt: skip
+    strategy = SimpleNamespace(broadcast=lambda value: value)
+    module = SimpleNamespace(net=net, dtype=torch.float32, device="cpu", trainer=SimpleNamespace(strategy=strategy))
+    index, *_ = RegressionHead("1", 0, print, until_s)._compute(module, data)  # pyright: ignore[reportPrivateUsage]
+    assert len(index) == num_read
 
 
 @pytest.mark.slow

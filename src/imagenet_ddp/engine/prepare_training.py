@@ -21,7 +21,7 @@ from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.load_weights import load_weights_into
 from imagenet_ddp.models.teacher import make_teacher
 
-MOST_ON_FEATURES = 0.4  # share of budget_min that may pass before the last layer has its start
+MOST_ON_FEATURES = 0.9  # share of budget_min by which the last layer has its start and its validation
 
 
 def prepare_training(
