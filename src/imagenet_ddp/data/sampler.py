@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+from imagenet_ddp.data.sources.base import positions_of_each
 from imagenet_ddp.system.seeding import hash_seed
 
 # Each generator draws at least this number of images, for a small class several shuffles. Drawing so many takes as long
@@ -181,17 +182,11 @@ def balanced_order(targets: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     # Of each class, these numbers of images are drawn before this epoch and before the next one.
     first, last = (number * each + _times_in_turn(turn, number * left) for number in (epoch, epoch + 1))
     class_of_place = _generator(seed, 3, epoch).permutation(np.repeat(np.arange(len(classes)), last - first))
-    members, places = (_positions_of_each(numbers, len(classes)) for numbers in (class_of_image, class_of_place))
+    members, places = (positions_of_each(numbers, len(classes)) for numbers in (class_of_image, class_of_place))
     order = np.empty(len(targets), np.int64)
     for number, target in enumerate(classes.tolist()):
         order[places[number]] = _draw(members[number], int(first[number]), int(last[number]), (seed, 2, target))
     return order
-
-
-def _positions_of_each(numbers: np.ndarray, count: int) -> list[np.ndarray]:
-    """Return the positions of 0, of 1, ..., and of count - 1 in `numbers`, each in ascending order."""
-    ends = np.cumsum(np.bincount(numbers, minlength=count))
-    return np.split(np.argsort(numbers, kind="stable"), ends[:-1])
 
 
 def count_earlier(order: np.ndarray) -> np.ndarray:

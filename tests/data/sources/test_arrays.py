@@ -61,6 +61,11 @@ def test_other_content_is_refused(tmp_path: Path):
         True,
         True,
     ]
+    labels = np.arange(20)[:, None] % 2 * 4 + 3
+    with pytest.raises(ConfigError) as caught:
+        open_arrays(str(write(file, val_labels=np.where(np.arange(20)[:, None] == 5, -1, labels))))
+    assert "1 image of 20 has a negative label, the first of them image 5 (-1)" in str(caught.value.mistakes[0])
+    assert "1 image of 20 has another, the first of them image 5 (-1)" in str(caught.value.mistakes[1])
     os.mkfifo(tmp_path / "pipe.npz")
     for name in ("missing.npz", "pipe.npz"):
         with pytest.raises(ConfigError, match=rf"reading .*{name} failed"):

@@ -57,6 +57,47 @@ def test_weights_of_another_shape_are_refused(monkeypatch: pytest.MonkeyPatch):
         open_source(keys(None, "own", _target_="own_data.WeightedSource"), 0)
 
 
+class LabelledSource(Source):
+    def __init__(self, targets: Any, val: Any = (0, 1)):
+        self.given = Images(), Images()
+        for images, own in zip(self.given, (targets, val), strict=True):
+            images.targets = own
+        super().__init__(["cat", "dog", "owl"], *self.given)
+
+
+@pytest.mark.parametrize(
+    ("targets", "count", "first"),
+    [
+        (np.array([0, 1, 3, 2, 7]), "2 images of 5 have", "number 2, image 2: 3 (int64)"),
+        (np.array([0, 1, -1], np.int8), "1 image of 3 has", "number 2, image 2: -1 (int8)"),
+        (np.array([0, 1, np.nan, 2]), "1 image of 4 has", "number 2, image 2: nan (float64)"),
+        (np.array([0.0, 1.0]), "2 images of 2 have", "number 0, image 0: 0.0 (float64)"),
+        (np.array([0.0, 1.5, 1.0]), "1 image of 3 has", "number 1, image 1: 1.5 (float64)"),
+        (np.array(["cat", "dog"]), "2 images of 2 have", "number 0, image 0: cat (<U3)"),
+        (np.eye(3, dtype=int), "3 images of 3 have", "number 0, image 0: [1 0 0] (int64)"),
+        ([0, 5], "1 image of 2 has", "number 1, image 1: 5 (int64)"),
+    ],
+)
+def test_a_label_that_is_no_class_is_named(monkeypatch: pytest.MonkeyPatch, targets: Any, count: str, first: str):
+    monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
+    data = keys(None, "own", _target_="own_data.LabelledSource", args={"targets": targets, "val": np.array([9])})
+    with pytest.raises(ConfigError) as caught:
+        open_source(data, 0)
+    mistake, of_val = map(str, caught.value.mistakes)
+    assert mistake.startswith("data._target_=own_data.LabelledSource: the targets of the training images must be inte")
+    assert f"from 0 to 2 (positions in Source.classes), but {count} another, the first of them {first}. Hint" in mistake
+    assert "of the validation images" in of_val
+
+
+@pytest.mark.parametrize("targets", [np.array([2, 0, 1], np.uint16), [2, 0, 1], torch.tensor([2, 0, 1])])
+def test_labels_of_any_integer_type_are_used(monkeypatch: pytest.MonkeyPatch, targets: Any):
+    monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
+    source = open_source(keys(None, "own", _target_="own_data.LabelledSource", args={"targets": targets}), 0)
+    assert source.train is not None
+    assert (source.train.targets.tolist(), source.train.targets.dtype) == ([2, 0, 1], np.int64)
+    assert source.notes == ["There are no validation images of 1 class: owl."]
+
+
 def test_classes_a_checkpoint_does_not_know_are_named():
     source = Source(["cat", *(f"new{number}" for number in range(7))], None, None)
     with pytest.raises(ConfigError) as caught:

@@ -8,7 +8,7 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import missing_package, shorten_list
+from imagenet_ddp.system.text import count_noun, missing_package, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +48,22 @@ def open_arrays(
             for name, array, images in zip(names[1::2], labels, pixels, strict=True)
             if array.shape != (len(images), 1) or array.dtype.kind not in "iu"
         ]
+        if wrong:
+            raise ConfigError(wrong)
+        train_labels, val_labels = labels
+        for name, values in zip(names[1::2], labels, strict=True):
+            if len(negative := np.flatnonzero(values < 0)):
+                wrong.append(
+                    f"{file}: {name} must be 0 or more, but {count_noun(len(negative), 'image')} of {len(values):,} "
+                    f"{'has' if len(negative) == 1 else 'have'} a negative label, the first of them image "
+                    f"{negative[0]} ({values[negative[0], 0]}). Hint: leave images without a class out of the file."
+                )
+        if len(foreign := np.flatnonzero(~np.isin(val_labels, train_labels))):
+            wrong.append(
+                f"{file}: {names[3]} must have only labels of {names[1]}, but {count_noun(len(foreign), 'image')} of "
+                f"{len(val_labels):,} {'has' if len(foreign) == 1 else 'have'} another, the first of them image "
+                f"{foreign[0]} ({val_labels[foreign[0], 0]}). Hint: correct the labels."
+            )
         if wrong:
             raise ConfigError(wrong)
         classes = np.unique(np.concatenate(labels))

@@ -15,7 +15,7 @@ import numpy as np
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import DEFAULT, Picture, Pixels, Reading, decode_whole
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import count_noun, printable, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,6 +85,41 @@ class Source:
             if images is not None and images.weights is not None:
                 images.weights = np.asarray(images.weights, np.float32)
 
+    def settle_targets(self, owner: str) -> list[str]:
+        """Convert the targets of both splits to int64. Return a message for each split with others than positions in
+        `classes`. owner: the option that chose the source."""
+        found = []
+        for name, images in (("training", self.train), ("validation", self.val)):
+            if images is None:
+                continue
+            given, size = images.targets, len(self.classes)
+            targets = np.asarray(given)
+            is_whole = targets.dtype.kind in "biu" and targets.ndim == 1
+            if is_whole and not (len(targets) and (targets.min() < 0 or targets.max() >= size)):
+                if targets.dtype != np.int64 or given is not targets:
+                    images.targets = targets.astype(np.int64)
+                continue
+            wrong = np.arange(len(targets))
+            if targets.dtype.kind in "biuf" and targets.ndim == 1:
+                outside = np.flatnonzero(~((targets >= 0) & (targets < size) & (targets % 1 == 0)))
+                wrong = outside if len(outside) or is_whole else wrong
+            hint = "correct them, or name all classes in Source.classes" if is_whole else "make targets int64 (N,)"
+            first, have = int(wrong[0]), "has" if len(wrong) == 1 else "have"
+            label = f"{printable(str(targets[first]))[:40]} ({targets.dtype})"
+            found.append(
+                f"{owner}: the targets of the {name} images must be integers from 0 to {size - 1} (positions in "
+                f"Source.classes), but {count_noun(len(wrong), 'image')} of {len(targets):,} {have} another, the first "
+                f"of them number {first}, {images.path(first)}: {label}. Hint: {hint}."
+            )
+        return found
+
+    def classes_without_validation(self) -> list[str]:
+        """Return the classes that have training images but no validation images."""
+        if self.train is None or self.val is None:
+            return []
+        train, val = (np.bincount(each.targets, minlength=len(self.classes)) for each in (self.train, self.val))
+        return [self.classes[target] for target in np.flatnonzero((train > 0) & (val == 0)).tolist()]
+
 
 @dataclass(frozen=True)
 class Names:
@@ -147,6 +182,14 @@ class SourceType:
     def audit(self, source: Source) -> list[str]:
         """Return a message for each mistake in the images of the opened source that training accepts."""
         return []
+
+
+def positions_of_each(numbers: np.ndarray, count: int = 0) -> list[np.ndarray]:
+    """Return the positions of 0, of 1, ... and of the largest number, or of count - 1 if that is larger, each in
+    ascending order. Sorts once: comparing all images with each class would take minutes for 14 million images of 21,843
+    classes. numbers: int64 (N,), not negative."""
+    ends = np.cumsum(np.bincount(numbers, minlength=count))
+    return np.split(np.argsort(numbers, kind="stable"), ends[:-1])
 
 
 def one_form(name: str) -> str:

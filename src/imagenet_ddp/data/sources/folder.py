@@ -210,8 +210,9 @@ class ImageFolder(SourceType):
             return [], [mistake]
         found = []
         has = map_concurrently(lambda entry: has_image(folder / entry), classes)
-        filled = [entry for entry, is_filled in zip(classes, has, strict=True) if is_filled]
-        if is_train and (empty := [entry for entry in classes if entry not in set(filled)]):
+        pairs = list(zip(classes, has, strict=True))
+        filled, empty = ([entry for entry, is_filled in pairs if is_filled == wanted] for wanted in (True, False))
+        if is_train and empty:
             found.append(
                 f"every class folder in {where} must contain images, but {len(empty)} of "
                 f"{len(classes)} {'contains' if len(empty) == 1 else 'contain'} none: {shorten_list(empty)}. "

@@ -79,11 +79,11 @@ def open_source(data: "DataConfig", seed: int, *, verb: str = "train") -> "Sourc
             if data.val_fraction is None:
                 hint = "set data.root=FOLDER to a folder with images"
             raise ConfigError(f"the data must have {name} images, but has none. Hint: {hint}.")
-    if source.train is not None and source.val is not None:
-        without = sorted(set(source.train.targets.tolist()) - set(source.val.targets.tolist()))
-        if absent := [source.classes[target] for target in without]:
-            words = f"There are no validation images of {count_noun(len(absent), 'class')}: {shorten_list(absent)}."
-            source.notes.append(words)
+    if mistakes := source.settle_targets(f"data._target_={data.target}" if data.target else f"data={data.name}"):
+        raise ConfigError(mistakes)
+    if absent := source.classes_without_validation():
+        words = f"There are no validation images of {count_noun(len(absent), 'class')}: {shorten_list(absent)}."
+        source.notes.append(words)
     return source
 
 

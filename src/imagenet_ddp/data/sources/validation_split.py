@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.base import Names, positions_of_each
 from imagenet_ddp.data.sources.image_files import SAY_EVERY_S, FileImages, digest, map_concurrently, read_file
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.system.console import print_message
@@ -59,8 +59,10 @@ def _folds(
     first, is_copied: position of the first copy of each image, and whether it has others."""
     folds = np.full(len(targets), -1, dtype=np.int64)
     others = max(round(1 / fraction) - 1, 1)
-    for target in np.unique(targets):
-        members = np.flatnonzero(targets == target)
+    for target, of_class in enumerate(positions_of_each(targets)):
+        if not len(of_class):
+            continue
+        members = of_class
         count = min(max(round(fraction * len(members)), 1), len(members) - 1)
         members = members[np.argsort(ranks[members], kind="stable")]
         if is_copied[members].any():
@@ -78,18 +80,17 @@ def _folds(
         folds[members[count:]] = 1 + (np.arange(len(members) - count) - target) % others
         if is_copied[members].any():
             folds[first[members]] = folds[members]
-            found = np.flatnonzero(targets == target)
-            folds[found] = folds[first[found]]
+            folds[of_class] = folds[first[of_class]]
     return folds
 
 
 def _fill(sizes: np.ndarray, count: int) -> np.ndarray:
     """Choose groups of these sizes, in order, whose sum is at most count, but at least one of two or more groups if
     count is positive. Returns bool (groups,)."""
-    chosen = np.zeros(len(sizes), dtype=bool)
+    chosen, num_left = np.zeros(len(sizes), dtype=bool), len(sizes)
     for position, size in enumerate(sizes.tolist()):
-        if size <= count and (~chosen).sum() > 1:
-            chosen[position], count = True, count - size
+        if size <= count and num_left > 1:
+            chosen[position], count, num_left = True, count - size, num_left - 1
     if count > 0 and len(sizes) > 1 and not chosen.any():
         chosen[sizes.argmin()] = True
     return chosen
