@@ -8,7 +8,8 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import DemoConfig
 from imagenet_ddp.engine.stored_config import open_predictor, resolved_config
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import count_noun, missing_package, shorten_list
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import count_noun, shorten_list
 from imagenet_ddp.system.text_table import escape_markdown
 
 if TYPE_CHECKING:

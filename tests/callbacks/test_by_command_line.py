@@ -3,7 +3,6 @@ sentence."""
 
 import csv
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from helpers import logged
 
 from imagenet_ddp.config.schema.learning import ScheduleConfig
 from imagenet_ddp.models.lr_schedules import make_schedule
+from imagenet_ddp.system.packages import is_installed
 
 FIGURES = ("train/loss", "train/top1", "train/top5", "lr", "images_per_s", "data_wait_frac")
 
@@ -29,7 +29,7 @@ def rows(path: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
+@pytest.mark.skipif(not is_installed("mlflow"), reason="needs the extra mlflow")
 def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
     """29 images, 4 a step: 8 steps an epoch."""
     result = run(

@@ -4,7 +4,6 @@ import csv
 import json
 import shutil
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,14 @@ import pytest
 from conftest import PROBES, SMALL_DRAWN, clean_environ
 from helpers import forked_commands, logged
 
+from imagenet_ddp.system.packages import is_installed
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own use of SQLAlchemy
 ]
 needs_all = pytest.mark.skipif(
-    not all(map(find_spec, ("mlflow", "wandb", "tensorboard", "trackio"))), reason="needs the loggers' extras"
+    not all(map(is_installed, ("mlflow", "wandb", "tensorboard", "trackio"))), reason="needs the loggers' extras"
 )
 OFFLINE = {"WANDB_MODE": "offline", "MLFLOW_TRACKING_URI": None, "PYTHONPATH": PROBES}
 

@@ -56,7 +56,7 @@ def test_what_predict_may_write(out: str | None, said: str, tmp_path: Path, monk
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch):
     found = {"onnxruntime", "safetensors"}
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in found else name)
+    monkeypatch.setattr("imagenet_ddp.system.packages.is_installed", lambda name: name not in found)
     assert "format=onnx needs the package onnxruntime, which is not installed. Hint:" in str(
         validate(OPTIONS, "export")[0]
     )

@@ -81,7 +81,7 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume
 
 
 def test_the_extra_of_a_logger_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("imagenet_ddp.system.packages.is_installed", lambda name: False)
     entry = {"_target_": "lightning.pytorch.loggers.Logger"}
     (text,) = map(str, validate(NODES | {"logger": {"trackio": entry, "mine": entry, "wandb": None}}, {}))
     assert " 'imagenet_ddp[trackio]'`, or set logger.trackio=null." in text

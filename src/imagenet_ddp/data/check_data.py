@@ -9,7 +9,7 @@ from imagenet_ddp.config.schema.data import IMAGENET_MEAN, IMAGENET_STD, DataCon
 from imagenet_ddp.config.validators import choice, expect, integer, list_of, number, shown
 from imagenet_ddp.data.sources.registry import OF_FOLDERS, SOURCES, name_of, source_type
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting
-from imagenet_ddp.system.text import missing_package
+from imagenet_ddp.system.packages import missing_package
 
 _THREE = list_of(number(), "", 3)
 

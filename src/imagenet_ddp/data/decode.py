@@ -26,7 +26,8 @@ from PIL import Image
 from imagenet_ddp.data.pixel_conversion import MAX_PIXELS, decode_pillow, is_rotated
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import first_line, install
+from imagenet_ddp.system.packages import install
+from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     from torch import Tensor

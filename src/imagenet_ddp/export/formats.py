@@ -17,7 +17,8 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path, not_writable_reason
-from imagenet_ddp.system.text import first_line, missing_package
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import first_line
 
 if TYPE_CHECKING:
     import onnx

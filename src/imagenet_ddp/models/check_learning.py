@@ -9,7 +9,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OPTIMIZERS, SCHEDULES, ScheduleConfig
 from imagenet_ddp.config.validators import integer, number, shown
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, must_be, setting, without
-from imagenet_ddp.system.text import missing_package
+from imagenet_ddp.system.packages import missing_package
 
 # torchvision.models.list_models(module=torchvision.models), with which a test compares them
 CLASSIFIERS: tuple[str, ...] = (

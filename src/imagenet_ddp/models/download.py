@@ -17,7 +17,8 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.console import Progress, print_message
 from imagenet_ddp.system.files import atomic_path
-from imagenet_ddp.system.text import first_line, missing_package, shorten_list
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import first_line, shorten_list
 
 # Names under which libraries put weights into a repository of the hub, best first.
 _OF_HUB = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pt", "model.pth", "model.pt")

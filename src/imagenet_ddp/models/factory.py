@@ -14,7 +14,8 @@ from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import evaluating
 from imagenet_ddp.models.layers import add_blur_pool
-from imagenet_ddp.system.text import first_line, missing_package
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import first_line
 
 
 def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:

@@ -22,6 +22,7 @@ from imagenet_ddp.models.download import from_hub, from_timm, from_url
 from imagenet_ddp.models.factory import import_timm, timm_name
 from imagenet_ddp.models.weight_facts import Facts
 from imagenet_ddp.system.files import begins_as_zip, expand_home, zip_damage
+from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.system.text import load_error, shorten_list
 
 # Keys under which files store their weights. The averages come first, because they are what other programs validate. A
@@ -73,6 +74,8 @@ def find_weights(key: str, weights: str, library: str, name: str) -> Weights:
 def _of_file(key: str, path: Path, library: str, name: str, origin: str) -> Weights:
     if path.exists() and not path.is_file():  # reading a pipe would wait for ever
         raise _unreadable(key, path, "it is not a regular file")
+    if path.suffix == ".safetensors" and (missing := missing_package(f"{key}={path}", "safetensors")):
+        raise ConfigError(missing)
     try:
         stored = _content(path)
     except FileNotFoundError:

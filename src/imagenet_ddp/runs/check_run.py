@@ -12,7 +12,7 @@ from imagenet_ddp.config.validators import NULL, choice, expect, integer, shown
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistake, must_be, setting
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import missing_package
+from imagenet_ddp.system.packages import missing_package
 
 # Metrics that callbacks can monitor. callbacks/train_log.py and models/lightning_module.py log them.
 TRAIN_METRICS = (

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from imagenet_ddp.system.text import missing_package
+from imagenet_ddp.system.packages import missing_package
 
 # By the first bytes, spreadsheets recognise UTF-8; without them, they show Ã© for é.
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"

@@ -1,15 +1,11 @@
 """Format counts, fractions, times, lists, errors and commands for display."""
 
-import importlib.util
 import os
 import re
-import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 MIB = 2**20  # bytes
-_UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
+UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
 
 
 def count_noun(number: int, noun: str) -> str:
@@ -67,26 +63,4 @@ def load_error(error: BaseException) -> str:
 
 def uv_run() -> str:
     """Return the start of a command: "uv run " if this process was started by `uv run`, else ""."""
-    return "uv run " if _UV in os.environ else ""
-
-
-def install(requirement: str) -> str:
-    """Return the command that installs a package into the running environment. `uv pip` is told which one, because it
-    prefers the activated environment to that of `uv run`. An environment created by uv has no pip."""
-    if _UV not in os.environ and importlib.util.find_spec("pip"):
-        return f"python -m pip install '{requirement}'"
-    prefix = Path(sys.prefix)
-    shown = prefix.relative_to(Path.cwd()) if prefix.is_relative_to(Path.cwd()) else prefix
-    return f"uv pip install -p {shlex.quote(str(shown))} '{requirement}'"
-
-
-def missing_package(what: str, *packages: str, requirement: str = "", instead: str = "") -> list[str]:
-    """Return the message that a package is not installed; [] if all are.
-
-    what: the option that needs them. requirement: what to install, by default the package. instead: another way out.
-    """
-    missing = next((package for package in packages if importlib.util.find_spec(package) is None), None)
-    if missing is None:
-        return []
-    hint = f"run `{install(requirement or missing)}`{f', or {instead}' if instead else ''}"
-    return [f"{what} needs the package {missing}, which is not installed. Hint: {hint}."]
+    return "uv run " if UV in os.environ else ""

@@ -18,7 +18,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes, without
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.files import atomic_write, read_mapping
-from imagenet_ddp.system.text import missing_package
+from imagenet_ddp.system.packages import missing_package
 from imagenet_ddp.tune import search_space
 from imagenet_ddp.tune.search_space import Parameter
 from imagenet_ddp.tune.trials import Slot, make_slots

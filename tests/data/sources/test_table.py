@@ -135,6 +135,37 @@ def test_columns_of_other_names(tmp_path: Path):
     assert text.startswith("data.args of data=table must be among path, label, split, weight, got labels.")
 
 
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [("path,label,label", "label"), ("Path,label,path", "path"), ("path,label,split,Split", "split")],
+)
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, header: str, name: str):
+    row = ",".join(["a.jpg", "cat", "dog", "train"][: header.count(",") + 1])
+    (text,) = found(tmp_path, f"{header}\n{row}\n")
+    assert f"must have one column of each name, but has 2 columns {name}. Hint: give the right one" in text
+    assert text.endswith(f"set +data.args.{name}={name}_used.")
+    assert found(tmp_path, "path,label,note,note\na.jpg,cat,1,2\nb.jpg,dog,1,2\n", val_fraction=0.5) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["cat;cute", "dog"], "1 label of 2 joins several names (cat;cute): each"),
+        (["cat|cute", "dog | wet", "dog"], "2 labels of 3 join several names (cat|cute, dog | wet): each"),
+        (["cat, cute", "cat"], "1 label of 2 joins several names (cat, cute): each"),
+        (["tench, Tinca tinca", "crane, bird", "crane"], "1 label of 3 joins several names (crane, bird): each"),
+        (["tench, Tinca tinca", "goldfish, Carassius auratus", "a; "], ""),
+    ],
+)
+def test_joined_labels_are_said_to_be_one_class_each(tmp_path: Path, labels: list[str], said: str):
+    rows = "".join(f'{number}.jpg,"{label}",{split}\n' for number, (label, split) in enumerate(
+        (label, split) for label in labels for split in ("train", "val")
+    ))  # fmt: skip
+    (tmp_path / "t.csv").write_text(f"path,label,split\n{rows}")
+    notes = ImageTable().open(keys(tmp_path / "t.csv"), 0, "train").notes
+    assert said in " ".join(notes) and len(notes) == 1 + bool(said)
+
+
 def test_the_root(tmp_path: Path):
     for root, said in ((tmp_path / "gone.csv", "is not a file"), (tmp_path, f"data.root={tmp_path}")):
         (text,) = ImageTable().check(keys(root), "train")

@@ -8,7 +8,8 @@ import numpy as np
 
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system.text import count_noun, missing_package, shorten_list
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import count_noun, shorten_list
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -40,7 +40,8 @@ from imagenet_ddp.data.unreadable_images import LoadError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import cache_dir, sha256
-from imagenet_ddp.system.text import MIB, first_line, install
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import MIB, first_line
 
 GIB = 2**30
 TOUCH_S = 5.0  # time between two updates of the times of a shard in use
@@ -211,12 +212,16 @@ class Streamed(SourceType):
                 f"{example}, or set data=packed for a folder on this machine."
             ]
         import fsspec
+        from fsspec.registry import known_implementations
 
+        library = known_implementations.get(scheme, {"class": "fsspec."})["class"].partition(".")[0]
+        extra = "imagenet_ddp[s3]" if library == "s3fs" else ""
+        if missing := missing_package(f"data.root={root}", library, requirement=extra, instead=example):
+            return missing
         try:
             fsspec.get_filesystem_class(scheme)
         except (ImportError, ValueError) as error:  # a missing library, an unknown protocol
-            library = f"run `{install('imagenet_ddp[s3]')}`" if scheme == "s3" else "install the library that it names"
-            return [f"data.root={root} cannot be read: {error}. Hint: {library}, or {example}."]
+            return [f"data.root={root} cannot be read: {error}. Hint: install the library that it names, or {example}."]
         return []
 
     def recognise(self, root: str, folder: Path, otherwise: str) -> list[str]:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,8 @@ from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import describe_path
-from imagenet_ddp.system.text import count_noun, first_line, missing_package, printable, shorten_list
+from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import count_noun, first_line, printable, shorten_list
 
 COLUMNS = ("path", "label", "split", "weight")
 NEEDED = ("path", "label")
@@ -91,7 +93,7 @@ class ImageTable(SourceType):
         if data.val_fraction is not None:
             train, val, digits = split_validation(train, data.val_fraction, seed, data.val_fold)
         val.weights = None  # validation weights all images equally
-        notes = [table.note]
+        notes = [table.note, *_joined_labels(classes)]
         if len(train) and (weights := train.weights) is not None:
             notes.append(
                 f"The loss of each training image is multiplied by its weight, {weights.min():g} to "
@@ -163,7 +165,7 @@ def _read_csv(path: Path, names: Mapping[str, str]) -> Cells:
         # strict: a quote that is not closed is an error, and does not swallow the rows below
         rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True, strict=True)
         header = [cell.strip() for cell in next(rows, [])]
-        positions = _find(header, names)
+        positions = _find(path, header, names)
         columns: dict[str, list[str]] = {purpose: [] for purpose in positions}
         numbers, ragged = [], []
         for number, row in enumerate(rows, 2):
@@ -185,7 +187,7 @@ def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
 
     with parquet.ParquetFile(path) as file:
         header = list(file.schema_arrow.names)
-        positions = _find(header, names)
+        positions = _find(path, header, names)
         table = file.read(columns=[header[position] for position in positions.values()])
         columns = {
             purpose: ["" if value is None else str(value) for value in table[header[position]].to_pylist()]
@@ -194,9 +196,16 @@ def _read_parquet(path: Path, names: Mapping[str, str]) -> Cells:
         return Cells(header, columns, range(1, file.metadata.num_rows + 1))
 
 
-def _find(header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
-    """Return purpose -> position of the wanted columns that exist."""
-    known = {name.lower(): position for position, name in reversed(list(enumerate(header)))}
+def _find(path: Path, header: Sequence[str], names: Mapping[str, str]) -> dict[str, int]:
+    """Return purpose -> position of the wanted columns that exist. Raises ConfigError if there are two of one name."""
+    known = {name.lower(): position for position, name in enumerate(header)}
+    counts = Counter(name.lower() for name in header)
+    if several := {purpose: name for purpose, name in names.items() if counts[name.lower()] > 1}:
+        purpose, name = next(iter(several.items()))
+        raise ConfigError(
+            f"{path} must have one column of each name, but has {counts[name.lower()]} columns {name}. Hint: give the "
+            f"right one another name in the first row, such as {name}_used, and set +data.args.{purpose}={name}_used."
+        )
     return {purpose: known[name.lower()] for purpose, name in names.items() if name.lower() in known}
 
 
@@ -213,6 +222,22 @@ def _class_names(labels: list[str]) -> list[str]:
     if all(matches.values()) and any(match[2] for match in matches.values() if match):
         names |= {label: match[1] for label, match in matches.items() if match}
     return [names[label] for label in labels]
+
+
+def _joined_labels(classes: Sequence[str]) -> list[str]:
+    """Return a sentence about the classes that look like several labels in one cell. Commas are usual within a name
+    ("tench, Tinca tinca"), so they count only between names that occur in other classes, too."""
+    parts = {name: [part.strip() for part in re.split(r"[;|,]", name)] for name in classes}
+    counts = Counter(part for each in parts.values() for part in set(each))
+    joined = [
+        name
+        for name, each in parts.items()
+        if len(each) > 1 and all(each) and (re.search(r"[;|]", name) or any(counts[part] > 1 for part in each))
+    ]
+    if not joined:
+        return []
+    what = f"{count_noun(len(joined), 'label')} of {len(classes):,} {'joins' if len(joined) == 1 else 'join'} several"
+    return [f"{what} names ({printable(shorten_list(joined))}): each is one class, because an image has one label."]
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -253,7 +278,7 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
     columns |= {purpose: [cell.strip() for cell in column] for purpose, column in cells.columns.items()}
     paths, labels, splits = cells.columns["path"], _class_names(columns["label"]), map(str.lower, columns["split"])
     rows = list(map(Row, cells.numbers, paths, labels, splits, columns["weight"]))
-    used = _find(cells.header, names).values()
+    used = _find(path, cells.header, names).values()
     ignored = [name for position, name in enumerate(cells.header) if position not in used]
     note = f"{path}: {count_noun(len(rows), 'row')}. Columns read: {', '.join(cells.columns)}."
     note += f" Columns ignored: {shorten_list(ignored)}." if ignored else ""

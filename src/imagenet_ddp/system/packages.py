@@ -1,0 +1,38 @@
+"""Find out whether a package is installed, and say how to install one that is missing."""
+
+import importlib.util
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from imagenet_ddp.system.text import UV
+
+
+def is_installed(package: str) -> bool:
+    """Return whether importing the package would load a file. Any folder in the current folder is a package for Python,
+    an empty one, if no installed package has its name."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def install(requirement: str) -> str:
+    """Return the command that installs a package into the running environment. `uv pip` is told which one, because it
+    prefers the activated environment to that of `uv run`. An environment created by uv has no pip."""
+    if UV not in os.environ and is_installed("pip"):
+        return f"python -m pip install '{requirement}'"
+    prefix = Path(sys.prefix)
+    shown = prefix.relative_to(Path.cwd()) if prefix.is_relative_to(Path.cwd()) else prefix
+    return f"uv pip install -p {shlex.quote(str(shown))} '{requirement}'"
+
+
+def missing_package(what: str, *packages: str, requirement: str = "", instead: str = "") -> list[str]:
+    """Return the message that a package is not installed; [] if all are.
+
+    what: the option that needs them. requirement: what to install, by default the package. instead: another way out.
+    """
+    missing = next((package for package in packages if not is_installed(package)), None)
+    if missing is None:
+        return []
+    hint = f"run `{install(requirement or missing)}`{f', or {instead}' if instead else ''}"
+    return [f"{what} needs the package {missing}, which is not installed. Hint: {hint}."]

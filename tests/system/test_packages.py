@@ -1,0 +1,44 @@
+"""What counts as installed."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+from imagenet_ddp.system.packages import is_installed, missing_package
+
+
+def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Python would import an empty folder, or one of checkpoints."""
+    (tmp_path / "somebodys_timm").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_installed("somebodys_timm")
+    assert missing_package("model=timm", "somebodys_timm")[0].startswith("model=timm needs the package somebodys_timm,")
+    (tmp_path / "somebodys_timm" / "__init__.py").touch()
+    assert is_installed("somebodys_timm")
+    assert is_installed("pytest")
+    assert is_installed("this")  # a single file
+
+
+@pytest.mark.parametrize(
+    ("package", "verb", "options"),
+    [
+        ("timm", "train", ["model=timm", "model.name=resnet18"]),
+        ("tensorboard", "train", ["logger=tensorboard"]),
+        ("optuna", "tune", ["tune.num_trials=1"]),
+        ("s3fs", "train", ["data=streamed", "data.root=s3://bucket/pack"]),
+    ],
+)
+def test_a_folder_of_that_name_is_not_taken_for_the_package(
+    run: Run, tmp_path: Path, package: str, verb: str, options: list[str]
+):
+    (tmp_path / package).mkdir()
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text(  # the package is found in the current folder only
+        "import importlib.util as u, os\nfrom importlib.machinery import PathFinder\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: (\n"
+        f"    PathFinder.find_spec(name, [os.getcwd()]) if name == {package!r} else find(name, package))\n"
+    )
+    result = run(verb, *options, code=2, PYTHONPATH=str(tmp_path / "hide"))
+    assert f"needs the package {package}, which is not installed. Hint: run `" in result.stderr
+    assert "Traceback" not in result.stderr
