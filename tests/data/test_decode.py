@@ -19,6 +19,7 @@ from imagenet_ddp.errors import ConfigError
 
 BOMBS = ("huge_20000x20000_bomb.png", "claims_65500x65500.jpg", "decompression_bomb.gif")
 BIG = ("huge_10000x10000_warns.png", "big_6000x4000.jpg")  # too slow to compare
+WHITE_UNKNOWN = ("grey_16bit_tRNS.png", "float_32bit.tiff")  # of more than 8 bits, with no value above 255
 
 # In a process of its own: one of the files ends a process that decodes it carelessly, others ask for all memory.
 DECODE_ALL = """
@@ -74,7 +75,9 @@ def by_pillow(path: Path) -> np.ndarray:
 
 
 def test_what_pillow_reads_is_read_and_the_rest_is_refused(reasons: dict[str, str], read_by_pillow: dict[str, bool]):
-    assert {name: not reason for name, reason in reasons.items()} == read_by_pillow
+    readable = read_by_pillow | dict.fromkeys(WHITE_UNKNOWN, False)
+    assert {name: not reason for name, reason in reasons.items()} == readable
+    assert all("set data.white_level" in reasons[name] for name in WHITE_UNKNOWN)
     assert {reasons[name] for name in BOMBS} == {"it has more than 178,956,970 pixels"}
 
 
@@ -82,8 +85,8 @@ def test_what_pillow_reads_is_read_and_the_rest_is_refused(reasons: dict[str, st
 def test_pixels_are_pillows(odd: Path, read_by_pillow: dict[str, bool], decoder: str):
     """Whoever decodes; and nothing turns an image by its EXIF orientation: a square one would differ, others have
     another shape."""
-    reading = Reading(decoder)
     for name, readable in read_by_pillow.items():
+        reading = Reading(decoder, white_level=255 if name in WHITE_UNKNOWN else None)
         if not readable or name in BIG or name.startswith("grey_16bit"):
             continue
         image = decode((odd / name).read_bytes(), name, reading).permute(1, 2, 0).numpy()

@@ -36,8 +36,9 @@ def test_an_evaluation_takes_all_images_whatever_its_training_took(monkeypatch: 
     assert trainer["limit_val_batches"] == 3
 
 
-def test_other_images_are_turned_as_those_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {"data": {"name": "imagefolder", "exif_orientation": True}}
+def test_other_images_are_turned_and_scaled_as_those_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"data": {"name": "imagefolder", "exif_orientation": True, "white_level": 4095.0}}
+    assert _merged(monkeypatch, stored)["data"]["white_level"] == 4095
     assert _merged(monkeypatch, stored)["data"]["name"] == "shapes"
     assert _merged(monkeypatch, stored)["data"]["exif_orientation"] is True
     assert _merged(monkeypatch, stored, "data.exif_orientation=false")["data"]["exif_orientation"] is False

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
+from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.pixel_conversion import MAX_PIXELS, decode_pillow, is_rotated
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
@@ -61,11 +62,16 @@ class Picture(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """Options for reading files: data.decoder and data.exif_orientation. By default, images keep the orientation in
-    which they are stored, as is usual for ImageNet."""
+    """Options for reading files, the keys of data.* with these names. By default, images keep the orientation in which
+    they are stored, as is usual for ImageNet."""
 
     decoder: str = "auto"
     exif_orientation: bool = False  # true: rotate and mirror images according to their EXIF data
+    white_level: float | None = None  # value of white in grey images of more than 8 bits; None: pixel_conversion.py
+
+    @classmethod
+    def of(cls, data: DataConfig) -> "Reading":
+        return cls(data.decoder, data.exif_orientation, data.white_level)
 
 
 DEFAULT = Reading()
@@ -97,7 +103,7 @@ def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
         and not (reading.exif_orientation and is_rotated(data[: header.data_at]))
     ):
         return JpegPicture(data, path, header, choose_decoder(reading.decoder).name)
-    return Pixels(decode_pillow(data, path, reading.exif_orientation))
+    return Pixels(decode_pillow(data, path, reading.exif_orientation, reading.white_level))
 
 
 def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> "Tensor":

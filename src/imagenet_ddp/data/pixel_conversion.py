@@ -5,10 +5,11 @@ Each pixel type is converted to 8-bit RGB by one rule for every command:
 | pixels | rule |
 |---|---|
 | 1 to 8 bits, palette, CMYK, YCbCr | Pillow's conversion |
-| grey, integers of more than 8 bits | scaled from the range of 8, 12 or 16 bits, the smallest that holds all values |
-| grey, floating point | values up to 1 are scaled from 0..1; a largest value from 16 on: as integers |
-| grey, negative, not finite or above 65535 | refused |
-| grey, floating point with a largest value below 1/255, which would be black, or between 1 and 16 | refused |
+| grey of more than 8 bits | scaled from 0..white as stated by the file (not by 16 bits), or data.white_level |
+| grey, integers of more than 8 bits | scaled from 0..65535; refused if no value is above 4095: white is unknown |
+| grey, floating point | values up to 1 are scaled from 0..1, others as integers |
+| grey, negative, not finite or above white | refused |
+| grey, floating point with a largest value below 1/255, which would be black | refused |
 | colour, 16 bits per channel | the upper 8 bits; refused if the values have only 12 bits, which would be black |
 | with an alpha channel | the colours are kept, the alpha channel is ignored |
 | several frames or pages | the first one |
@@ -28,13 +29,16 @@ from imagenet_ddp.system.text import first_line
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
 # image of this size takes 540 MB when it is decoded.
 MAX_PIXELS = 178_956_970
-RANGES = (255, 4095, 65535)  # largest value of 8, 12 and 16 bits
+WHITE = 65535  # of 16 bits, without data.white_level
+OF_12_BITS = 4095  # an image with no larger value may have fewer bits, and would then be nearly black
 LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bits are below it
 WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin with I
 
 
-def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
-    """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. Raises UnreadableImage."""
+def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: float | None = None) -> np.ndarray:
+    """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. white_level: value of white in grey images of more
+    than 8 bits, one for all images of a data set, so that their brightness can be compared; None: see the table above.
+    Raises UnreadableImage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
@@ -43,13 +47,25 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool) -> np.ndarray:
                 raise Image.DecompressionBombError
             # of which Pillow keeps eight; known only until the image is loaded
             has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+            white_level = _stated_white(image) or white_level
             image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
             if exif_orientation:
                 with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
                     image = ImageOps.exif_transpose(image)
-            return _grey(np.asarray(image)) if image.mode.startswith(WIDE) else _colours(image, has_16_bits)
+            is_wide = image.mode.startswith(WIDE)
+            return _grey(np.asarray(image), white_level) if is_wide else _colours(image, has_16_bits)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
+
+
+def _stated_white(image: Image.Image) -> float | None:
+    """Return the value of white in a grey image whose file states it; None if it does not: 16 bits may hold 12."""
+    if not image.mode.startswith("I"):
+        return None
+    if image.format in ("PPM", "JPEG2000"):  # Pillow scales their values to 16 bits
+        return float(WHITE)
+    bits: int = getattr(image, "tag_v2", {}).get(ExifTags.Base.BitsPerSample, (16,))[0]
+    return None if bits in (16, 32) else float(2**bits - 1)
 
 
 def is_rotated(header: bytes) -> bool:
@@ -61,6 +77,20 @@ def is_rotated(header: bytes) -> bool:
         exif.load(header[begin:])
         return exif.get(ExifTags.Base.Orientation, 1) in range(2, 9)
     return False
+
+
+def ignored_parts(data: bytes) -> tuple[bool, bool]:
+    """Return whether a file has frames or pages after the first one, and whether it has pixels of full transparency,
+    whose colours are used all the same. A JPEG is not looked at: its further frames are previews and depth maps."""
+    with suppress(Exception), warnings.catch_warnings():  # a broken file is reported by decode_pillow
+        warnings.simplefilter("ignore")
+        image = Image.open(io.BytesIO(data))
+        if image.format not in ("JPEG", "MPO"):
+            has_more = getattr(image, "n_frames", 1) > 1
+            image.load()
+            is_clear = image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] == 0
+            return has_more, is_clear
+    return False, False
 
 
 def _reason(error: Exception) -> str:
@@ -84,20 +114,20 @@ def _colours(image: Image.Image, has_16_bits: bool) -> np.ndarray:
     return pixels
 
 
-def _grey(values: np.ndarray) -> np.ndarray:
+def _grey(values: np.ndarray, white_level: float | None) -> np.ndarray:
     """Scale grey values of more than 8 bits to 0..255."""
     least, most = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
     is_float = values.dtype.kind == "f"
-    if (
-        not np.isfinite(least + most)
-        or least < 0
-        or most > RANGES[-1]
-        or (is_float and (0 < most < 1 / 255 or 1 < most < 16))
-    ):
+    white = white_level or (1.0 if is_float and most <= 1 else float(WHITE))
+    what = f"its pixels are {'floating-point numbers' if is_float else 'integers'} from {least:g} to {most:g}"
+    if not np.isfinite(least + most) or least < 0 or most > white * (1 + 1e-6):  # 0.1 is more in float32
+        limit = f"{white:g} (data.white_level)" if white_level else f"{white:g}"
+        raise ValueError(f"{what}, which must be within 0 to {limit}; set data.white_level to the value of white")
+    is_dark = most <= OF_12_BITS if white == WHITE else most < 1 / 255
+    if white_level is None and most and is_dark:
+        examples = "65535, 4095 or 255" if white == WHITE else "0.001"
         raise ValueError(
-            f"its pixels are {'floating-point numbers' if is_float else 'integers'} from {least:g} to {most:g}, and "
-            f"which of them is white is unknown; store {'0 to 1, ' if is_float else ''}0 to 255 or 0 to 65535"
+            f"{what}, and which of them is white is unknown; set data.white_level, such as {examples}, for all images"
         )
-    white = 1 if is_float and most <= 1 else next(largest for largest in RANGES if most <= largest)
     grey = np.rint(values.astype(np.float32) * (255 / white)).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)

@@ -151,7 +151,7 @@ def make_predictor(
         indices = torch.tensor(classes, device=device)
         return class_activation_maps(net, normalised(images), indices).cpu()
 
-    reading = Reading(config.data.decoder, config.data.exif_orientation)
+    reading = Reading.of(config.data)
     reader = FileReader(reading, transform)
     title = model_title(config.model, trained.contents["config"]["data"]) if trained.contents else trained.origin
     return Predictor(trained.classes, trained.labels, reader, probabilities, device, explain, title=title)
@@ -200,7 +200,7 @@ def _predictor(function: Function, metadata: dict[str, Any], decoder: str, title
                 rows[part] = run(torch.stack([images[position] for position in padded]))[: len(part)].float()
         return rows
 
-    reading = Reading(decoder, metadata["exif_orientation"])
+    reading = Reading(decoder, metadata["exif_orientation"], metadata.get("white_level"))
     is_inside = preprocessing == "inside"
     reader = FileReader(reading, whole if is_inside else transform)
     cpu = torch.device("cpu")

@@ -67,7 +67,8 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     afresh = (*OF_THIS_MACHINE, *OF_THE_TRAINING, *TYPED_ONLY)
     merged = merge_overrides(stored["config"], request.configs[0], request.typed, afresh)
     before = to_config(stored["config"]["data"], DataConfig)
-    for key, value in {**stored["eval_transform"], "exif_orientation": before.exif_orientation}.items():
+    of_files = {key: before[key] for key in ("exif_orientation", "white_level")}
+    for key, value in {**stored["eval_transform"], **of_files}.items():
         if typed_value(request, f"data.{key}") is None:
             merged.data[key] = value
     now = typed_config(merged.data, DataConfig, partial=True)

@@ -98,6 +98,7 @@ def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransf
         "labels": trained.labels,
         "eval_transform": transform.as_dict(),
         "exif_orientation": config.data.exif_orientation,
+        "white_level": config.data.white_level,
         "preprocessing": (config.preprocessing or "inside") if FORMATS[config.format].has_graph else None,
         "batch_size": config.batch_size,
         "model": {key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")},
@@ -199,7 +200,7 @@ def _of_source(config: ExportConfig, trained: TrainedModel) -> Samples:
 
 def _files(config: ExportConfig, pattern: str) -> Samples:
     paths = find_images(pattern)
-    reading = Reading(config.data.decoder, config.data.exif_orientation)
+    reading = Reading.of(config.data)
     chosen = [paths[position] for position in _evenly(len(paths), config.num_images)]
     return Samples("images", len(chosen), lambda position: decode(read_file(chosen[position]), "", reading))
 

@@ -156,6 +156,12 @@ class DataConfig(Replaceable):
     exif_orientation: Annotated[
         bool, "Rotate images of folders and tables by their EXIF orientation; false: as stored (ImageNet)."
     ] = False
+    white_level: Annotated[
+        float | None,
+        number(above=0, most=65535),
+        Example("4095"),
+        "Value of white in grey images of more than 8 bits; null: 65535, or 1 in floating point.",
+    ] = None
     on_bad_image: Annotated[
         str, choice("raise", "skip"), "An unreadable image ends the run (raise), or is replaced by another (skip)."
     ] = "raise"

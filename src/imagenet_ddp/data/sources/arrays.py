@@ -51,19 +51,19 @@ def open_arrays(
         ]
         if wrong:
             raise ConfigError(wrong)
-        train_labels, val_labels = labels
-        for name, values in zip(names[1::2], labels, strict=True):
+        of_train, of_val = (values[:, 0] for values in labels)
+        for name, values in ((names[1], of_train), (names[3], of_val)):
             if len(negative := np.flatnonzero(values < 0)):
                 wrong.append(
                     f"{file}: {name} must be 0 or more, but {count_noun(len(negative), 'image')} of {len(values):,} "
                     f"{'has' if len(negative) == 1 else 'have'} a negative label, the first of them image "
-                    f"{negative[0]} ({values[negative[0], 0]}). Hint: leave images without a class out of the file."
+                    f"{negative[0]} ({values[negative[0]]}). Hint: leave images without a class out of the file."
                 )
-        if len(foreign := np.flatnonzero(~np.isin(val_labels, train_labels))):
+        if len(foreign := np.flatnonzero(~np.isin(of_val, of_train))):
             wrong.append(
                 f"{file}: {names[3]} must have only labels of {names[1]}, but {count_noun(len(foreign), 'image')} of "
-                f"{len(val_labels):,} {'has' if len(foreign) == 1 else 'have'} another, the first of them image "
-                f"{foreign[0]} ({val_labels[foreign[0], 0]}). Hint: correct the labels."
+                f"{len(of_val):,} {'has' if len(foreign) == 1 else 'have'} another, the first of them image "
+                f"{foreign[0]} ({of_val[foreign[0]]}). Hint: correct the labels."
             )
         if wrong:
             raise ConfigError(wrong)

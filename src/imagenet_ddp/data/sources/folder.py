@@ -159,7 +159,7 @@ class ImageFolder(SourceType):
     def open(self, data: DataConfig, seed: int, verb: str) -> Source:
         need_train = verb != "evaluate"
         layout = find_layout(data, need_train=need_train)
-        reading = Reading(data.decoder, data.exif_orientation)
+        reading = Reading.of(data)
         notes = [layout.note] if layout.note else []
         if data.val_fraction is not None:
             classes = _classes(layout.train)

@@ -105,7 +105,7 @@ class ImageTable(SourceType):
 def _images(table: Table, rows: Sequence[Row], classes: Sequence[str], data: DataConfig) -> FileImages:
     positions = {name: position for position, name in enumerate(classes)}
     targets = np.fromiter((positions[row.label] for row in rows), np.int64, len(rows))
-    reading = Reading(data.decoder, data.exif_orientation)
+    reading = Reading.of(data)
     images = FileImages(table.folder, Names.of(row.path for row in rows), targets, reading)
     if "weight" in table.columns:
         images.weights = np.fromiter((float(row.weight) for row in rows), np.float32, len(rows))
