@@ -6,11 +6,15 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Run
 from PIL import ExifTags, Image
 
+from imagenet_ddp.data.sources.base import Names
+from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.prepare import check, pack
 from imagenet_ddp.prepare import options as prepare_options
 
@@ -137,6 +141,30 @@ def test_all_that_can_be_wrong(
         ("val, two classes", "1.jpg", "000.jpg"),
     }
     assert f"bad: {pets}/train/cat/000.jpg: it is not an image in a known format" in printed
+
+
+def test_what_is_not_used_of_an_image_is_counted(tmp_path: Path):
+    """Pages after the first, and transparency: pictures that differ in these alone are the same to a net."""
+    page, clear = Image.new("RGB", (20, 20), "red"), Image.new("RGBA", (20, 20), (200, 0, 0, 0))
+    half = Image.new("RGBA", (20, 20), (200, 0, 0, 128))
+    palette = page.convert("P")
+    options: dict[str, Any]
+    for name, image, options in (
+        ("two.tif", page, {"save_all": True, "append_images": [page]}), ("one.tif", page, {}),
+        ("two.gif", page, {"save_all": True, "append_images": [Image.new("RGB", (20, 20), "blue")]}),
+        ("clear.png", clear, {}), ("clear.webp", clear, {"lossless": True}), ("half.png", half, {}),
+        ("clear_palette.png", palette, {"transparency": palette.getpixel((0, 0))}),
+        ("plain.png", page, {}), ("plain.jpg", page, {}),
+    ):  # fmt: skip
+        image.save(tmp_path / name, **options)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    images = FileImages(tmp_path, Names.of(names), np.zeros(len(names), np.int64))
+    probes = {name: check.probe_image(images, index) for index, name in enumerate(names)}
+    assert {name for name, probe in probes.items() if probe.reason} == set()
+    assert {name for name, probe in probes.items() if probe.has_more_pages} == {"two.tif", "two.gif"}
+    assert {name for name, probe in probes.items() if probe.is_clear} == {
+        "clear.png", "clear.webp", "clear_palette.png"
+    }  # fmt: skip
 
 
 def test_photographs_that_phones_have_rotated_are_counted(

@@ -12,7 +12,7 @@ import numpy as np
 
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.decode import decode
-from imagenet_ddp.data.pixel_conversion import is_rotated
+from imagenet_ddp.data.pixel_conversion import ignored_parts, is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
@@ -33,11 +33,14 @@ MAX_PRINTED = 20  # bad images named in the summary
 
 class Probe(NamedTuple):
     """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
-    file's bytes, or of the pixels if there is no file; 0 if they could not be read. is_rotated: by its EXIF data."""
+    file's bytes, or of the pixels if there is no file; 0 if they could not be read. is_rotated: by its EXIF data.
+    has_more_pages, is_clear: result of ignored_parts."""
 
     reason: str | None
     content_hash: int = 0
     is_rotated: bool = False
+    has_more_pages: bool = False
+    is_clear: bool = False
 
 
 class Duplicate(NamedTuple):
@@ -56,6 +59,7 @@ def run(plan: Plan) -> int:
     images = {name: split.images for name, split in layout.splits.items()}
     bad: list[tuple[str, str]] = []  # path, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
+    num_paged, num_clear = Counter[str](), Counter[str]()
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
     progress = Progress("check", sum(map(len, images.values())), "images")
     progress.more = lambda: f" ({len(bad):,} bad)"
@@ -68,6 +72,8 @@ def run(plan: Plan) -> int:
                 bad.append((images[result.split].path(result.index), probe.reason))
                 num_bad[result.split] += 1
             num_rotated[result.split] += probe.is_rotated
+            num_paged[result.split] += probe.has_more_pages
+            num_clear[result.split] += probe.is_clear
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
@@ -77,6 +83,15 @@ def run(plan: Plan) -> int:
         f"{name}: {count_noun(number, 'photograph')} with an EXIF rotation or mirroring, {how}"
         for name, number in num_rotated.items()
         if number
+    ]
+    ignored = [
+        f"{name}: {count_noun(counts[name], 'image')} {words}"
+        for counts, words in (
+            (num_paged, "with several frames or pages, of which the first is used"),
+            (num_clear, "with fully transparent pixels, whose colours are used and whose transparency is not"),
+        )
+        for name in images
+        if counts[name]
     ]
     write = partial(print_message, stream=sys.stdout)
     for name, split in layout.splits.items():
@@ -88,7 +103,7 @@ def run(plan: Plan) -> int:
     lines = [f"bad: {path}: {reason}" for path, reason in bad[:MAX_PRINTED]]
     if len(bad) > MAX_PRINTED:
         lines.append(f"and {len(bad) - MAX_PRINTED:,} more in bad_images.csv")
-    lines += [f"note: {text}" for text in (*layout.notes, *notes, *rotated)]
+    lines += [f"note: {text}" for text in (*layout.notes, *notes, *rotated, *ignored)]
     for line in (*lines, *(f"found: {text}" for text in findings)):
         write(line)
     # only now: what a long check has found is printed even if the files cannot be written
@@ -113,7 +128,7 @@ def probe_image(images: Images, index: int) -> Probe:
         if isinstance(images, FileImages) and data is not None:
             content = _content_hash(data)
             decode(data, images.path(index), images.reading)
-            return Probe(None, content, is_rotated(data[:HEADER_BYTES]))
+            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), *ignored_parts(data))
         images.verify(index)
         pixels = images.read(index)
         return Probe(None, _content_hash(pixels.contiguous().numpy() if data is None else data))
