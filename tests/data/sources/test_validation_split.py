@@ -8,7 +8,7 @@ import pytest
 
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages, list_images
-from imagenet_ddp.data.sources.validation_split import split_validation
+from imagenet_ddp.data.sources.validation_split import content_keys, split_validation
 
 
 def test_a_split_depends_on_the_names_alone():
@@ -118,6 +118,21 @@ def test_the_images_held_out_stay_those_of_earlier_versions(tmp_path: Path):
     contents = {f"{'ab'[n % 2]}/{n:02}.jpg": b"%d" % (n if n < 12 else n % 5) for n in range(30)}
     val = split_validation(files(tmp_path, contents), 0.3, 0)[1]
     assert [val.names[n] for n in range(len(val))] == [f"a/{n:02}.jpg" for n in range(0, 15, 2)]
+
+
+def test_an_image_is_recognised_by_its_content(tmp_path: Path):
+    """By its size, middle and end, not by its name. An empty or missing file, a folder or a pipe has no key."""
+    long = bytes(range(256)) * 400
+    contents = {"a/1.jpg": b"short", "a/2.jpg": b"shors", "a/3.jpg": long, "a/4.jpg": long + b"x", "a/5.jpg": b"",
+                "a/6.jpg": long[: len(long) // 2] + b"?" + long[len(long) // 2 + 1 :]}  # fmt: skip
+    files(tmp_path, contents)
+    os.mkfifo(tmp_path / "a/7.jpg")
+    names = [*contents, "a/7.jpg", "a/none.jpg", "a"]
+    keys = content_keys(str(tmp_path), Names.of(names)).tolist()
+    assert len(set(keys)) == 6 and [keys[n] for n in (4, 6, 7, 8)] == [0] * 4
+    for name in contents:
+        (tmp_path / name).rename(tmp_path / f"{name}.jpg")
+    assert content_keys(str(tmp_path), Names.of(f"{name}.jpg" for name in contents)).tolist() == keys[:6]
 
 
 def test_a_class_of_copies_alone_is_trained_on(tmp_path: Path):

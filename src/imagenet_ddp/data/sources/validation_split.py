@@ -21,8 +21,7 @@ UNREADABLE = -1
 NO_KEY = 0
 COPIES = "Looking for copies"
 _CHUNK = 256  # number of files that a thread reads one after the other
-_WHOLE_BYTES = 1 << 14  # files up to this size are read as a whole to identify them
-_PART_BYTES = 1 << 12  # read of the middle and of the end of others; their beginning is often the same header
+_PART_BYTES = 1 << 11  # read of the middle and of the end of a file; the beginning is often the same header
 
 
 def split_validation(
@@ -157,19 +156,17 @@ def file_size(path: str) -> int:
 
 def _key(path: str) -> bytes:
     """Return the content key of a file, 8 bytes."""
-    if file_size(path) == UNREADABLE:  # opening some devices has effects
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would otherwise wait for a writer
+    except (OSError, ValueError):
         return bytes(8)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return bytes(8)
-    try:
-        size = os.fstat(descriptor).st_size
-        found = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=8)
-        places = [0] if size <= _WHOLE_BYTES else [size // 2, size - _PART_BYTES]
-        for place in places:
-            found.update(os.pread(descriptor, _WHOLE_BYTES if size <= _WHOLE_BYTES else _PART_BYTES, place))
-        return found.digest()
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not (size := status.st_size):
+            return bytes(8)
+        places = [size // 2, size - _PART_BYTES] if size > 2 * _PART_BYTES else [0, _PART_BYTES]
+        parts = [os.pread(descriptor, _PART_BYTES, place) for place in places]
+        return hashlib.blake2b(b"%d " % size + b"".join(parts), digest_size=8).digest()
     except OSError:
         return bytes(8)
     finally:
