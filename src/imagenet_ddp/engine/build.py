@@ -19,7 +19,6 @@ from imagenet_ddp.callbacks.factory import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
-from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.registry import open_source
@@ -35,7 +34,6 @@ from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
 from imagenet_ddp.engine.resume import changes, changes_end, refuse_other_data
-from imagenet_ddp.engine.trained_model import find_other
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_calls
@@ -170,10 +168,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     if job.checkpoint is not None and stored is not None:
         refuse_other_data(stored[KEY], job.checkpoint, data.source, len(images))
     counts = np.bincount(images.targets, minlength=len(classes)).tolist()
-    weights = plan.config.model.weights
-    if stored is None and weights is not None and is_file(weights):
-        for line in held_out.warn_of_trained(data.val_images, find_other(plan.config.model).contents, weights):
-            log.say(line)
+    if stored is None:
+        held_out.warn_of_trained(data.val_images, plan.config.model, log.say)
     module = make_module(plan, classes, len(data.val_images), counts)
     training_callbacks = prepare_training(plan, module, classes, resumed=stored is not None, say=log.say)
     spanning = functools.partial(schedule_spanning, plan.config.schedule, plan.warmup_epochs.value)

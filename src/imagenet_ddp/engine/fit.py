@@ -13,9 +13,9 @@ from imagenet_ddp.distributed.strategies.process_group import destroy_process_gr
 from imagenet_ddp.engine import build, diagnosis
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Config, Plan
-from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, results
+from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, require_files, results
 from imagenet_ddp.engine.world import World
-from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
@@ -56,7 +56,7 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         for line in closing_lines(job, parts, train_s):
             log.say(line)
         if is_first:
-            _require_files(job, parts)
+            require_files(job, parts)
         log.close()
         destroy_process_group()
         return parts.train_log.best.value
@@ -89,23 +89,6 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         raise
     finally:
         parts.data.close()
-
-
-def _require_files(job: Job, parts: build.Run) -> None:
-    """Raise RunError if files that the run had written were removed before it ended. Those that can be written again
-    are."""
-    lost = [] if (job.run_dir / "config.yaml").exists() else ["config.yaml"]
-    if lost:
-        result_files.write_config(job.run_dir, job.config)
-    if parts.checkpoint_callback is not None:
-        lost += [str(path.relative_to(job.run_dir)) for path in parts.checkpoint_callback.lost_files()]
-    if lost:
-        raise RunError(
-            f"{job.run_dir} must keep its files until the run ends, but {' and '.join(lost)} "
-            f"{'was' if len(lost) == 1 else 'were'} removed during the training. config.yaml, summary.json and "
-            "metrics.csv are written; removed logs and weights are lost. Hint: train again for the best weights, or "
-            "use checkpoints/last.ckpt if it is there."
-        )
 
 
 def _world_words(config: Config, info: WorldInfo) -> str:

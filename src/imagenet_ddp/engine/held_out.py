@@ -5,19 +5,22 @@ removed later, the same rule chooses others. A checkpoint therefore stores a key
 (validation_split.content_keys), 8 bytes each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from imagenet_ddp.config.paths import is_file
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.base import Images, Source
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.validation_split import NO_KEY, content_keys
 from imagenet_ddp.engine.stored_config import folder_of
+from imagenet_ddp.engine.trained_model import find_other
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun
@@ -115,17 +118,16 @@ def _only_held_out(source: Source, keys: ImageKeys | None, contents: Mapping[str
     )
 
 
-def warn_of_trained(val: Images, contents: Mapping[str, Any], weights: str) -> list[str]:
-    """Return a line if model.weights was trained on some of the validation images of a new run. contents: this
-    project's part of the file of weights."""
-    if (keys := ImageKeys.stored_in(contents)) is None or not isinstance(val, FileImages):
-        return []
-    if not (number := int(np.isin(_keys_of(val), keys.trained).sum())):
-        return []
-    return [
-        f"{weights} was trained on {number:,} of the {len(val):,} validation images, so val top-1 is too high. Hint: "
-        "compare the two on images that neither was trained on."
-    ]
+def warn_of_trained(val: Images, model: ModelConfig, say: Callable[[str], None]) -> None:
+    """Write a line to the log if model.weights was trained on some of the validation images of a new run."""
+    if model.weights is None or not is_file(model.weights) or not isinstance(val, FileImages):
+        return
+    keys = ImageKeys.stored_in(find_other(model).contents)
+    if keys is not None and (number := int(np.isin(_keys_of(val), keys.trained).sum())):
+        say(
+            f"{model.weights} was trained on {number:,} of the {len(val):,} validation images, so val top-1 is too "
+            "high. Hint: compare the two on images that neither was trained on."
+        )
 
 
 def _keys_of(images: FileImages) -> np.ndarray:

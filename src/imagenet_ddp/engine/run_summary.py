@@ -16,6 +16,7 @@ from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
+from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import result_files
@@ -228,3 +229,20 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
         f"Val top-1 is no better than always answering the most frequent class ({percent(guess)}); train top-1 is "
         f"{percent(means.top1)}. Hint: {', or '.join(hints)}."
     ]
+
+
+def require_files(job: Job, parts: Run) -> None:
+    """Raise RunError if files that the run had written were removed before it ended. Those that can be written again
+    are."""
+    lost = [] if (job.run_dir / "config.yaml").exists() else ["config.yaml"]
+    if lost:
+        result_files.write_config(job.run_dir, job.config)
+    if parts.checkpoint_callback is not None:
+        lost += [str(path.relative_to(job.run_dir)) for path in parts.checkpoint_callback.lost_files()]
+    if lost:
+        raise RunError(
+            f"{job.run_dir} must keep its files until the run ends, but {' and '.join(lost)} "
+            f"{'was' if len(lost) == 1 else 'were'} removed during the training. config.yaml, summary.json and "
+            "metrics.csv are written; removed logs and weights are lost. Hint: train again for the best weights, or "
+            "use checkpoints/last.ckpt if it is there."
+        )
