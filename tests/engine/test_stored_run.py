@@ -97,7 +97,7 @@ def test_the_printed_commands_run_as_typed(tree: Path, tmp_path: Path):
     stopped = typed_line(tmp_path, f"python -m imagenet_ddp.train {' '.join(map(shlex.quote, options))}", 143)
     again = typed_line(tmp_path, stopped.partition("Continue with: ")[2].splitlines()[0], 143)
     line = again.partition("Continue with: ")[2].splitlines()[0]
-    ended = typed_line(tmp_path, f"{line} ++callbacks.probe.step=99")
+    ended = typed_line(tmp_path, f"{line} ++callbacks.probe=null")
     report = ended.partition("Make a report: `")[2].partition("`")[0]
     line = typed_line(tmp_path, report).partition("then `")[2].partition("`")[0]
     typed_line(tmp_path, f"{line} allow_targets=[block_net]")
