@@ -72,7 +72,9 @@ def test_auto_continues_only_a_run_of_the_same_options(tmp_path: Path) -> None:
     assert find(wanted, "auto", "name=n", "optim.lr=0.02", "cluster.timeout_s=3").run_dir == runs / "b"
     found = find(wanted, "auto", "name=n", "optim.lr=0.03")
     assert found.run_dir is None
-    assert f"{runs}/b (name=n optim.lr=0.02), {runs}/a (name=n optim.lr=0.01)" in found.sentence
+    assert f"{runs}/b (optim.lr=0.02), {runs}/a (optim.lr=0.01)" in found.sentence
+    assert find(wanted, "auto", "optim.lr=0.02", "name=n", "optim.lr=0.01").run_dir == runs / "a"  # the last counts
+    assert f"{runs}/b (without seed=3)" in find(wanted, "auto", "name=n", "optim.lr=0.02", "seed=3").sentence
     assert f"To continue one, set resume={runs}/b." in found.sentence
     (runs / "b/.made_for").unlink()  # of an earlier version
     assert find(wanted, "auto", "name=n", "optim.lr=0.02").run_dir is None

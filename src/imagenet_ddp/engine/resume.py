@@ -112,7 +112,7 @@ def _find_auto(typed_dir: Path | None, runs: Path, options: Iterable[str]) -> Ea
     same = [path for path, then in typed_then.items() if then is not None and _of_run(then) == _of_run(options)]
     if not same:
         others = sorted(unfinished, key=lambda path: path.name, reverse=True)
-        words = {path: " ".join(sorted(_of_run(typed_then[path] or ()))) or "no options" for path in others}
+        words = {path: _differences(typed_then[path], options) for path in others}
         shown = shorten_list([f"{path} ({words[path]})" for path in others], 3)
         return Earlier(
             sentence="resume=auto: starting a new run, because none of the unfinished ones was started with these "
@@ -122,9 +122,19 @@ def _find_auto(typed_dir: Path | None, runs: Path, options: Iterable[str]) -> Ea
     return _newest_of(newest, "resume=auto: continuing the newest unfinished run of these options from")
 
 
-def _of_run(options: Iterable[str]) -> set[str]:
-    """Return the options that make a run another one: not those that say where it runs, or whether it is resumed."""
-    return {option for option in options if not key_of(option).startswith(OF_PLACE)}
+def _of_run(options: Iterable[str]) -> dict[str, str]:
+    """Return key -> option of those that make a run another one: not those that say where it runs, or whether it is
+    resumed. Of a key that was typed twice, the last one counts."""
+    return {key_of(option): option for option in options if not key_of(option).startswith(OF_PLACE)}
+
+
+def _differences(then: Iterable[str] | None, now: Iterable[str]) -> str:
+    """Return the options of a run that this command does not have, or lacks."""
+    if then is None:
+        return "its options are not known"
+    before, after = _of_run(then), _of_run(now)
+    own = [option for key, option in before.items() if after.get(key) != option]
+    return ", ".join(own or [f"without {option}" for key, option in after.items() if key not in before])
 
 
 def _newest_of(run_dir: Path, why: str) -> Earlier:
