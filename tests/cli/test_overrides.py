@@ -10,6 +10,7 @@ from imagenet_ddp.cli.check_config import validate
 from imagenet_ddp.cli.overrides import merge_overrides
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.engine.resume import changes
+from imagenet_ddp.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -53,6 +54,25 @@ def test_it_takes_a_group_with_its_subtree_and_all_of_an_experiment_but_the_name
     config = merged("experiment=aws_stl10", "optim.lr=0.3", verb="train")
     assert (config.data.name, config.trainer.max_epochs, config.optim.lr, config.name) == ("stl10", 2, 0.3, "old")
     assert merged("name=new", "experiment=quick", verb="train").name == "new"
+
+
+def test_a_resume_changes_what_only_the_stored_run_has():
+    """A callback's argument, and the callback; the command's own defaults do not know them."""
+    early = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/top1", "patience": 1}
+    base = stored(callbacks={"early_stopping": early})
+    for typed, expected in (
+        ("callbacks.early_stopping.patience=3", early | {"patience": 3}),
+        ("+callbacks.early_stopping.min_delta=0.1", early | {"min_delta": 0.1}),
+        ("~callbacks.early_stopping", None),
+    ):
+        config = merged("resume=x.ckpt", typed, verb="train", base=base)
+        assert config.callbacks.get("early_stopping") == expected
+        assert validate(config, {}, "train")[0] == []
+    (text,), _ = validate(merged("resume=x.ckpt", "callbacks.other.patience=3", verb="train", base=base), {}, "train")
+    assert text.startswith("callbacks.other must name its class")
+    for alone in ((), ("resume=auto",)):
+        with pytest.raises(ConfigError, match=r"callbacks.early_stopping.patience does not exist"):
+            composed(*alone, "callbacks.early_stopping.patience=3", verb="train")
 
 
 @pytest.mark.parametrize(

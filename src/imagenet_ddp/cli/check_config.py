@@ -93,7 +93,7 @@ def validate(
         )
     found += mistakes
     elsewhere = elsewhere or (launch_info is not None and check_launch.is_elsewhere(launch_info))
-    found += check_run.validate(values, environ, verb=verb, elsewhere=elsewhere)
+    found += check_run.validate(values, environ, verb=verb, partial=partial, elsewhere=elsewhere)
     found += formats.validate(values, verb) if verb in commands.USE_MODEL else []
     if isinstance(values, PredictConfig):
         found += as_mistakes(table_files.validate(values.format, values.out), "out")

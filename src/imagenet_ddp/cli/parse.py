@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli import check_files, check_words, hydra_flags, known_terms
 from imagenet_ddp.cli.check_config import validate
-from imagenet_ddp.cli.compose import Composer, first_sentence
+from imagenet_ddp.cli.compose import FREE, Composer, first_sentence
 from imagenet_ddp.cli.overrides import quoted, typed_config
 from imagenet_ddp.cli.read_options import SWEPT, line_of
 from imagenet_ddp.config.keys import key_of, validate_group
@@ -86,6 +86,8 @@ def command_line(
     args.overrides, odd = check_words.read(args.overrides, composer.keys, sweeps=args.multirun)
     found += odd
     argv, args.overrides = (composer.quoted(words, sweeps=args.multirun) for words in (argv, args.overrides))
+    if _resumes_path(args.overrides):
+        argv, args.overrides = over_stored(argv), over_stored(args.overrides)
     overrides, more = composer.read(args.overrides, sweeps=args.multirun)
     found += more
     found += [
@@ -121,6 +123,18 @@ def command_line(
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
     return request
+
+
+def _resumes_path(lines: Sequence[str]) -> bool:
+    values = [line.partition("=")[2].strip("'\"") for line in lines if key_of(line) == "resume"]
+    return bool(values) and values[-1] not in ("", "auto", "null")
+
+
+def over_stored(words: Sequence[str]) -> list[str]:
+    """Return the words of a command that resumes a run, so that it can also set, or delete, what only the stored config
+    has: an argument of a callback, for example. merge_overrides lays them over that config, which is then checked."""
+    changed = [f"++{word[1:]}=null" if word.startswith(tuple(f"~{each}" for each in FREE)) else word for word in words]
+    return [f"++{word}" if word.startswith(FREE) and "=" in word else word for word in changed]
 
 
 def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictConfig, list[Mistake], set[str]]:

@@ -37,13 +37,18 @@ REPLACED = {
 
 
 def validate(
-    config: Mapping[str, Any], environ: Mapping[str, str], *, verb: str = "train", elsewhere: bool = False
+    config: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    verb: str = "train",
+    partial: bool = False,
+    elsewhere: bool = False,
 ) -> list[Mistake]:
-    """Return every mistake. Paths are relative to the current folder. elsewhere: the checkpoint is on
-    another machine, which checks and sends it."""
+    """Return every mistake. Paths are relative to the current folder. partial: a checkpoint has the other
+    arguments of callbacks and loggers. elsewhere: the checkpoint is on another machine, which checks and sends it."""
     found = validate_group("", config, verb)
     for group in ("callbacks", "logger"):
-        found += _entries(group, config[group])
+        found += [] if partial else _entries(group, config[group])
     found += [] if elsewhere else _logger_packages(config["logger"])
     found += _callback_arguments(config["callbacks"])
     if verb not in _WITHOUT_TRAINING:
