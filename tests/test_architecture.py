@@ -14,7 +14,7 @@ def test_one_process_train_is_read_in_twelve_files():
     files = [PACKAGE / name for name in re.findall(r"^\d+\. `([\w/]+\.py)`", TEXT, re.MULTILINE)]
     assert files[0].name == "train.py"
     assert 10 <= len(files) <= 12
-    assert sum(len(path.read_text().splitlines()) for path in files) <= 2_300
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 2_400
 
 
 def test_every_package_is_in_the_diagram():

@@ -2,8 +2,11 @@
 
 import os
 import sys
+import time
 from contextlib import nullcontext
+from dataclasses import replace
 
+from imagenet_ddp import BEGIN_S
 from imagenet_ddp.cli import command, overrides, parse
 from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.engine import sweep, worker
@@ -39,11 +42,13 @@ def main() -> float | None:
 def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     """Run one training job and return its best val/top1. in_sweep: this process also runs the next job, so this
     job gets a process of its own."""
+    begin_s = time.monotonic() if in_sweep else BEGIN_S
     with raise_on_signal():
         info = find_launcher(request, os.environ)
         joined = JoinedCommand.join(request, info)
         typed = overrides.shell_line("train", sys.argv[1:])
         job = joined.agree(lambda: decide(request, os.environ, info, typed, joined.num_local), "train")
+        job = replace(job, begin_s=begin_s)
     if job.finished:
         for line in job.messages:
             console.print_message(line, sys.stdout)

@@ -1,6 +1,9 @@
 """However and wherever a training ends, the next one continues it: the same weights, each image once per epoch."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,15 @@ from torch import nn
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
+from imagenet_ddp.callbacks.run_end import TimeLimit
+from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.callbacks.weight_average import WeightAverage
-from imagenet_ddp.config.schema.learning import LossConfig
+from imagenet_ddp.config.schema.learning import AveragingConfig, LossConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
+from imagenet_ddp.models.lr_schedules import first_averaged_epoch
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
 
@@ -92,8 +98,9 @@ def train(
     callbacks: list[Any] = [LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), *watches, checkpoint]
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, plugins=[BackgroundCheckpointIO()], enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False, log_every_n_steps=1,
-        callbacks=[*callbacks, GracefulStop(signals or Signals())], **{"max_epochs": EPOCHS, **keys},
+        enable_model_summary=False, use_distributed_sampler=False, log_every_n_steps=1,
+        callbacks=[*callbacks, GracefulStop(signals or Signals())],
+        **{"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **keys},
     )  # fmt: skip
     path = checkpoint.last_path if checkpoint.last_path.exists() else None
     trainer.fit(classifier, datamodule=Images(NUM_IMAGES, NUM_IMAGES, BATCH, size=4), ckpt_path=path, weights_only=True)
@@ -161,7 +168,7 @@ def test_a_signal_anywhere(tmp_path: Path, wholes: Callable[..., Path], keys: di
         assert first.steps - step < keys.get("accumulate_grad_batches", 1), "at the end of the update"
         train(parts, second, **keys)
         assert_continued(wholes(**keys), parts, [first, second])
-        num_validations = EPOCHS * (STEPS // 3 if "val_check_interval" in keys else 1)
+        num_validations = EPOCHS * (STEPS // 3) + 1 if "val_check_interval" in keys else EPOCHS  # 1: the last state
         assert len(first.scores) + len(second.scores) == num_validations, "none is lost"
 
 
@@ -312,6 +319,156 @@ def test_an_average_that_is_to_begin_later_is_forgotten(tmp_path: Path) -> None:
     one, other = read(whole.last_path), read(tmp_path / "parts/last.ckpt")
     assert "averaging_state" not in other
     assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+
+
+ENDS: list[dict[str, Any]] = [
+    {"max_steps": 2 * STEPS + 6},
+    {"max_steps": 2 * STEPS + 6, "val_check_interval": 4},
+    {"max_epochs": 2, "check_val_every_n_epoch": 3},
+    {"max_epochs": 2, "val_check_interval": 3},
+    {"max_epochs": 1, "check_val_every_n_epoch": None, "val_check_interval": 5},
+    {"max_epochs": 1, "val_check_interval": timedelta(hours=1)},
+    {"max_epochs": 2, "check_val_every_n_epoch": 3, "accumulate_grad_batches": 3},
+]
+
+
+@pytest.mark.parametrize("keys", ENDS, ids=str)
+def test_the_last_state_is_validated(tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Once, also if a signal stops the run right before that validation or in it, or if it dies there."""
+    whole = train(tmp_path / "whole", watch := Watch(), **keys)
+    assert torch.equal(watch.scores[-1][1], read(whole.last_path)["state_dict"]["net.0.weight"])
+    assert whole.best_path.exists()
+    for step, in_validation in ((watch.steps, True), (watch.steps, False), (watch.steps - 1, False)):
+        parts, signals = tmp_path / f"{step}{in_validation}", Signals()
+        first = Watch(step, lambda trainer, signals=signals: setattr(signals, "received", 15), in_validation)
+        with pytest.raises(Stopped):
+            train(parts, first, signals=signals, **keys)
+        again = train(parts, second := Watch(), **keys)
+        assert again.best == whole.best and again.best_path.exists()
+        assert [score for score, _ in first.scores + second.scores] == [score for score, _ in watch.scores]
+        one, other = read(whole.last_path), read(again.last_path)
+        assert all(torch.equal(one["state_dict"][name], other["state_dict"][name]) for name in one["state_dict"])
+        assert other[KEY] == one[KEY]
+        train(parts, third := Watch(), **keys)
+        assert (third.steps, third.scores) == (0, []), "nothing is left"
+
+
+class Steps(TimeLimit):
+    """A clock that counts steps."""
+
+    def elapsed_s(self, trainer: L.Trainer) -> float:
+        return trainer.fit_loop.total_batch_idx + 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit", "steps"),
+    [({}, 5, 5), ({}, STEPS, STEPS), ({"accumulate_grad_batches": 3}, 4, 6), ({"val_check_interval": 4}, 4, 4)],
+    ids=str,
+)
+def test_a_time_limit_ends_the_training_after_an_update(
+    tmp_path: Path, keys: dict[str, Any], limit: int, steps: int
+) -> None:
+    keys["check_val_every_n_epoch"] = 9
+    checkpoint = train(tmp_path, watch := Watch(), Steps(limit), **keys)
+    assert (watch.steps, len(watch.scores)) == (steps, 1), "the last state is validated"
+    stored = read(checkpoint.last_path)[KEY]
+    assert stored["ended_by"] == "trainer.max_time"
+    train(tmp_path, again := Watch(), Steps(limit), is_over=True)
+    assert (again.steps, again.scores) == (0, [])
+    train(tmp_path, again := Watch(), Steps(99))
+    assert watch.steps + again.steps == EPOCHS * STEPS
+
+    signals = Signals()  # at the same step
+    first = Watch(watch.steps, lambda trainer: setattr(signals, "received", 15))
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", first, Steps(limit), signals=signals, **keys)
+    assert read(tmp_path / "parts/last.ckpt")[KEY]["ended_by"] == "trainer.max_time"
+    train(tmp_path / "parts", again := Watch(), Steps(limit), is_over=True, **keys)
+    assert (again.steps, len(again.scores)) == (0, 1)
+    assert read(tmp_path / "parts/last.ckpt")[KEY] == stored
+
+
+class Budget(TimeBudget):
+    """A step takes 10 s, and a validation none."""
+
+    def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:
+        return 10.0, STEPS
+
+    def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._val_begin_s = time.monotonic()
+        super().on_sanity_check_end(trainer, pl_module)
+
+
+@pytest.mark.parametrize(
+    ("step", "minutes", "most", "epochs", "steps"),
+    [
+        (STEPS, 4.2, 10, 3, 3 * STEPS),  # as before
+        (STEPS, 5.6, 10, 5, 5 * STEPS),  # four more
+        (STEPS, 5.6, 2, 2, 2 * STEPS),
+        (STEPS + 3, 4.2, 10, 3, 3 * STEPS),
+        (STEPS + 3, 5.6, 10, 6, STEPS + 5 * 7),  # 33 more steps, 7 in each of five epochs, of which 3 are done
+    ],
+)
+def test_a_resume_keeps_the_choice_of_the_time_budget_unless_it_is_asked_for_another(
+    tmp_path: Path, step: int, minutes: float, most: int, epochs: int, steps: int
+) -> None:
+    said: list[str] = []
+
+    def budget(minutes: float) -> TimeBudget:
+        return Budget(minutes, time.monotonic(), said.append, partial(first_averaged_epoch, AveragingConfig("swa")))
+
+    signals = Signals()
+    first = Watch(step, lambda trainer: setattr(signals, "received", 15), in_validation=step == STEPS)
+    if step == STEPS:
+        first = StopsAtEpochEnd(signals)
+    with pytest.raises(Stopped):
+        train(tmp_path, budget(4.2), first, signals=signals, max_epochs=10)
+    assert len(said) == 1 and said[0].startswith("budget_min=4.2 allows 3 epochs of all images: ")
+    average, second = WeightAverage(None, start_epoch=99), Watch()
+    checkpoint = train(tmp_path, budget(minutes), second, average, max_epochs=most)
+    assert (len(said) == 1) == (minutes == 4.2 and most == 10)
+    assert first.steps + second.steps == steps
+    stored = read(checkpoint.last_path)
+    assert stored[KEY]["ended_by"] == ("trainer.max_epochs" if epochs == most else "budget_min")
+    assert f"trainer.max_epochs={most} limits" in said[-1] or epochs != most
+    assert average.start_epoch == first_averaged_epoch(AveragingConfig("swa"), epochs) and "averaging_state" in stored
+    assert all(sorted(images) == list(range(NUM_IMAGES)) for images in second.seen.values() if len(images) > 28)
+
+
+def test_early_stopping_is_named_by_what_it_ended_for(tmp_path: Path) -> None:
+    for name, stopping in (
+        ("patience", EarlyStopping("val/top1", mode="max", patience=1)),
+        ("stopping_threshold", EarlyStopping("val/top1", mode="max", stopping_threshold=0.1)),
+    ):
+        checkpoint = train(tmp_path / name, stopping, scores=[0.3, 0.2], max_epochs=20)
+        assert read(checkpoint.last_path)[KEY]["ended_by"] == f"callbacks.{name}"
+
+
+@pytest.mark.parametrize("step", [STEPS, STEPS + 3])
+def test_only_the_start_of_a_run_is_validated_before_it(tmp_path: Path, step: int) -> None:
+    whole, counted = tmp_path / "whole", Watch()
+    train(whole, counted, num_sanity_val_steps=-1)
+    signals = Signals()
+    first = Watch(step, lambda trainer: setattr(signals, "received", 15), in_validation=step == STEPS)
+    parts = tmp_path / "parts"
+    with pytest.raises(Stopped):
+        train(parts, first, signals=signals, num_sanity_val_steps=-1)
+    second = StopsAtEpochEnd(signals := Signals())
+    with pytest.raises(Stopped):  # at the end of the second epoch
+        train(parts, second, signals=signals, num_sanity_val_steps=-1)
+    train(parts, third := Watch(), num_sanity_val_steps=-1)
+    assert_continued(whole, parts, [first, second, third])
+    scores = [score for watch in (first, second, third) for score, _ in watch.scores]
+    assert scores == [score for score, _ in counted.scores]
+
+
+class StopsAtEpochEnd(Watch):
+    def __init__(self, signals: Signals):
+        super().__init__()
+        self.signals = signals
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        self.signals.received = 15
 
 
 @pytest.mark.parametrize("limit", [3, 5])

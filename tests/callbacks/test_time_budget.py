@@ -15,7 +15,7 @@ from imagenet_ddp.callbacks.time_budget import LEAST_STEPS, choose_length
 @pytest.mark.parametrize(("step_s", "num_steps", "val_s"), [(0.5, 60, 10.0), (2.0, 5, 0.1), (0.01, 100_000, 200.0)])
 def test_the_chosen_epochs_take_the_time_that_is_left(left_s: float, step_s: float, num_steps: int, val_s: float):
     epochs, share = choose_length(left_s, step_s, num_steps, val_s)
-    steps = round(share * num_steps)
+    steps = int(share * num_steps)  # as Lightning rounds
     if epochs:
         assert 0 < steps <= num_steps
         assert epochs * (steps * step_s + val_s) <= left_s + 1e-6, "too late"
@@ -25,6 +25,13 @@ def test_the_chosen_epochs_take_the_time_that_is_left(left_s: float, step_s: flo
         fitting = min(int((left_s / other - val_s) / step_s), num_steps)
         assert other * fitting <= max(epochs * steps + max(epochs, other), LEAST_STEPS), (other, fitting)
     assert choose_length(left_s, step_s, num_steps, val_s, most=1)[0] <= 1
+
+
+def test_the_share_of_the_images_loses_no_step():
+    for num_steps in (7, 29, 100, 300):
+        for steps in range(7, num_steps + 1):
+            epochs, share = choose_length(steps + 0.01, 1.0, num_steps, 0.0, most=1)
+            assert (epochs, int(share * num_steps)) in ((1, steps), (0, num_steps)) and (epochs or steps < LEAST_STEPS)
 
 
 @pytest.mark.slow
@@ -40,12 +47,15 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
     assert "(epoch 0: regression on frozen features)" in short.stdout and "Nothing was trained" not in short.stdout
 
     long = run("train", *base, "budget_min=60", "hydra.run.dir=long", code=0)
-    assert "Recipe: at most 5 epochs" in long.stdout and "budget_min=60 allows 5 epochs of all images: " in long.stdout
+    assert (
+        "Recipe: at most 5 epochs" in long.stdout
+        and "budget_min=60 allows 5 epochs of all images, which trainer.max_epochs=5 limits: " in long.stdout
+    )
     assert [row["epoch"] for row in rows(tmp_path / "long")] == list("012345")
     first = torch.load(tmp_path / "long/checkpoints/best.ckpt", weights_only=True)  # of epoch 0: the rate is too high
 
     shutil.copytree(tmp_path / "long", tmp_path / "again", ignore=shutil.ignore_patterns("summary.json", "last.ckpt"))
-    first["callbacks"]["TimeBudget"] = {"max_epochs": 2, "limit_train_batches": 0.5}
+    first["callbacks"]["TimeBudget"] |= {"max_epochs": 2, "limit_train_batches": 0.5}
     torch.save(first, tmp_path / "again/checkpoints/best.ckpt")
     again = run("train", "resume=again/checkpoints/best.ckpt", code=0)
     assert "budget_min=60 allows" not in again.stdout

@@ -69,7 +69,7 @@ def test_a_resume_changes_what_only_the_stored_run_has():
         assert config.callbacks.get("early_stopping") == expected
         assert validate(config, {}, "train")[0] == []
     (text,), _ = validate(merged("resume=x.ckpt", "callbacks.other.patience=3", verb="train", base=base), {}, "train")
-    assert text.startswith("callbacks.other must name its class")
+    assert str(text).startswith("callbacks.other must name its class")
     for alone in ((), ("resume=auto",)):
         with pytest.raises(ConfigError, match=r"callbacks.early_stopping.patience does not exist"):
             composed(*alone, "callbacks.early_stopping.patience=3", verb="train")

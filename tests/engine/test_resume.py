@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -12,15 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import PROBES, SMALL, Run, clean_environ, small_run, write_images
 from helpers import logged
 from helpers.train_runs import probe, start, wait_for
 from omegaconf import OmegaConf
 
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.engine.job import Job, should_requeue
-from imagenet_ddp.engine.resume import Earlier, changes, find_earlier, is_finished
+from imagenet_ddp.engine.resume import Earlier, changes, find_earlier, is_finished, way_to_continue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.folder import new_folder
@@ -92,22 +94,56 @@ def test_a_restarted_job_and_a_path(tmp_path: Path) -> None:
         find(tmp_path / "new", tmp_path)
 
 
+PATIENCE, TIME = "callbacks.early_stopping.patience", "00:00:00:10"
+
+
 @pytest.mark.parametrize(
-    ("now", "steps", "finished"),
-    [({}, -1, True), ({"max_epochs": 3}, -1, False), ({"max_epochs": 9}, 5, True), ({"max_time": "1:0"}, -1, True)],
+    ("ended_by", "before", "now", "finished"),
+    [
+        ("trainer.max_epochs", {}, {}, True),
+        ("trainer.max_epochs", {}, {"trainer.max_epochs": 3}, False),
+        ("trainer.max_epochs", {}, {"trainer.max_time": "00:01:00:00"}, True),
+        ("trainer.max_steps", {"trainer.max_epochs": 9, "trainer.max_steps": 5}, {"trainer.max_epochs": 10}, True),
+        ("trainer.max_steps", {"trainer.max_epochs": 9, "trainer.max_steps": 5}, {"trainer.max_steps": -1}, False),
+        ("trainer.max_time", {"trainer.max_epochs": 9, "trainer.max_time": TIME}, {"trainer.max_epochs": 10}, True),
+        ("trainer.max_time", {"trainer.max_epochs": 9, "trainer.max_time": TIME}, {"trainer.max_time": None}, False),
+        (PATIENCE, {"trainer.max_epochs": 9, PATIENCE: 1}, {"callbacks.progress._target_": "x.Y"}, True),
+        (PATIENCE, {"trainer.max_epochs": 9, PATIENCE: 1}, {PATIENCE: 3}, False),
+        ("budget_min", {"trainer.max_epochs": 9, "budget_min": 1.0}, {"trainer.max_epochs": 10}, False),
+        ("callbacks", {"trainer.max_epochs": 9}, {"callbacks.mine._target_": "x.Y"}, False),
+    ],
 )
-def test_a_finished_run_is_prolonged_by_what_ends_it(
-    now: dict[str, Any], steps: int, finished: bool, tmp_path: Path
+def test_a_finished_run_is_prolonged_by_what_ended_it(
+    ended_by: str, before: dict[str, Any], now: dict[str, Any], finished: bool, tmp_path: Path
 ) -> None:
-    """max_epochs=9 is that of a run which max_steps=5 has ended."""
+    """And the message names that option, with a value that prolongs it."""
     saved(tmp_path, 0, 2)
-    trainer = {**TRAINER, "max_steps": steps, **now}
-    config = to_config({"trainer": trainer}, CommonConfig)
-    before = trainer if steps == 5 else TRAINER
-    changed = changes({"trainer": before}, {"trainer": trainer})
-    assert is_finished(tmp_path, config.trainer, changed) == finished
+    summary = {"finished": True, "epochs": 2, "steps": 5, "ended_by": ended_by}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+
+    def plain(options: dict[str, Any]) -> dict[str, Any]:
+        nested = OmegaConf.create({"trainer": TRAINER})
+        for key, value in options.items():
+            OmegaConf.update(nested, key, value)
+        return OmegaConf.to_container(nested)  # type: ignore[return-value]
+
+    def is_over(options: dict[str, Any]) -> bool:
+        return is_finished(
+            tmp_path, to_config(plain(options), RunConfig), changes(plain(before), plain(before | options))
+        )
+
+    assert is_over(before | now) == finished
+    hint = re.search(r"Hint: set (\S+?)=(\S+) to continue", way_to_continue(tmp_path, plain(before)))
+    assert (hint is None) == (ended_by == "callbacks")
+    if hint:
+        assert hint[1] == ended_by
+        assert not is_over(before | {hint[1]: parse(hint[2])})
     (tmp_path / "summary.json").unlink()
-    assert not is_finished(tmp_path, config.trainer, changed)
+    assert not is_over(before | now)
+
+
+def parse(text: str) -> Any:
+    return text if ":" in text else yaml.safe_load(text)
 
 
 def test_only_a_run_that_can_resume_is_requeued(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine.run_summary import from_scratch_lines, mirrored_class_lines
+from imagenet_ddp.engine.run_summary import batch_norm_lines, from_scratch_lines, mirrored_class_lines
 
 
 @pytest.fixture
@@ -44,3 +45,22 @@ def test_classes_that_a_mirror_swaps_are_named(
 ) -> None:
     lines = mirrored_class_lines(plan_of(*folder, *typed).config.data, classes)
     assert [line.endswith("Hint: set data.flip=0.") for line in lines] == [True] * is_said
+
+
+@pytest.mark.parametrize(
+    ("momentum", "val_loss", "steps", "is_said"),
+    [(0.1, 24.0, 8, True), (0.1, 1.9, 8, False), (0.1, 24.0, 44, False), (0.01, 24.0, 44, True), (None, 24.0, 8, False),
+     (0.1, float("inf"), 8, True), (0.1, float("nan"), 8, False), (0.1, None, 8, False)],
+)  # fmt: skip
+def test_few_updates_with_batch_norm_explain_a_high_validation_loss(
+    momentum: float | None, val_loss: float | None, steps: int, is_said: bool
+) -> None:
+    """After the epochs of the hint, a hundredth of the initial averages is left."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4, momentum=momentum))
+    lines = batch_norm_lines(net, val_loss, 3, steps, 2)
+    assert bool(lines) == is_said
+    if lines:
+        epochs = int(lines[0].partition("trainer.max_epochs=")[2].partition(",")[0])
+        assert momentum
+        assert (1 - momentum) ** (epochs * steps / 2) <= 0.01 < (1 - momentum) ** ((epochs - 1) * steps / 2)
+    assert batch_norm_lines(net[0], val_loss, 3, steps, 2) == []

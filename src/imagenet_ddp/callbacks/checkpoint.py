@@ -13,12 +13,16 @@ from imagenet_ddp.callbacks.loop_state import (
     continue_at,
     describe,
     find_callback,
+    find_callbacks,
     is_epoch_over,
+    is_reached,
     is_update,
+    validate_now,
     validates_next,
     validates_start,
 )
 from imagenet_ddp.callbacks.measures import Best
+from imagenet_ddp.callbacks.run_end import TimeLimit, ended_by
 from imagenet_ddp.callbacks.train_log import find_log
 from imagenet_ddp.runs.checkpoint_file import FORMAT, KEY, duplicate, move, wait_until_written
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -59,10 +63,11 @@ class ResumeCheckpoint(Checkpoint):
         self.best = Best(monitor, mode)
         self._written_best: int | None = None  # step of the weights in best.ckpt
         self._before_validation = False  # whether the checkpoint being written precedes a validation
-        self._last_saved: tuple[int, bool] | None = None  # (global_step, _before_validation) of last.ckpt
+        self._ended_by: str | None = None  # the option that has ended the training, of which this is the last file
+        self._last_saved: tuple[int, bool, str | None] | None = None  # (step, these two) of last.ckpt
         self._is_postponed = False  # last.ckpt is due, but a validation comes first
-        self._has_ended = False  # a callback such as EarlyStopping has ended the training, and this is its last file
         self._has_best_file = False  # best.ckpt was written, or there at the start
+        self._limits: tuple[int | None, int] | None = None  # trainer's, while a resume only validates
         self.is_over = False  # set before a resume if nothing is left to train
 
     @property
@@ -83,6 +88,8 @@ class ResumeCheckpoint(Checkpoint):
         self.best = find_log(trainer).track(self.best)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._limits:
+            trainer.should_stop, self._limits = True, None
         # if the epoch is over, on_train_epoch_end writes one file for the validation and the epoch
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking and not is_epoch_over(trainer):
             self._save(trainer, last=self._is_postponed)
@@ -103,8 +110,15 @@ class ResumeCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.best_path)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        trainer.should_stop |= self.is_over
         self._has_best_file |= self.best_path.is_file()
+        if self._limits:
+            validate_now(trainer)
+        else:
+            trainer.should_stop |= self.is_over
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._limits:
+            trainer.fit_loop.max_epochs, trainer.fit_loop.epoch_loop.max_steps = self._limits
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -118,15 +132,9 @@ class ResumeCheckpoint(Checkpoint):
                 self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        is_whole, self._has_ended = is_epoch_over(trainer), trainer.should_stop
-        num_epochs = trainer.current_epoch + is_whole
-        is_end = (
-            trainer.should_stop
-            or not is_whole
-            or num_epochs == trainer.max_epochs
-            or 0 <= trainer.max_steps <= trainer.global_step
-        )
-        self._save(trainer, last=is_end or num_epochs % self.every_n_epochs == 0)
+        self._ended_by = ended_by(trainer, trainer.current_epoch + is_epoch_over(trainer))
+        is_end = self._ended_by is not None or not is_epoch_over(trainer)
+        self._save(trainer, last=is_end or (trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         wait_until_written(trainer)
@@ -141,8 +149,9 @@ class ResumeCheckpoint(Checkpoint):
 
         before_validation: whether the validation that follows the batches trained so far still has to be run.
         """
-        if self._last_saved != (trainer.global_step, before_validation):  # else on_train_epoch_end has just saved
-            self._before_validation = before_validation
+        self._before_validation = before_validation
+        self._ended_by = ended_by(trainer, trainer.current_epoch + is_epoch_over(trainer))
+        if self._last_saved != (trainer.global_step, before_validation, self._ended_by):  # else saved at this step
             self._save_last(trainer)
         wait_until_written(trainer)
 
@@ -155,7 +164,7 @@ class ResumeCheckpoint(Checkpoint):
         if self._last_saved is not None:  # else last.ckpt may be damaged, and previous.ckpt the only good file
             duplicate(trainer, store.last, store.previous)
         (duplicate if is_best else move)(trainer, written, store.last)
-        self._last_saved = (trainer.global_step, self._before_validation)
+        self._last_saved = (trainer.global_step, self._before_validation, self._ended_by)
         self._is_postponed = False
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -170,16 +179,37 @@ class ResumeCheckpoint(Checkpoint):
             "best_epoch": self.best.epoch,
             "best_step": self.best.step,
             "monitor": self.best.monitor,
-            "has_ended": self._has_ended,
+            "ended_by": self._ended_by,
             "written_best": self._written_best,
             **position,
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        trainer.num_sanity_val_steps = 0  # type: ignore[attr-defined]  # it checks, or scores, the start of a run
         if (stopping := find_callback(trainer, EarlyStopping)) and stopping.state_key in checkpoint["callbacks"]:
-            # Lightning would restore the stored patience, even if another one is set for the resume
-            checkpoint["callbacks"][stopping.state_key]["patience"] = stopping.patience
+            # Lightning would restore the stored patience, even if another one is set for the resume, and the reason of
+            # an end that is none any more
+            changed: dict[str, Any] = {"patience": stopping.patience}
+            if not self.is_over:
+                changed["stopping_reason"] = stopping.stopping_reason.value
+            checkpoint["callbacks"][stopping.state_key] |= changed
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
         self._written_best = state["written_best"]
-        continue_at(trainer, checkpoint["loops"]["fit_loop"], state)
+        for limit in find_callbacks(trainer, TimeLimit):
+            limit.has_passed = self.is_over and state.get("ended_by") == limit.key
+        only_validate = self._is_left_to_validate(trainer, checkpoint, state)
+        continue_at(trainer, checkpoint["loops"]["fit_loop"], state, only_validate=only_validate)
+        if only_validate:
+            # Lightning would return at once. Half a step more: it then goes on, but no step is left
+            self._limits = trainer.max_epochs, trainer.max_steps
+            trainer.fit_loop.max_epochs = state["epoch"] + 1
+            trainer.fit_loop.epoch_loop.max_steps = checkpoint["global_step"] + 0.5
+
+    def _is_left_to_validate(self, trainer: L.Trainer, checkpoint: dict[str, Any], state: Mapping[str, Any]) -> bool:
+        """Return whether nothing is left to train, but the last state has no validation yet."""
+        steps, is_validated = checkpoint["global_step"], checkpoint["callbacks"]["TrainLog"].get("val_step")
+        is_last = is_reached(steps, trainer.max_steps) or (
+            state["is_over"] and is_reached(state["epoch"] + 1, trainer.max_epochs)
+        )
+        return (is_last or self.is_over) and 0 < steps != is_validated and trainer.enable_validation

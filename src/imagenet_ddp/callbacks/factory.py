@@ -15,9 +15,11 @@ from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.graceful_stop import GracefulStop
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.progress import Progress
+from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.callbacks.run_files import BadImagesList, History, LoggedFiles
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.trainer import time_in_s
 from imagenet_ddp.config.section import make
 from imagenet_ddp.errors import RunError, is_silent_end, place_of, silent_end
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -54,7 +56,8 @@ def make_callbacks(
                    val_log_every_n_steps=config.val_log_every_n_steps)
         for name, node in entries.items()
     ]  # fmt: skip
-    for node, callback in zip(entries.values(), own, strict=True):
+    for (name, node), callback in zip(entries.items(), own, strict=True):
+        callback.config_key = f"callbacks.{name}"  # for run_end.ended_by
         if isinstance(callback, ResumeCheckpoint):
             if not node.get("dirpath"):
                 callback.dirpath = checkpoints
@@ -70,6 +73,7 @@ def make_callbacks(
     callbacks: list[L.Callback] = [
         learning_rate,  # before LearningRateMonitor, which reads the rate in the same hooks
         TrainLog(),  # before all callbacks that read trainer.callback_metrics
+        *([TimeLimit(time_in_s(config.trainer.max_time))] if config.trainer.max_time is not None else []),
         *sorted(own, key=lambda callback: isinstance(callback, ResumeCheckpoint)),  # after the user's ModelCheckpoint
         *([LoggedFiles(run_dir, hyperparams)] if given(config.logger) else []),  # after all that draw
         BadImagesList(run_dir / "bad_images.csv", bad_images, config.csv_delimiter),

@@ -1,5 +1,6 @@
-"""Save and stop on a signal, at the same position on all ranks. SLURM sends the signal before the time limit; --signal
-in scripts/*.sbatch sets the time between the two."""
+"""End a training at the same position on all ranks: save and stop on a signal, end when a time limit has passed, and
+have the last state validated. SLURM sends the signal before its time limit; --signal in scripts/*.sbatch sets the time
+between the two."""
 
 import time
 from typing import Any
@@ -9,15 +10,24 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
-from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, is_update, validates_next
+from imagenet_ddp.callbacks.loop_state import (
+    ends_next,
+    find_callback,
+    find_callbacks,
+    is_epoch_over,
+    is_update,
+    validate_now,
+    validates_next,
+)
+from imagenet_ddp.callbacks.run_end import TimeLimit
 from imagenet_ddp.runs.signals import Signals, Stopped
 
 EXCHANGE_S = 1.0  # time between two exchanges; the first follows the first batch, whose time is unknown
 
 
 class _Exchange:
-    """Exchange signal numbers with the other ranks about every EXCHANGE_S seconds, measured in batches, because the
-    ranks have the same batches but not the same clock."""
+    """Exchange numbers with the other ranks about every EXCHANGE_S seconds, measured in batches, because the ranks have
+    the same batches but not the same clock."""
 
     def __init__(self) -> None:
         self._wanted = 1  # batches between two exchanges, the same on all ranks
@@ -36,29 +46,30 @@ class _Exchange:
         self._num_batches, self._last_s = self._num_batches + 1, time.monotonic()
         return self._num_batches >= self._wanted
 
-    def highest(self, number: int, device: torch.device) -> int:
-        """Return the highest signal number of all ranks, 0 without a signal. Waits for the device. Call on all
-        ranks."""
+    def highest(self, numbers: tuple[int, int], device: torch.device) -> tuple[int, int]:
+        """Return the highest of each number over all ranks. Waits for the device. Call on all ranks."""
         if self._num_batches:
             if device.type == "cuda":  # it computes the batches some time after this process has requested them
                 torch.cuda.synchronize(device)
                 self._last_s = time.monotonic()
             batch_s = (self._last_s - self._start_s) / self._num_batches
             self._wanted = max(1, round(EXCHANGE_S / max(batch_s, 1e-4)))
-        # the highest number, and the lowest count; not strategy.reduce, which adds a barrier
-        values = torch.tensor([number, -self._wanted], device=device)
+        # the highest numbers, and the lowest count; not strategy.reduce, which adds a barrier
+        values = torch.tensor([*numbers, -self._wanted], device=device)
         torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
         highest: list[int] = values.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        self._wanted = -highest[1]
+        self._wanted = -highest[2]
         self.begin()
-        return highest[0]
+        return highest[0], highest[1]
 
 
 class GracefulStop(Checkpoint):
     """Stop after a step, within a validation, or after an epoch.
 
     A signal only sets a flag (runs/signals.py). About once per second, and at the end of each epoch, the ranks exchange
-    their flags, so that all of them stop at the same batch. A single process looks at its flag after every batch.
+    their flags, and whether the time of a TimeLimit is over, so that all of them stop at the same batch. A single
+    process looks at both after every batch. Before a training ends, its last state is validated, even if trainer.*
+    asks for no validation there.
 
     Must be the last callback, so that the checkpoint includes the work of all other callbacks. The class is a
     Checkpoint because Lightning calls these callbacks after all others.
@@ -70,6 +81,7 @@ class GracefulStop(Checkpoint):
         self._signals = signals
         self._training, self._validation = _Exchange(), _Exchange()
         self._validation_start_s = 0.0
+        self._limits: list[TimeLimit] = []
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         # Lightning's SIGTERM handler calls a collective at an arbitrary point of the program, and hangs. Lightning also
@@ -77,6 +89,7 @@ class GracefulStop(Checkpoint):
         # Lightning is bounded, and tests/distributed/test_several_hosts.py tests these overrides.
         trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+        self._limits = find_callbacks(trainer, TimeLimit)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._training.begin()
@@ -85,9 +98,14 @@ class GracefulStop(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._delay_stop(trainer)
-        # otherwise the run stops at the end of the epoch, or in the validation that follows this batch
-        if not is_epoch_over(trainer) and is_update(trainer) and not validates_next(trainer):
-            self._stop_if_agreed(trainer, self._training)
+        # otherwise the run stops at the end of the epoch, or in or after the validation that follows this batch
+        if is_update(trainer) and not validates_next(trainer):
+            if not is_epoch_over(trainer):
+                self._stop_if_agreed(trainer, self._training)
+            elif self._limits:
+                self._agree(trainer, self._training, now=True)
+        if ends_next(trainer):
+            validate_now(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._validation_start_s = time.monotonic()
@@ -104,30 +122,41 @@ class GracefulStop(Checkpoint):
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._training.skip(time.monotonic() - self._validation_start_s)
         if not trainer.sanity_checking:
+            if self._limits:
+                self._agree(trainer, self._training, now=True)
             self._delay_stop(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop_if_agreed(trainer, self._training, now=True)
 
     def _delay_stop(self, trainer: L.Trainer) -> None:
-        """Delay a stop requested by another callback (EarlyStopping, trainer.max_time) until the end of the update."""
+        """Delay a stop requested by another callback, or by a time limit, until the end of the update."""
         if is_update(trainer):
             trainer.should_stop |= self._delayed
             self._delayed = False
         elif trainer.should_stop:
             trainer.should_stop, self._delayed = False, True
 
+    def _agree(self, trainer: L.Trainer, exchange: _Exchange, *, now: bool = False) -> int:
+        """Return the signal that a rank has received, 0 for none, and end the training if a time limit has passed on a
+        rank. Call on all ranks. now: exchange both in any case."""
+        limits = enumerate(self._limits, 1)
+        passed = max((number for number, each in limits if each.elapsed_s(trainer) >= each.limit_s), default=0)
+        received = self._signals.received or 0
+        if trainer.world_size > 1:
+            if not (now or exchange.is_due()):
+                return 0
+            received, passed = exchange.highest((received, passed), trainer.strategy.root_device)
+        if passed:
+            self._limits[passed - 1].has_passed = trainer.should_stop = True
+        return received
+
     def _stop_if_agreed(
         self, trainer: L.Trainer, exchange: _Exchange, *, before_validation: bool = False, now: bool = False
     ) -> None:
         """If a rank has received a signal and all ranks know it, save with the trainer's ResumeCheckpoint, if it has
         one, and raise Stopped. Call on all ranks. now: exchange the numbers in any case."""
-        number = self._signals.received or 0
-        if trainer.world_size > 1:
-            if not (now or exchange.is_due()):
-                return
-            number = exchange.highest(number, trainer.strategy.root_device)
-        if not number:
+        if not (number := self._agree(trainer, exchange, now=now)):
             return
         if checkpoint := find_callback(trainer, ResumeCheckpoint):
             checkpoint.save_stopped(trainer, before_validation)

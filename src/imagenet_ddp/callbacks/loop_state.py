@@ -15,8 +15,13 @@ _Callback = TypeVar("_Callback", bound=L.Callback)
 
 def find_callback(trainer: L.Trainer, kind: type[_Callback]) -> _Callback | None:
     """Return the trainer's first callback of this class; None if there is none."""
+    return next(iter(find_callbacks(trainer, kind)), None)
+
+
+def find_callbacks(trainer: L.Trainer, kind: type[_Callback]) -> list[_Callback]:
+    """Return the trainer's callbacks of this class."""
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    return next((callback for callback in callbacks if isinstance(callback, kind)), None)  # pyright: ignore[reportUnknownVariableType]
+    return [callback for callback in callbacks if isinstance(callback, kind)]  # pyright: ignore[reportUnknownVariableType]
 
 
 def log_interval(trainer: L.Trainer) -> int:
@@ -42,6 +47,26 @@ def is_update(trainer: L.Trainer) -> bool:
     return (trainer.fit_loop.batch_idx + 1) % trainer.accumulate_grad_batches == 0 or is_epoch_over(trainer)
 
 
+def is_reached(count: float, limit: float | None) -> bool:
+    """Return whether a number of epochs or steps is that of trainer.max_epochs or trainer.max_steps. None or -1 means
+    that there is no limit."""
+    return limit is not None and 0 <= limit <= count
+
+
+def is_stopping(trainer: L.Trainer, epochs: int) -> bool:
+    """Return whether a callback ends the training after this many epochs, which Lightning lets it do from
+    trainer.min_epochs and trainer.min_steps on."""
+    has_least = epochs >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
+    return trainer.should_stop and has_least
+
+
+def ends_next(trainer: L.Trainer) -> bool:
+    """Return whether the training ends after the last batch."""
+    epochs = trainer.current_epoch + is_epoch_over(trainer)
+    is_last = is_reached(epochs, trainer.max_epochs) or is_reached(trainer.global_step, trainer.max_steps)
+    return is_update(trainer) and (is_last or is_stopping(trainer, epochs))
+
+
 def validates_next(trainer: L.Trainer) -> bool:
     """Return whether a validation follows the last batch."""
     every, every_n_epochs = trainer.val_check_batch, trainer.check_val_every_n_epoch
@@ -52,6 +77,13 @@ def validates_next(trainer: L.Trainer) -> bool:
     else:
         is_due = (trainer.current_epoch + 1) % every_n_epochs == 0 and (trainer.fit_loop.batch_idx + 1) % every == 0
     return is_due and trainer.enable_validation  # last, because Lightning computes this on each access
+
+
+def validate_now(trainer: L.Trainer) -> None:
+    """Make Lightning validate after the last batch of the training, whenever validations are due otherwise."""
+    trainer._val_check_time_interval = None  # type: ignore[assignment]  # else only this time counts
+    trainer.check_val_every_n_epoch = 1
+    trainer.val_check_batch = trainer.fit_loop.batch_idx + 1
 
 
 # The layout of checkpoint["loops"] is private to Lightning, but there is no public way to resume within an epoch. The
@@ -142,14 +174,21 @@ def describe(trainer: L.Trainer, loops: dict[str, Any], *, before_validation: bo
     }
 
 
-def continue_at(trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any]) -> None:
-    """Make Lightning and the data module continue at a position returned by describe()."""
+def continue_at(
+    trainer: L.Trainer, loops: dict[str, Any], position: Mapping[str, Any], *, only_validate: bool = False
+) -> None:
+    """Make Lightning and the data module continue at a position returned by describe(). only_validate: nothing is left
+    to train, but this state has no validation yet; call validate_now() when the training starts."""
     if position["kind"] == "interrupted":
         raise ConfigError(
             f"{trainer.ckpt_path} must be written between two steps to be resumed, but was written after an error had "
             "ended the training (save_on_exception). Hint: resume from the last.ckpt of that run."
         )
-    if position["kind"] == "epoch_end":
+    if only_validate:
+        _set_epochs(loops, position["epoch"], begun=True)
+        _set_batches(loops, loops["epoch_loop.batch_progress"]["current"]["ready"], keep_total=True)
+        _begin_validation(loops)
+    elif position["kind"] == "epoch_end":
         # with trainer.max_steps, Lightning mistakes a finished epoch for an interrupted one
         _set_epochs(loops, position["epoch"] + 1)
         _set_batches(loops, 0, keep_total=True)

@@ -3,16 +3,17 @@
 import math
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, cast
 
 import lightning.pytorch as L
 import torch
-from lightning.pytorch.callbacks import Timer
 
-from imagenet_ddp import BEGIN_S
+from imagenet_ddp.callbacks.loop_state import find_callback
+from imagenet_ddp.callbacks.run_end import TimeLimit
+from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.models.head import evaluating
+from imagenet_ddp.runs.checkpoint_file import KEY
 from imagenet_ddp.system.text import count_noun, duration, percent
 
 GUARD = 1.1  # share of the budget after which training stops, even within an epoch, if the steps became slower
@@ -23,26 +24,45 @@ LEAST_STEPS = 100
 CLOSING_S = 4.0  # writing the checkpoint, the curves and the summary
 
 
-class TimeBudget(Timer):
+class TimeBudget(TimeLimit):
     """After the validation of the weights before the first step (loop_state.validates_start), time steps that do not
     change the weights. From both times, choose the number of epochs, and the share of the images that each epoch uses.
-    If the time is too short for LEAST_STEPS, train nothing. A resumed run keeps the choice.
+    If the time is too short for LEAST_STEPS, train nothing.
 
-    minutes: from the start of this process. say: writes a line to the log. Must precede callbacks that read
-    trainer.max_epochs.
+    A resumed run keeps the choice. If budget_min or trainer.max_epochs is another one than before, the run chooses how
+    many epochs follow those that it has trained, by the times that it measured when it began.
+
+    minutes: from begin_s on, a value of time.monotonic(). say: writes a line to the log. first_averaged: returns the
+    first averaged epoch of so many; None without an average. Must precede callbacks that read trainer.max_epochs.
     """
 
-    def __init__(self, minutes: float, say: Callable[[str], None]):
-        super().__init__(timedelta(minutes=GUARD * minutes), verbose=False)
-        self._minutes, self._say = minutes, say
+    key = "budget_min"
+
+    def __init__(
+        self,
+        minutes: float,
+        begin_s: float,
+        say: Callable[[str], None],
+        first_averaged: Callable[[int], int] | None = None,
+    ):
+        super().__init__(GUARD * 60 * minutes)
+        self._minutes, self._begin_s, self._say, self._first_averaged = minutes, begin_s, say, first_averaged
+        self._most: int | None = None  # trainer.max_epochs, as set
+        self._measured: dict[str, float] = {}
         self._chosen: dict[str, Any] = {}  # attribute of the trainer -> value
         self._val_begin_s = 0.0
 
-    def time_elapsed(self, stage: str = "train") -> float:
-        """Return the seconds since this process began."""
-        return time.monotonic() - BEGIN_S
+    @property
+    def has_chosen_epochs(self) -> bool:
+        """Return whether the time limits the epochs, and not trainer.max_epochs."""
+        return bool(self._chosen) and self._chosen["max_epochs"] != self._most
+
+    def elapsed_s(self, trainer: L.Trainer) -> float:
+        """Return the seconds since this command began."""
+        return time.monotonic() - self._begin_s
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._most = trainer.max_epochs
         trainer.num_sanity_val_steps = math.inf  # type: ignore[attr-defined]
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -51,19 +71,33 @@ class TimeBudget(Timer):
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         val_s = time.monotonic() - self._val_begin_s
         step_s, num_steps = self._time_steps(trainer, pl_module)
-        left_s = 60 * self._minutes - self.time_elapsed() - CLOSING_S
-        measured = torch.tensor([-left_s, step_s, val_s], device=pl_module.device)
-        slowest: Any = trainer.strategy.reduce(measured, reduce_op="max")  # pyright: ignore[reportUnknownMemberType]
-        late_s, step_s, val_s = map(float, slowest.tolist())
-        epochs, share = choose_length(-late_s, step_s, num_steps, val_s, trainer.max_epochs)
-        self._chosen = {"max_epochs": epochs, "limit_train_batches": share}
+        step_s, val_s = _slowest(trainer, step_s, val_s)
+        self._measured = {"step_s": step_s, "num_steps": num_steps, "val_s": val_s}
+        self._choose(trainer)
+
+    def _choose(self, trainer: L.Trainer, epoch: int = 0, done: float = 0.0) -> None:
+        """Choose the number of epochs and the share of the images. epoch: the first of them, counted from 0. done: the
+        steps of it that are trained already."""
+        (elapsed_s,) = _slowest(trainer, self.elapsed_s(trainer))
+        step_s, num_steps, val_s = (self._measured[name] for name in ("step_s", "num_steps", "val_s"))
+        left_s = 60 * self._minutes - elapsed_s - CLOSING_S + done * step_s
+        most = self._most if self._most is None or self._most < 0 else max(self._most - epoch, 0)
+        more, share = choose_length(left_s, step_s, int(num_steps), val_s, most)
+        self._chosen = {"max_epochs": epoch + more, "limit_train_batches": share}
         self._apply(trainer)
         images = "all images" if share == 1 else f"{percent(share, 0)} of the images"
-        what = f"{count_noun(epochs, 'epoch')} of {images}" if epochs else "no epoch, so the start is the result"
+        what = "no further epoch" if epoch else "no epoch, so the start is the result"
+        if more:
+            further = f" after the first {epoch}" if epoch else ""
+            what = f"{count_noun(more, 'epoch')} of {images}{further}"
+        cap = f", which trainer.max_epochs={self._most} limits" if more and not self.has_chosen_epochs else ""
+        average = (
+            self._first_averaged and more and f" Averaging begins in epoch {self._first_averaged(epoch + more) + 1}."
+        )
         self._say(
-            f"budget_min={self._minutes:g} allows {what}: {duration(60 * self._minutes + late_s)} have passed, a step "
-            f"takes {step_s:.3g} s, an epoch of all images {count_noun(num_steps, 'step')}, and a validation "
-            f"{val_s:.3g} s."
+            f"budget_min={self._minutes:g} allows {what}{cap}: {duration(elapsed_s)} have passed, a step takes "
+            f"{step_s:.3g} s, an epoch of all images {count_noun(int(num_steps), 'step')}, and a validation "
+            f"{val_s:.3g} s.{average or ''}"
         )
 
     def _time_steps(self, trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[float, int]:
@@ -93,24 +127,41 @@ class TimeBudget(Timer):
     def _apply(self, trainer: L.Trainer) -> None:
         trainer.fit_loop.max_epochs = self._chosen["max_epochs"]
         trainer.limit_train_batches = self._chosen["limit_train_batches"]
+        if self._first_averaged and (average := find_callback(trainer, WeightAverage)):
+            average.start_epoch = self._first_averaged(self._chosen["max_epochs"])
 
     def state_dict(self) -> dict[str, Any]:
-        return dict(self._chosen)
+        return {**self._chosen, "measured": self._measured, "asked": [self._minutes, self._most]}
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        if chosen := checkpoint["callbacks"].get(self.state_key):
-            self._chosen = chosen
+        if not (stored := checkpoint["callbacks"].get(self.state_key)):
+            return
+        self._chosen = {name: stored[name] for name in ("max_epochs", "limit_train_batches")}
+        self._measured = stored["measured"]
+        if stored["asked"] == [self._minutes, self._most]:
             self._apply(trainer)
+            return
+        position = checkpoint[KEY]
+        is_between = position["kind"] == "epoch_end"
+        done = 0 if is_between else position["images"] / max(position["step_images"], 1)
+        self._choose(trainer, position["epoch"] + is_between, done)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+def _slowest(trainer: L.Trainer, *seconds: float) -> list[float]:
+    """Return each time on the rank where it is the longest. Call on all ranks."""
+    measured = torch.tensor(seconds, dtype=torch.float32, device=trainer.strategy.root_device)
+    slowest: Any = trainer.strategy.reduce(measured, reduce_op="max")  # pyright: ignore[reportUnknownMemberType]
+    return slowest.tolist()
 
 
 def choose_length(
     left_s: float, step_s: float, num_steps: int, val_s: float, most: int | None = None
 ) -> tuple[int, float]:
-    """Return (number of epochs, share of the steps of each) of the longest training that takes at most left_s seconds,
-    with a validation after each epoch; (0, 1.0) if only a few steps would fit. most: the highest number of epochs; None
-    or -1 for any."""
+    """Return (number of epochs, share of the steps of each, to be rounded down) of the longest training that takes at
+    most left_s seconds, with a validation after each epoch; (0, 1.0) if only a few steps would fit. most: the highest
+    number of epochs; None or -1 for any."""
 
     def steps_of_each(epochs: int) -> int:
         return min(int((left_s / epochs - val_s) / step_s), num_steps)
@@ -121,4 +172,7 @@ def choose_length(
     if most is not None and 0 <= most < epochs:
         epochs = most
     steps = steps_of_each(epochs) if epochs else 0
-    return (epochs, steps / num_steps) if epochs * steps >= min(LEAST_STEPS, num_steps) else (0, 1.0)
+    if epochs * steps < min(LEAST_STEPS, num_steps):
+        return 0, 1.0
+    # half a step more, because Lightning rounds the number of steps down: int(29 / 100 * 100) is 28
+    return epochs, min((steps + 0.5) / num_steps, 1.0)

@@ -44,6 +44,7 @@ class TrainLog(L.Callback):
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs
+        self.val_step: int | None = None  # optimizer steps before the last validation
         self.sums = ImageSums()
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
@@ -146,6 +147,7 @@ class TrainLog(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking or validates_start(trainer):
+            self.val_step = trainer.global_step
             for best in self.bests.values():
                 best.update(trainer)
             metrics = trainer.callback_metrics
@@ -264,6 +266,7 @@ class TrainLog(L.Callback):
             "train_s": train_s,
             "train_cpu_s": train_cpu_s,
             "num_epochs": self.num_epochs,
+            "val_step": self.val_step,
             "times": self.train_times.state_dict(),  # rank 0's
         }
 
@@ -275,6 +278,7 @@ class TrainLog(L.Callback):
         self.train_times.load_state_dict(state_dict["times"])
         for name in ("scores", "train_s", "train_cpu_s", "num_epochs"):
             setattr(self, name, state_dict[name])
+        self.val_step = state_dict.get("val_step")
 
 
 def find_log(trainer: L.Trainer) -> TrainLog:

@@ -33,7 +33,7 @@ from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Plan, data_options, trainer_arguments
 from imagenet_ddp.engine.prepare_training import prepare_training
-from imagenet_ddp.engine.resume import changes, changes_end, refuse_other_data
+from imagenet_ddp.engine.resume import changes, prolongs, refuse_other_data
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import compile_calls
@@ -171,7 +171,9 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
     if stored is None:
         held_out.warn_of_trained(data.val_images, plan.config.model, log.say)
     module = make_module(plan, classes, len(data.val_images), counts)
-    training_callbacks = prepare_training(plan, module, classes, resumed=stored is not None, say=log.say)
+    training_callbacks = prepare_training(
+        plan, module, classes, resumed=stored is not None, begin_s=job.begin_s, say=log.say
+    )
     spanning = functools.partial(schedule_spanning, plan.config.schedule, plan.warmup_epochs.value)
     callbacks = make_callbacks(
         plan.config,
@@ -190,10 +192,11 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
             raise ConfigError(
                 f"callbacks.checkpoint must be set to resume {job.checkpoint}, got none. Hint: set callbacks=default."
             )
-        # nothing is left to train if a callback such as EarlyStopping had ended the training, and the process died
-        # before it wrote summary.json, unless the options now set another end
-        ends_elsewhere = changes_end(changes(stored[KEY]["config"], job.config))
-        checkpoint.is_over = stored[KEY]["has_ended"] and not ends_elsewhere
+        # nothing is left to train if the training had ended, and the process died before it wrote summary.json, unless
+        # the options now set another end
+        ended_by = stored[KEY].get("ended_by")
+        is_longer = prolongs(ended_by, changes(stored[KEY]["config"], job.config))
+        checkpoint.is_over = ended_by is not None and not is_longer
     if checkpoint is not None and world.info.rank == 0:
         # the run folder links to the checkpoints, wherever they are
         store = CheckpointStore.of_run(job.run_dir)

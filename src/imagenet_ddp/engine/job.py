@@ -14,6 +14,7 @@ from imagenet_ddp.cli import check_config, parse
 from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, typed_config, typed_value
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
+from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
 from imagenet_ddp.engine.resume import (
     BATCH_PREFIXES,
@@ -23,6 +24,7 @@ from imagenet_ddp.engine.resume import (
     is_finished,
     refuse_lost_data,
     started_before,
+    way_to_continue,
 )
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
@@ -55,6 +57,7 @@ class Job:
     global_batch_size_before: int | None = None  # images per update before the resume; None for a new run
     keep_global_batch_size: bool = True  # on any number of devices; False if the command sets another batch
     threads_before: tuple[int, int] | None = None  # threads per process, and processes, before the resume
+    begin_s: float | None = None  # the time.monotonic() at which this node's command began; None: unknown
 
     @property
     def program(self) -> str:
@@ -89,7 +92,7 @@ def decide(
     )  # fmt: skip
     if earlier.checkpoint is None:
         config, run_dir = _new_config(request, environ), earlier.run_dir
-        if run_dir and is_finished(run_dir, config.trainer, changes(read_config(run_dir), config)):
+        if run_dir and is_finished(run_dir, config, changes(read_config(run_dir), config)):
             return _finished(run_dir, config)
         # a run that died before its first checkpoint starts over in its folder
         run_dir = new_folder(again=again or (is_typed and bool(config.resume)))
@@ -105,7 +108,7 @@ def decide(
     if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
         hint = "Hint: leave this option out, or start a new run without resume="
         raise ConfigError([f"{line}, but a resumed run keeps its model, data and seed. {hint}" for line in fixed])
-    if earlier.run_dir and is_finished(earlier.run_dir, config.trainer, changed):
+    if earlier.run_dir and is_finished(earlier.run_dir, config, changed):
         return _finished(earlier.run_dir, config)
     return Job(
         config,
@@ -121,12 +124,7 @@ def decide(
 
 
 def _finished(run_dir: Path, config: RunConfig) -> Job:
-    epochs, most = folder.summary(run_dir)["epochs"], config.trainer.max_epochs
-    hint = "change the option that ended it: trainer.max_steps, trainer.max_time, budget_min or a callback"
-    if most is not None and 0 <= most <= epochs:
-        hint = f"set trainer.max_epochs={2 * epochs} to continue"
-    sentence = f"{run_dir} is finished: {epochs} epochs of {most}. Hint: {hint}."
-    return Job(config, run_dir, messages=(sentence,), finished=True)
+    return Job(config, run_dir, messages=(way_to_continue(run_dir, to_plain(config)),), finished=True)
 
 
 def _new_config(request: parse.Request, environ: Mapping[str, str]) -> RunConfig:

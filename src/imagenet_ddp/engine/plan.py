@@ -181,7 +181,9 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
     """Return the arguments of Lightning's Trainer: trainer.*, with this plan's values for automatic ones."""
     local, trainer = plan.local_devices, plan.config.trainer
     return {
-        **{key: value for key, value in trainer.items() if key != "batch_finder"},  # unknown to Lightning
+        # the first is unknown to Lightning; the second is that of a TimeLimit, since Lightning's Timer broadcasts in
+        # every step
+        **{key: value for key, value in trainer.items() if key not in ("batch_finder", "max_time")},
         "benchmark": devices.choose_cudnn_benchmark(trainer, plan.accelerator.value),
         "accelerator": plan.accelerator.value,
         # explicit GPU indices unchanged, else the launcher's number of processes, which validation has checked

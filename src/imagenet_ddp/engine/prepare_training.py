@@ -1,11 +1,12 @@
 """Prepare the pretrained weights, the teacher, the frozen layers and the weight averaging of a training run."""
 
 import math
+import time
 from collections.abc import Callable
+from functools import partial
 
 import lightning.pytorch as L
 
-from imagenet_ddp import BEGIN_S
 from imagenet_ddp.callbacks.fine_tuning import FrozenLayers, RegressionHead, has_statistics
 from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
@@ -19,20 +20,29 @@ from imagenet_ddp.models.factory import require_batch
 from imagenet_ddp.models.head import head_names, is_in_head, require_features
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.load_weights import load_weights_into
+from imagenet_ddp.models.lr_schedules import first_averaged_epoch
 from imagenet_ddp.models.teacher import make_teacher
 
 MOST_ON_FEATURES = 0.9  # share of budget_min by which the last layer has its start and its validation
 
 
 def prepare_training(
-    plan: Plan, module: ImageClassifier, classes: list[str], *, resumed: bool, say: Callable[[str], None] = print
+    plan: Plan,
+    module: ImageClassifier,
+    classes: list[str],
+    *,
+    resumed: bool,
+    begin_s: float | None = None,
+    say: Callable[[str], None] = print,
 ) -> list[L.Callback]:
     """Load pretrained weights (unless the training is resumed) and a teacher, and freeze layers that are never trained.
-    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*. say: writes a line
-    to the log. Raises ConfigError if model.freeze or model.head is set for a net without a suitable last layer."""
+    Return the callbacks for model.head, budget_min, model.freeze, model.batch_norm and averaging.*. begin_s: the
+    time.monotonic() from which budget_min counts; None means now. say: writes a line to the log. Raises ConfigError if
+    model.freeze or model.head is set for a net without a suitable last layer."""
     config, model = plan.config, plan.config.model
     assert isinstance(config, RunConfig)
     heads = head_names(module.net, len(classes))
+    begin_s = time.monotonic() if begin_s is None else begin_s
     callbacks: list[L.Callback] = []
     if model.weights and not resumed:
         weights = find_other(model)
@@ -42,10 +52,11 @@ def prepare_training(
         if model.head == "regression" and not head_fits:
             require_features(module.net, model.name, heads, config.data.image_size)
             minutes = math.inf if config.budget_min is None else config.budget_min
-            until_s = BEGIN_S + 60 * MOST_ON_FEATURES * minutes
+            until_s = begin_s + 60 * MOST_ON_FEATURES * minutes
             callbacks.append(RegressionHead(heads[0], config.seed, say, until_s))
     if config.budget_min is not None:
-        callbacks.append(TimeBudget(config.budget_min, say))
+        first_averaged = None if config.averaging.name == "none" else partial(first_averaged_epoch, config.averaging)
+        callbacks.append(TimeBudget(config.budget_min, begin_s, say, first_averaged))
     module.teacher, sentence = make_teacher(
         config.teacher, model.name, config.data, classes, plan.mean.value, plan.std.value
     )

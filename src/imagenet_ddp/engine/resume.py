@@ -15,12 +15,14 @@ from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.cli.overrides import quoted, typed_value
 from imagenet_ddp.config import paths
 from imagenet_ddp.config.keys import key_of, leaves
-from imagenet_ddp.config.schema.trainer import TrainerConfig
+from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.schema.trainer import time_in_s
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore, require_whole
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import count_noun, shorten_list
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source
@@ -38,7 +40,8 @@ OF_PLACE = ("hydra.", "resume", "cluster", "nccl", "trainer.accelerator", "train
             "data.num_workers")  # fmt: skip
 
 # Keys that can end a training run.
-END_PREFIXES = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks", "budget_min")
+END_PREFIXES = ("trainer.max_epochs", "trainer.max_steps", "trainer.max_time", "callbacks", "budget_min",
+                "trainer.fast_dev_run")  # fmt: skip
 
 # Keys that change how many images an update of the weights has.
 BATCH_PREFIXES = ("data.batch_size", "trainer.accumulate_grad_batches", "strategy.name", "strategy.first_device_batch")
@@ -160,17 +163,54 @@ def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]
     }
 
 
-def is_finished(run_dir: Path, trainer: TrainerConfig, changed: Iterable[str]) -> bool:
+def is_finished(run_dir: Path, config: CommonConfig, changed: Iterable[str]) -> bool:
     """Return whether an earlier run has ended, and no changed key prolongs it."""
-    if (epochs := folder.finished_epochs(run_dir)) is None:
+    if not (found := folder.summary(run_dir)):
         return False
-    most = trainer.max_epochs
-    return (most is not None and 0 <= most <= epochs) or not changes_end(changed)
+    pairs = (("epochs", config.trainer.max_epochs), ("steps", config.trainer.max_steps))
+    is_over = any(most is not None and 0 <= most <= found[name] for name, most in pairs)
+    return is_over or not prolongs(found.get("ended_by"), changed)
 
 
-def changes_end(changed: Iterable[str]) -> bool:
-    """Return whether one of these keys can end a training run."""
-    return any(key.startswith(END_PREFIXES) for key in changed)
+def prolongs(ended_by: str | None, changed: Iterable[str]) -> bool:
+    """Return whether one of the changed keys is what ended a training. ended_by: result of run_end.ended_by."""
+    prefixes = END_PREFIXES
+    if ended_by is not None:
+        callback = ended_by.rpartition(".")[0]
+        prefixes = (callback if callback.startswith("callbacks.") else ended_by,)
+    if ended_by == "budget_min":
+        prefixes += ("trainer.max_epochs",)
+    return any(key.startswith(prefixes) for key in changed)
+
+
+def way_to_continue(run_dir: Path, config: Mapping[str, Any]) -> str:
+    """Return a sentence on what ended a finished run, with what to set to train it further. config: its config,
+    plain."""
+    found, values = folder.summary(run_dir), leaves(config)
+    key = found.get("ended_by") or "trainer.max_epochs"
+    value = values.get(key)
+    hint = f"set {key}={_more(key, value, found)} to continue"
+    if key == "callbacks":
+        hint = "leave out the callback of yours that sets trainer.should_stop"
+    elif key == "trainer.fast_dev_run":
+        hint = "start a new run without it"
+    done = f"{count_noun(found['epochs'], 'epoch')} and {count_noun(found['steps'], 'step')}"
+    of = key if value is None else f"{key}={shown(value)}"
+    return f"{run_dir} is finished: {of} ended it after {done}. Hint: {hint}."
+
+
+def _more(key: str, value: Any, found: Mapping[str, Any]) -> str:
+    """Return a value with which the option that ended a run lets it train on."""
+    last = key.rpartition(".")[2]
+    if last in ("max_epochs", "max_steps"):
+        return str(2 * max(found[last.removeprefix("max_")], 1))
+    if last == "max_time":
+        left_min, rest_s = divmod(round(2 * time_in_s(value)), 60)
+        hours, minutes = divmod(left_min, 60)
+        return f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{rest_s:02}"
+    if last in ("patience", "budget_min"):
+        return f"{2 * max(value or 3, 1):g}"
+    return "false" if last == "check_finite" else "null"
 
 
 def refuse_other_data(stored: Mapping[str, Any], checkpoint: Path, source: "Source", num_train_images: int) -> None:

@@ -1,5 +1,6 @@
 """Say what a run will do and what it has done: the first and the last lines of its log, and summary.json."""
 
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from imagenet_ddp.callbacks.fine_tuning import has_statistics
+from imagenet_ddp.callbacks.run_end import ended_by
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.data import DataConfig
+from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.strategies import batch_split
@@ -21,9 +28,11 @@ from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.system.files import where
-from imagenet_ddp.system.text import count_noun, percent, shorten_list
+from imagenet_ddp.system.text import count_noun, format_loss, percent, shorten_list
 
 FEW_IMAGES = 20_000  # a sixtieth of ImageNet
+HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm hardly reach
+SETTLED = 0.01  # share of batch norm's initial statistics in its running averages, from which on they count as settled
 MIN_EPOCHS = 3  # epochs after which an accuracy at chance level is meaningful
 NEXT_STEPS = """\
 This run used generated images. Next, train on your own images, on STL-10 or on ImageNet:
@@ -58,7 +67,10 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     if (averaging := config.averaging).name != "none":
         warmed = "(1 + n) / (10 + n) in update n but at most " if averaging.warmup else ""
         how = f"exponential, decay {warmed}{averaging.decay:g}" if averaging.name == "ema" else "equal"
-        lines.append(f"Average of the weights: {how}, from epoch {plan.averaging_start_epoch + 1}.")
+        start = f"from epoch {plan.averaging_start_epoch + 1}"
+        if config["budget_min"] and averaging.start_epoch is None and averaging.name == "swa":
+            start = "over the last quarter of the epochs that budget_min allows"
+        lines.append(f"Average of the weights: {how}, {start}.")
     lines += [
         *from_scratch_lines(config, len(data.train_images)),
         *mirrored_class_lines(options, classes),
@@ -152,6 +164,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     options = plan.config.data
     folder = Path(options.root).absolute().name if options.root else None
     return {
+        "ended_by": ended_by(parts.trainer, parts.train_log.num_epochs),
         "experiment": job.experiment,
         "data": {"name": options.target or options.name, "folder": folder},
         "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, info.num_nodes),
@@ -183,12 +196,15 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
 
 def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     """Return the last lines of the log."""
-    lines: list[str] = []
     best, data = parts.train_log.best.value, job.config.data
+    lines = _end_lines(job, parts)
     if best is not None:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
         lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
-    lines += _chance_lines(job, parts)
+    loss, num_classes = parts.train_log.scores.get("val/loss"), len(parts.data.source.classes)
+    untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
+    steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
+    lines += batch_norm_lines(untrained, loss, num_classes, steps, epochs) or _chance_lines(job, parts)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
     lines.append(f"Run folder: {job.run_dir}")
@@ -198,13 +214,43 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if (counted := parts.module.val_counts)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(result_files.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
-    if parts.trainer.global_step and not parts.train_log.begun:
+    if parts.trainer.global_step and not parts.train_log.begun and not parts.module.val_counts[0]:
         lines.append("No epoch was left to train. Hint: set a larger trainer.max_epochs to continue.")
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")
     elif is_generated:
         lines += NEXT_STEPS.format(train=f"{job.program} -m imagenet_ddp.train").splitlines()
     return lines
+
+
+def _end_lines(job: Job, parts: Run) -> list[str]:
+    """Return a line on the option that has ended the training."""
+    if (key := ended_by(parts.trainer, parts.train_log.num_epochs)) is None:
+        return []
+    value = leaves(to_plain(job.config)).get(key)
+    of = "a callback that sets trainer.should_stop" if key == "callbacks" else key
+    epochs, steps = parts.train_log.num_epochs, parts.trainer.global_step
+    after = f"{count_noun(epochs, 'epoch')} and {count_noun(steps, 'step')}"
+    return [f"Ended by {of}{'' if value is None else f'={shown(value)}'}, after {after}."]
+
+
+def batch_norm_lines(net: nn.Module, val_loss: float | None, num_classes: int, steps: int, epochs: int) -> list[str]:
+    """Return a line if batch norm's running averages explain a high validation loss: after few updates, they are still
+    far from the statistics of the batches, with which the training is scored. steps, epochs: of the run so far."""
+    momenta = [getattr(layer, "momentum", None) for layer in net.modules() if has_statistics(layer)]
+    kept = [math.log1p(-each) for each in momenta if each and each < 1]  # logs of what an update leaves of the average
+    guess = math.log(max(num_classes, 2))
+    if not kept or steps == 0 or val_loss is None or not val_loss > HIGH_LOSS * guess:
+        return []
+    if steps >= (settled := math.ceil(math.log(SETTLED) / max(kept))):
+        return []
+    more = math.ceil(settled * max(epochs, 1) / steps)
+    return [
+        f"The validation loss, {format_loss(val_loss)}, is far above that of a guess, {guess:.2f}: a validation uses "
+        f"batch norm's running averages, which after {count_noun(steps, 'update')} of the weights are far from the "
+        f"statistics of the batches. Hint: train for {settled} updates, as with trainer.max_epochs={more}, or "
+        "set model.weights=DEFAULT."
+    ]
 
 
 def _chance_lines(job: Job, parts: Run) -> list[str]:

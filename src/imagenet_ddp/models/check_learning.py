@@ -111,6 +111,15 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
             what = f"model.{key}={value} needs pretrained layers, but model.weights is null"
             fixes = setting("model.weights=DEFAULT"), setting(f"model.{key}={other}")
             found.append(Mistake(what, (f"model.{key}", "model.weights"), fixes))
+    if config.get("budget_min"):
+        for key, value in (
+            ("model.unfreeze_epoch", model.unfreeze_epoch),
+            ("averaging.start_epoch", averaging.start_epoch),
+            ("data.progressive_start", config.data.progressive_start),
+        ):
+            what = f"{key} must be null with budget_min, which chooses the number of epochs, got {value}"
+            if value:
+                found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}=null"), without("budget_min"))))
     if config.get("budget_min") and not model.weights:
         what = (
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "

@@ -4,7 +4,9 @@ A test compares both with the signature of Lightning's Trainer, and the defaults
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Annotated, Any
 
 from imagenet_ddp.config.section import Section
@@ -144,6 +146,14 @@ REFUSED: dict[str, tuple[Fix, ...]] = {
         (),
     ),
 }  # fmt: skip
+
+
+def time_in_s(value: str | Mapping[str, float]) -> float:
+    """Return the seconds of a value of max_time: 00:12:00:00, or {hours:12}."""
+    if not isinstance(value, str):
+        return timedelta(**value).total_seconds()
+    days, hours, minutes, seconds = map(int, value.split(":"))
+    return timedelta(days, seconds, hours=hours, minutes=minutes).total_seconds()
 
 
 def refusal(key: str, value: Any) -> Mistake:
