@@ -115,7 +115,7 @@ class RegressionHead(L.Callback):
     def _compute(self, pl_module: Any, data: ImageDataModule) -> tuple[Tensor, Tensor, Tensor]:
         """Return this rank's (index, features, targets) on the CPU: int64 (N,), float32 (N, features), int64 (N,)."""
         columns: list[tuple[Tensor, ...]] = []
-        loader, num_done, begin_s = data.plain_train_dataloader(), 0, time.monotonic()
+        loader, num_done, num_first, first_s = data.plain_train_dataloader(), 0, 0, 0.0
         for batch in loader:
             counted = batch["num_counted"]
             batch = data.finish(data.transfer_batch_to_device(batch, pl_module.device, 0), training=False)
@@ -124,9 +124,11 @@ class RegressionHead(L.Callback):
             columns.append(tuple(each[:counted].cpu() for each in rows))
             num_done += batch["step_images"]
             now_s, num_next = time.monotonic(), batch["step_images"]
+            if not num_first:  # the first batch is slower, so it says nothing about the others
+                num_first, first_s = num_done, now_s
             # the next batch and all validation images pass through the net, too
             num_left = num_next + len(data.val_images) + FIT * (num_done + num_next)
-            rest_s = (now_s - begin_s) / num_done * num_left
+            rest_s = (now_s - first_s) / max(num_done - num_first, 1) * num_left
             is_over = num_done >= MAX_IMAGES or now_s + rest_s > self._until_s
             if pl_module.trainer.strategy.broadcast(is_over):  # at the same step on all ranks
                 break
