@@ -4,11 +4,13 @@ import contextlib
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from imagenet_ddp import __main__ as entry
+from imagenet_ddp import __version__
 from imagenet_ddp.cli import help
 from imagenet_ddp.config.schema.commands import COMMANDS
 
@@ -38,7 +40,19 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit) as caught:
         _run(monkeypatch, "repport")
     assert caught.value.code == 2
-    assert "train, " in (said := capsys.readouterr().err) and "got repport. Hint: add --help" in said
+    assert "train, " in (said := capsys.readouterr().err) and "got repport. Hint: did you mean report?" in said
+    with pytest.raises(SystemExit):
+        _run(monkeypatch, "xyz")
+    assert "got xyz. Hint: add --help for what they do." in capsys.readouterr().err
+
+
+def test_the_versions_are_printed_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    _run(monkeypatch, "--version")
+    line = capsys.readouterr().out
+    assert line.startswith(f"imagenet_ddp {__version__} (torch {version('torch')}, ") and "lightning " in line
+    with contextlib.suppress(SystemExit):
+        _run(monkeypatch, "train", "--version")
+    assert capsys.readouterr().out == line
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,15 @@
 """Train image classifiers with PyTorch Lightning and Hydra. `python -m imagenet_ddp` lists the commands."""
 
+import importlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imagenet_ddp.engine.classifier import load as load
 
 __version__ = "0.1.0"
 BEGIN_S = time.monotonic()  # when this process began
@@ -48,6 +53,13 @@ def _begin_command() -> None:
             stream = Path(os.devnull).open(mode)  # noqa: SIM115 (stays open)
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
+
+
+def __getattr__(name: str) -> Any:
+    """Import `load` when it is used, because it needs torch, and a command that only prints does not."""
+    if name == "load":
+        return importlib.import_module("imagenet_ddp.engine.classifier").load
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _require_system()

@@ -3,9 +3,11 @@
 import importlib
 import importlib.util
 import sys
+from difflib import get_close_matches
 
 from imagenet_ddp.cli import help
 from imagenet_ddp.config.schema.commands import COMMANDS
+from imagenet_ddp.mistakes import Mistake
 from imagenet_ddp.system import console
 
 
@@ -21,9 +23,13 @@ def main() -> None:
         spec = importlib.util.find_spec(name)
         is_package = spec is not None and spec.submodule_search_locations is not None
         importlib.import_module(f"{name}.__main__" if is_package else name).main()
+    elif command == "--version":
+        print(help.versions())
     else:
-        words = f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}"
-        print(f"{words}. Hint: add --help for what they do.", file=sys.stderr)
+        near = get_close_matches(command.lower(), names, 1)
+        hint = f"did you mean {near[0]}?" if near else "add --help for what they do"
+        mistake = Mistake(f"imagenet_ddp: the command must be one of {', '.join(names)}, got {command}", hint=hint)
+        print(mistake, file=sys.stderr)
         sys.exit(2)
 
 

@@ -23,7 +23,7 @@ MACHINES = "trainer.num_nodes=2 cluster.address=tcp://127.0.0.1:29500"
 # For what a person puts something of their own.
 PLACEHOLDERS = {"FOLDER": "pets", "FILE.csv": "x.csv", "FILE": "x.ckpt", "HOST": "127.0.0.1", "NAME": "pets",
                 "PATH": "x.ckpt", "VALUE": "1", "PACKAGE.CLASS": "torch.nn.Linear", "PACKAGE": "torch",
-                "runs/NAME/TIME/checkpoints/best.ckpt": "x.ckpt", "runs/NAME/TIME": "x.ckpt",
+                "runs/NAME/TIME": "x.ckpt",
                 "CLASS": "Timer"}  # fmt: skip
 
 # Options of train -> key words of the only mistake.
@@ -81,7 +81,7 @@ OF_OTHERS = [
     ("evaluate", "x.ckpt", "set checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "set images=pets"),
     ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
     ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
-    ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be csv or jsonl"),
+    ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be auto, csv, jsonl or xlsx"),
     ("predict", "checkpoint=x.ckpt images=gone", "images=gone must match image files"),
     ("evaluate", "checkpoint=x.ckpt real_labels=x.csv", "real_labels must be a JSON file"),
     ("evaluate", "checkpoint=x.ckpt real_labels=pipe", "real_labels must be a JSON file"),

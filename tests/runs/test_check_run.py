@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from imagenet_ddp.runs.check_run import validate
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 
 COMMON = {"name": "a_run", "seed": 0, "val_log_every_n_steps": 100}
 RUN = {"resume": None, "sweep": {"job": "auto", "resume": None}, "checkpoint": None}
@@ -74,8 +75,9 @@ def test_the_best_checkpoint_of_a_folder_is_offered_first_and_the_last_to_resume
     Path("run").rename("my run")
     for name in ("last", "best"):
         Path(f"my run/checkpoints/{name}.ckpt").touch()
-        (text,) = map(str, validate(PREDICT | {"checkpoint": "my run"}, {}, verb="predict"))
-        assert text.endswith(f"is a folder. Hint: set `'checkpoint=my run/checkpoints/{name}.ckpt'`.")
+        assert CheckpointStore.to_use(Path("my run")) == Path(f"my run/checkpoints/{name}.ckpt")
+        (text,) = map(str, validate(PREDICT | {"checkpoint": "my run/checkpoints"}, {}, verb="predict"))
+        assert text.endswith(f"Hint: set `'checkpoint=my run/checkpoints/{name}.ckpt'`.")
     (text,) = map(str, validate(NODES | {"resume": "my run/checkpoints"}, {}))
     assert text.endswith("Hint: set `'resume=my run/checkpoints/last.ckpt'`.")
 

@@ -99,7 +99,7 @@ def validate(
         found += as_mistakes(table_files.validate(values.format, values.out), "out")
     if "checkpoint" in declared and not (values.get("checkpoint") or values.model.weights):
         ways = (
-            ("checkpoint=runs/NAME/TIME/checkpoints/best.ckpt",),
+            ("checkpoint=runs/NAME/TIME",),
             ("model.name=resnet18", "model.weights=DEFAULT"),
         )
         found.append(Mistake("checkpoint is required, but not set", ("checkpoint",), tuple(map(Fix, ways))))

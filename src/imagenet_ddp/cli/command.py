@@ -139,6 +139,9 @@ def with_hydra(verb: str, argv: list[str], task: Callable[[DictConfig], Any]) ->
             raised.append(error)
         return results[-1]
 
+    if "--version" in argv:
+        print(help.versions())
+        return None
     if {"--help", "-h"} & set(argv):
         with console.exit_on_closed_pipe():
             print(help.text(verb))

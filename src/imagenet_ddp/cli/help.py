@@ -1,11 +1,14 @@
 """Write the text of --help: what a command does, examples, choices, the most used keys, and links to the rest."""
 
 import functools
+import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from imagenet_ddp import __version__
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import declared
 from imagenet_ddp.system import console
@@ -38,6 +41,13 @@ def commands() -> str:
     lines = ["Usage: python -m imagenet_ddp COMMAND [KEY=VALUE ...]", ""]
     lines += [line for command, summary in rows.items() for line in _row(command, summary)]
     return "\n".join([*lines, "", "python -m imagenet_ddp COMMAND --help shows its options."])
+
+
+def versions() -> str:
+    """Return the line of --version, without importing the packages."""
+    names = ("torch", "torchvision", "lightning", "hydra-core")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"imagenet_ddp {__version__} ({', '.join(f'{name} {version(name)}' for name in names)}, Python {python})"
 
 
 def text(verb: str) -> str:

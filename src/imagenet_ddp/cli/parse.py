@@ -28,6 +28,7 @@ from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, setting, without
+from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.signals import hold_signals
 from imagenet_ddp.system.files import not_writable_reason
 
@@ -150,6 +151,8 @@ def _compose(composer: Composer, verb: str, job: list[Override]) -> tuple[DictCo
         mistakes = [Mistake(what, ("data.root", "data"), (setting(*options),)), *more]
     if verb not in (*commands.USE_MODEL, "evaluate"):
         set_implied(config)
+    elif typed := _value(config, "checkpoint"):
+        config.checkpoint = str(CheckpointStore.to_use(Path(typed)))
     return config, mistakes, refused
 
 

@@ -151,19 +151,18 @@ def _known_classes(entries: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _checkpoint(key: str, value: str, environ: Mapping[str, str]) -> list[Mistake]:
-    path, resumes = Path(value), key == "resume"
+    path = Path(value)
     store = CheckpointStore.of_run(path)
-    if path.is_file() or (resumes and store.files()):
+    if path.is_file() or store.files():
         return []
-    fixes = [setting(f"{key}=runs/NAME/TIME{'' if resumes else '/checkpoints/best.ckpt'}")]
-    fixes += [setting("resume=auto")] if resumes else []
+    fixes = [setting(f"{key}=runs/NAME/TIME"), *([setting("resume=auto")] if key == "resume" else [])]
     what = "is not a regular file" if path.exists() else "does not exist"
     if path.is_dir():
-        what = "is a folder without checkpoints/last.ckpt" if resumes else "is a folder"
+        what = "is a folder without checkpoints/last.ckpt"
         files = (*sorted(store.folder.glob("*.ckpt")), *sorted(path.glob("*.ckpt")))  # best.ckpt is the first
-        files = sorted(files, key=lambda file: resumes and file.name != "last.ckpt")
+        files = sorted(files, key=lambda file: key == "resume" and file.name != "last.ckpt")
         fixes = [setting(f"{key}={file}") for file in files][:1] or fixes
     elif value.startswith("~"):  # no shell expands ~ after "resume="
         fixes = [setting(f"{key}={environ.get('HOME', '/home/me')}{value[1:]}")]
-    allowed = f"a checkpoint file{' or a run folder' if resumes else ''}"
-    return [Mistake(f"{key} must be {allowed}, but {describe_path(path)} {what}", (key,), tuple(fixes))]
+    what = f"{key} must be a checkpoint file or a run folder, but {describe_path(path)} {what}"
+    return [Mistake(what, (key,), tuple(fixes))]

@@ -36,6 +36,13 @@ class CheckpointStore:
         return cls(run_dir / cls.FOLDER)
 
     @classmethod
+    def to_use(cls, path: Path) -> Path:
+        """Return the checkpoint that a run folder means in a command that does not train: the best one, or the last one
+        of a run without validation. Return any other path unchanged."""
+        store = cls.of_run(path)
+        return next(filter(Path.is_file, (store.best, store.last)), path)
+
+    @classmethod
     def planned(cls, callbacks: Mapping[str, Any], run_dir: Path) -> "CheckpointStore":
         """Return the store of a run that has not begun. callbacks: the config group."""
         entries = [entry for entry in callbacks.values() if isinstance(entry, Mapping)]

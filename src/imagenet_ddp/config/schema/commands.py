@@ -28,7 +28,7 @@ _SLURM_WORD = matching(r"[^\s-]\S*", "a word")
 _SLURM_TIME = matching(r"(\d+-)?\d+(:\d+){0,2}", "a time such as 24:00:00 or 2-00:00:00")
 _SLURM_OPTIONS = matching(r"-[^\n'\"\\]+", "options of sbatch, without quotes")
 
-_CHECKPOINT = "Checkpoint written by train, or weights of another program, with model.name; null: model.weights."
+_CHECKPOINT = "Checkpoint or run folder of train, or weights of another program, with model.name; null: model.weights."
 # Further metrics of evaluate: name -> (class of torchmetrics.classification, its arguments). macro is the mean over the
 # classes that occur as label or prediction. auroc is computed for each class in models/metrics.py.
 METRICS: dict[str, tuple[str, dict[str, Any]]] = {

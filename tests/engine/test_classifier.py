@@ -1,0 +1,34 @@
+"""`from imagenet_ddp import load` gives what the command predict gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import imagenet_ddp
+from imagenet_ddp.errors import ConfigError
+
+
+def test_a_run_folder_is_loaded_for_predictions(trained: Path, tree: Path, tmp_path: Path):
+    model = imagenet_ddp.load(trained.parents[1])
+    found = model.predict(tree / "val")
+    assert found and all(each.label == Path(each.path).parent.name for each in found)
+    paths = [each.path for each in found][:3]
+    opened = [Image.open(path) for path in paths]
+    mixed = model.predict([paths[0], opened[1], np.asarray(opened[2].convert("RGB"))], top_k=2)
+    for one, other in zip(mixed, found, strict=False):
+        assert one.label == other.label and len(one.top) == 2
+        assert one.top[0][1] == pytest.approx(other.top[0][1], abs=1e-4)
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    (broken,) = model.predict(tmp_path / "broken.jpg")
+    assert broken.label is None and broken.reason
+    (only,) = model.predict(opened[0])
+    assert only.label == found[0].label and only.path == ""
+
+
+def test_what_cannot_be_loaded_is_one_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match="checkpoint must be a checkpoint file or a run folder"):
+        imagenet_ddp.load(tmp_path)
+    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+        imagenet_ddp.lode  # noqa: B018
