@@ -40,5 +40,5 @@ def test_a_folder_of_that_name_is_not_taken_for_the_package(
         f"    PathFinder.find_spec(name, [os.getcwd()]) if name == {package!r} else find(name, package))\n"
     )
     result = run(verb, *options, code=2, PYTHONPATH=str(tmp_path / "hide"))
-    assert f"needs the package {package}, which is not installed. Hint: run `" in result.stderr
+    assert f"needs the package {package}, which is not installed. Hint: run `" in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
