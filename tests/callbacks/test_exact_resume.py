@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -351,6 +352,19 @@ def test_the_last_state_is_validated(tmp_path: Path, keys: dict[str, Any]) -> No
         assert other[KEY] == one[KEY]
         train(parts, third := Watch(), **keys)
         assert (third.steps, third.scores) == (0, []), "nothing is left"
+
+
+def test_a_validation_that_a_resume_completed_is_not_made_again(tmp_path: Path) -> None:
+    """Stopped in the validation at an epoch's end, then at the end of the next epoch."""
+    keys: dict[str, Any] = {"val_check_interval": 4, "check_val_every_n_epoch": None, "max_steps": 2 * STEPS + 4}
+    train(tmp_path / "whole", whole := Watch(), **keys)
+    signals, later = Signals(), Signals()
+    first = Watch(STEPS, lambda trainer: setattr(signals, "received", 15), in_validation=True)
+    watches = [first, StopsAtEpochEnd(later), Watch()]
+    for watch, its_signals in zip(watches, (signals, later, Signals()), strict=True):
+        with nullcontext() if watch is watches[-1] else pytest.raises(Stopped):
+            train(tmp_path / "parts", watch, signals=its_signals, **keys)
+    assert [score for watch in watches for score, _ in watch.scores] == [score for score, _ in whole.scores]
 
 
 class Steps(TimeLimit):

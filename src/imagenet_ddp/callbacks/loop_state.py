@@ -109,6 +109,13 @@ def _begin_validation(loops: dict[str, Any]) -> None:
     progress["is_last_batch"] = False
 
 
+def _end_validation(loops: dict[str, Any]) -> None:
+    """Mark no validation as begun. One that was completed after a resume leaves its counts one apart."""
+    progress = loops["epoch_loop.val_loop.batch_progress"]
+    for part in ("total", "current"):
+        progress[part] = dict.fromkeys(progress[part], progress[part]["ready"])
+
+
 def _set_epochs(loops: dict[str, Any], epochs: int, *, begun: bool = False) -> None:
     """Mark this many epochs as done. begun: whether the next epoch is partly trained."""
     progress = loops["epoch_progress"]
@@ -190,6 +197,7 @@ def continue_at(
         _begin_validation(loops)
     elif position["kind"] == "epoch_end":
         # with trainer.max_steps, Lightning mistakes a finished epoch for an interrupted one
+        _end_validation(loops)
         _set_epochs(loops, position["epoch"] + 1)
         _set_batches(loops, 0, keep_total=True)
         return
