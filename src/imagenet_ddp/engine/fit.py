@@ -1,19 +1,15 @@
 """Train in one process: make all parts of the run, train, and write the results."""
 
 import os
-import shlex
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.background_logger import connect
-from imagenet_ddp.cli.overrides import quoted
-from imagenet_ddp.config.validators import shown
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, diagnosis
 from imagenet_ddp.engine.job import Job, should_requeue
-from imagenet_ddp.engine.plan import Config, Plan
-from imagenet_ddp.engine.run_summary import closing_lines, opening_lines, require_files, results
+from imagenet_ddp.engine.plan import Plan
+from imagenet_ddp.engine.run_summary import closing_lines, continue_command, opening_lines, require_files, results
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import result_files
@@ -81,22 +77,7 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         saved = "and saved" if parts.checkpoint_callback else "without saving (callbacks.checkpoint is off)"
         log.say(f"Stopped {saved} after step {parts.trainer.global_step}, in epoch {parts.trainer.current_epoch + 1}.")
         if parts.checkpoint_callback and not should_requeue(job, stop.signal_number, os.environ):
-            resume = [quoted(f"resume={job.run_dir}")]
-            if allowed := job.config.allow_targets:  # is read from the command line only
-                resume.append(f"allow_targets={shown(allowed)}")
-            options = f"{shlex.join(resume)}{_world_words(job.config, plan.world_info)}"
-            log.say(f"Continue with: {job.program} -m imagenet_ddp.train {options}", whole=True)
+            log.say(f"Continue with: {continue_command(job, plan)}", whole=True)
         raise
     finally:
         parts.data.close()
-
-
-def _world_words(config: Config, info: WorldInfo) -> str:
-    """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
-    if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
-        return ""
-    address = config.cluster.address or f"{info.address}:{info.port}"
-    return (
-        f" trainer.num_nodes={info.num_nodes} trainer.devices={info.local_world_size} cluster.address={address}"
-        " (on each node)"
-    )

@@ -12,12 +12,14 @@ from torch import nn
 
 from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.run_end import ended_by
+from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
+from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
@@ -292,3 +294,23 @@ def require_files(job: Job, parts: Run) -> None:
             "metrics.csv are written; removed logs and weights are lost. Hint: train again for the best weights, or "
             "use checkpoints/last.ckpt if it is there."
         )
+
+
+def continue_command(job: Job, plan: Plan) -> str:
+    """Return the command that continues a stopped run, ready to be typed."""
+    resume = [quoted(f"resume={job.run_dir}")]
+    if allowed := job.config.allow_targets:  # is read from the command line only
+        resume.append(f"allow_targets={shown(allowed)}")
+    options = f"{shlex.join(resume)}{_world_words(job.config, plan.world_info)}"
+    return f"{job.program} -m imagenet_ddp.train {options}"
+
+
+def _world_words(config: Config, info: WorldInfo) -> str:
+    """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
+    if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
+        return ""
+    address = config.cluster.address or f"{info.address}:{info.port}"
+    return (
+        f" trainer.num_nodes={info.num_nodes} trainer.devices={info.local_world_size} cluster.address={address}"
+        " (on each node)"
+    )
