@@ -3,6 +3,7 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from imagenet_ddp.system.packages import missing_package
 # By the first bytes, spreadsheets recognise UTF-8; without them, they show Ã© for é.
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}  # values of csv_delimiter
-SUFFIXES = {"csv": (), "jsonl": (".jsonl", ".ndjson"), "xlsx": (".xlsx",)}  # csv: any other
+SUFFIXES = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".xlsx": "xlsx"}  # of any other: csv
 NOT_WRITTEN = (".xls", ".xlsm", ".xlsb", ".ods", ".json", ".parquet", ".pq", ".feather", ".html")
 MOST_ROWS = 2**20 - 1  # of an Excel sheet, below its header
 
@@ -31,23 +32,23 @@ def table_bytes(head: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: s
 
 def format_of(option: str, out: str | None) -> str:
     """Return csv, jsonl or xlsx. option: as typed, or auto for the format that the suffix of the file `out` names."""
-    if option != "auto":
-        return option
-    suffix = Path(out or "").suffix.lower()
-    return next((name for name, suffixes in SUFFIXES.items() if suffix in suffixes), "csv")
+    return SUFFIXES.get(Path(out or "").suffix.lower(), "csv") if option == "auto" else option
 
 
 def validate(option: str, out: str | None) -> list[str]:
     """Return a message if the file `out` cannot be written in this format, or would have the suffix of another."""
     suffix, chosen = Path(out or "").suffix.lower(), format_of(option, out)
-    named = format_of("auto", out)
     if suffix in NOT_WRITTEN:
-        instead = Path(out or "").with_suffix(".csv")
-        return [f"out must be a file of csv, jsonl or xlsx, got {out}. Hint: set out={instead}."]
+        instead = Path(out or "").with_suffix(".jsonl" if suffix == ".json" and option == "auto" else f".{chosen}")
+        hint = f"set {shlex.quote(f'out={instead}')}"
+        return [f"out must be a file of csv, jsonl or xlsx, got {out}. Hint: {hint}."]
     if chosen == "xlsx" and out is None:
         return ["out must be a file for format=xlsx, got null. Hint: set out=FILE.xlsx."]
-    if named != chosen and (named != "csv" or chosen == "xlsx"):
+    if SUFFIXES.get(suffix, chosen) != chosen:
         return [f"format must be that of out={out}, got {option}. Hint: set format=auto."]
+    if chosen == "xlsx" and suffix != ".xlsx":
+        instead = shlex.quote(f"out={Path(out or '').with_suffix('.xlsx')}")
+        return [f"out must end in .xlsx for format=xlsx, got {out}. Hint: set {instead}."]
     if chosen == "xlsx":
         return missing_package(
             "format=xlsx", "xlsxwriter", requirement="imagenet_ddp[excel]", instead="set out=FILE.csv format=csv"
