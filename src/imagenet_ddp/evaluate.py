@@ -42,7 +42,7 @@ def launch(request: parse.Request) -> float | None:
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 
-    job = joined.agree(decide, "evaluate")
+    job = joined.agree(decide, request)
     try:
         with command.hydra_job(request, job.run_dir):
             return joined.run(worker.evaluate, job, job.config)

@@ -47,7 +47,7 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
         info = find_launcher(request, os.environ)
         joined = JoinedCommand.join(request, info)
         typed = overrides.shell_line("train", sys.argv[1:])
-        job = joined.agree(lambda: decide(request, os.environ, info, typed, joined.num_local), "train")
+        job = joined.agree(lambda: decide(request, os.environ, info, typed, joined.num_local), request)
         job = replace(job, begin_s=begin_s)
     if job.finished:
         for line in job.messages:

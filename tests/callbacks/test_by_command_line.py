@@ -41,9 +41,7 @@ def test_all_at_once(run: Run, tree: Path, tmp_path: Path) -> None:
         *callback("rates", "LearningRateMonitor"),
         *callback("bar", "TQDMProgressBar"),
         *callback("stats", "DeviceStatsMonitor", cpu_stats="false"),  # true needs a package more
-        *callback("speed", "ThroughputMonitor", window_size=4),
-        "allow_targets=[probe]", "+callbacks.speed.batch_size_fn._target_=probe.num_images",
-        "+callbacks.speed.batch_size_fn._partial_=true",
+        "+callbacks.speed={_target_: probe.throughput_monitor, window_size: 4}",
         PYTHONPATH=PROBES, MLFLOW_TRACKING_URI=None, code=0,
     )  # fmt: skip
     run_dir = tmp_path / "r"

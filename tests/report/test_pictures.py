@@ -67,7 +67,7 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     own = {**data(tmp_path), "_target_": "shutil.copyfile", "root": None, "args": arguments}
     found = read(write_evaluation(tmp_path / "e", np.array([[0.9, 0.1]]), np.array([0]), ["a", "b"], data=own))
     pictures = read_pictures(found, [0], [0])
-    assert pictures.reason.endswith("config.yaml names code outside this program under data; it is not run.")
+    assert pictures.reason.endswith("outside this program, or an address, under data; report does not use it.")
     assert not (tmp_path / "to").exists()
     (tmp_path / "val/a").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(path := tmp_path / "val/a/0.png")
@@ -79,5 +79,5 @@ def test_a_folder_from_anybody_calls_no_code(tmp_path: Path):
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     pictures = read_pictures(read(folder), [0], [0])
     assert len(pictures.thumbnails) == 1
-    assert pictures.reason_maps.endswith("under model; it is not run.")
+    assert pictures.reason_maps.endswith("under model; report does not use it.")
     assert not (tmp_path / "to").exists()

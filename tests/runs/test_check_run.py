@@ -36,7 +36,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         {"callbacks": {"a": {"_target_": "torch.x"}, "b": None}},
         {"callbacks": saving(monitor="val/top1"), "trainer": {"limit_val_batches": 0}},
         {"callbacks": monitoring("step", "ModelCheckpoint")},
-        {"callbacks": monitoring("mine"), "allow_targets": ["mypkg"]},
+        {"callbacks": {**monitoring("mine"), "own": {"_target_": "mypkg.Mine"}}},
     ],
 )
 def test_well(typed: dict[str, Any]):

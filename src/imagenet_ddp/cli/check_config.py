@@ -1,8 +1,7 @@
-"""Validate a composed config: every key, value, folder, launcher and class, without torch."""
+"""Validate a composed config: every key, value, folder and launcher, without torch."""
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from imagenet_ddp.cli.compose import first_sentence
 from imagenet_ddp.cli.known_terms import unknown
-from imagenet_ddp.config import keys
+from imagenet_ddp.config import keys, stored
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.config.read_if import unread
 from imagenet_ddp.config.schema import commands
@@ -30,8 +29,6 @@ from imagenet_ddp.models import check_learning
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.system import table_files
 
-# Packages that a _target_ may name. A config is data, and must not be able to call os.system.
-ALLOWED_TARGETS = ("imagenet_ddp", "torch", "torchvision", "lightning", "torchmetrics")
 MOST_TMPDIR = 75  # bytes; multiprocessing appends /pymp-xxxxxxxx/listener-xxxxxxxx
 _MISSING = {  # required key -> what to type
     "images": tuple(map(setting, ("images=FILE", "images=FOLDER", "images=FOLDER/*.jpg"))),
@@ -50,8 +47,8 @@ def validate(
     elsewhere: bool = False,
     refused: Set[str] = frozenset(),
 ) -> tuple[list[Mistake], LaunchInfo | None]:
-    """Return the mistakes in a composed config (unknown keys, values, folders, launcher, classes named by _target_),
-    and the launcher around this command if it is recognised.
+    """Return the mistakes in a composed config (unknown keys, values, folders, launcher), and the launcher around this
+    command if it is recognised.
 
     config: without the hydra node. typed: the options as typed, for the commands in hints. partial: a checkpoint fills
     in the options that are not typed, so keys of data and learning are checked only one by one. elsewhere: the options
@@ -108,7 +105,7 @@ def validate(
         found.append(Mistake(what, ("model.weights", "checkpoint"), (without("model.weights"),)))
     if refused:
         found = [*undeclared, *_without_consequences(found, refused, values, verb, typed)]
-    found += refused_targets(values, values.allow_targets or []) + (_long_tmpdir(environ) if not elsewhere else [])
+    found += _nested_targets(values) + ([] if elsewhere else _long_tmpdir(environ))
     return found, launch_info
 
 
@@ -183,20 +180,22 @@ def _undeclared(node: Mapping[str, Any], declared: Mapping[str, Key], prefix: st
     return found
 
 
-def refused_targets(node: Any, extra: Sequence[str], path: str = "") -> list[Mistake]:
-    """Report each _target_ outside the allowed packages."""
-    found: list[Mistake] = []
-    if isinstance(node, Mapping):
-        target = node.get("_target_")
-        allowed = [*ALLOWED_TARGETS, *extra]
-        if target is not None and not any(f"{target}.".startswith(f"{each}.") for each in allowed):
-            allow = f"allow_targets={shown([*extra, str(target).partition('.')[0]])}"
-            fix = Fix((allow,), said=f"if you trust that package, add `{shlex.quote(allow)}`")
-            what = f"{path}_target_ must begin with one of {', '.join(allowed)}, got {target}"
-            found.append(Mistake(what, (f"{path}_target_",), (fix,)))
-        for key, value in node.items():
-            found += refused_targets(value, extra, f"{path}{key}.")
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            found += refused_targets(value, extra, f"{path}{number}.")
-    return found
+def _nested_targets(config: Mapping[str, Any]) -> list[Mistake]:
+    """Return a mistake for each _target_ in the arguments of a class, of which no object is made."""
+    return [
+        Mistake(
+            f"{path} has no effect, because the arguments of a class are plain values",
+            (path,),
+            hint=f"set {entry}._target_ to a function of your own, which makes that object, too",
+        )
+        for group, levels in (("model", 1), ("optim", 1), ("data", 1), ("callbacks", 2), ("logger", 2))
+        for path in keys.leaves(config[group], f"{group}.")
+        if path.endswith("._target_") and path != f"{(entry := '.'.join(path.split('.')[:levels]))}._target_"
+    ]
+
+
+def refused_of_stored(config: DictConfig, typed: DictConfig, verb: str, origin: str) -> list[Mistake]:
+    """Return what a command must not follow in a stored config. config: the stored one, overridden by what is typed.
+    typed: the config of the command line alone. origin: where it is stored, for messages."""
+    plain, own = (_plain(OmegaConf.to_container(each, resolve=True)) for each in (config, typed))
+    return stored.refused(plain, own, verb, origin, own["allow_targets"] or [])

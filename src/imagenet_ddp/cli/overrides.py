@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.section import Section, to_config
+from imagenet_ddp.config.stored import literal
 from imagenet_ddp.system.text import uv_run
 
 if TYPE_CHECKING:
@@ -40,17 +41,17 @@ def merge_overrides(
 ) -> DictConfig:
     """Return a checkpoint's config overridden by the typed options. No argument is changed.
 
-    stored: the checkpoint's config, plain and resolved. Keys that composed lacks belong to another version of this
-    package and are ignored. typed: the options. The key of each is copied from composed; a choice in a group
-    (data=stl10) copies the whole group, and experiment= or recipe= copies everything but the name. afresh: further key
-    paths to copy from composed. A batch size found by trainer.batch_finder is kept unless another one is typed, because
-    no option reproduces it.
+    stored: the checkpoint's config, plain and resolved; `${...}` in it is text. Keys that composed lacks belong to
+    another version of this package and are ignored. typed: the options. The key of each is copied from composed; a
+    choice in a group (data=stl10) copies the whole group, and experiment= or recipe= copies everything but the name.
+    afresh: further key paths to copy from composed. A batch size found by trainer.batch_finder is kept unless another
+    one is typed, because no option reproduces it.
     """
     merged, optim = copy.deepcopy(composed), stored.get("optim", {})
     if optim and "scaling" not in optim:  # of a version that scaled linearly, or not at all
         stored = {**stored, "optim": {**optim, "scaling": "linear"}}
     with open_dict(merged):
-        _lay_over(merged, without_removed(stored))
+        lay_over(merged, without_removed(stored))
         for override in OverridesParser.create().parse_overrides(list(typed)):
             group = override.key_or_group.split("/")[0]
             if override.is_hydra_override() or group == "hydra":
@@ -68,7 +69,7 @@ def merge_overrides(
             _take(merged, composed, path)
         was_found = OmegaConf.select(merged, "trainer.batch_finder") and stored.get("trainer", {}).get("batch_finder")
         if was_found and "data.batch_size" not in map(key_of, typed):
-            merged.data.batch_size = stored["data"]["batch_size"]
+            lay_over(merged, {"data": {"batch_size": stored["data"]["batch_size"]}})
     OmegaConf.set_struct(merged, True)
     return merged
 
@@ -81,17 +82,18 @@ def follow_image_size(data: DictConfig, request: "Request", size: int, resize: i
         data.val_resize = round(resize * data.image_size / size)
 
 
-def _lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
-    """Copy into the node the stored values of the keys that it has. Skip a value that no longer fits the key's type."""
+def lay_over(node: DictConfig, stored: Mapping[str, Any]) -> None:
+    """Copy into the node the stored values of the keys that it has, in which `${...}` is text. Skip a value that does
+    not fit the key's type."""
     for key, value in stored.items():
         if key not in node:
             continue
         typed_node = isinstance(value, Mapping) and dataclasses.is_dataclass(OmegaConf.get_type(node, key))
         try:
             if typed_node:
-                _lay_over(node[key], value)
+                lay_over(node[key], value)
             else:
-                node[key] = value
+                node[key] = literal(value)
         except OmegaConfBaseException:
             continue
 

@@ -74,11 +74,11 @@ def to_plain(value: Any) -> Any:
 
 def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> Any:
     """Call a class or function by name: target(**arguments, **more). key: the config key of the target, for messages.
-    cli/check_config.py has checked its package. Raises ConfigError if the name does not exist, or if the call does not
-    accept these arguments or fails."""
+    config/stored.py has checked a target that was not typed. Raises ConfigError if the name does not exist, or if the
+    call does not accept these arguments or fails."""
     try:
-        # `more` bypasses Hydra, which would convert lists of parameters into its own list type
-        return instantiate({"_target_": target, "_partial_": True, **arguments})(**more)
+        # Hydra only finds the name: it would also make an object of each _target_ in the arguments, which are data
+        return instantiate({"_target_": target, "_partial_": True})(**arguments, **more)
     except (ImportError, InstantiationException, TypeError, ValueError, StopIteration, SystemExit) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:

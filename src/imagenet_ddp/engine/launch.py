@@ -4,18 +4,17 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
-from imagenet_ddp.config.section import to_config, to_plain
+from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
-from imagenet_ddp.engine.job import Job, should_requeue
+from imagenet_ddp.engine.job import Job, received, should_requeue
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.system import console, idle_cores
@@ -91,7 +90,7 @@ class JoinedCommand:
         """The number of processes that this node has announced to the others; None if nothing was announced."""
         return self.first.local_world_size if self.first and self.info.world_info is None else None
 
-    def agree(self, decide: Callable[[], Job], verb: str) -> Job:
+    def agree(self, decide: Callable[[], Job], request: parse.Request) -> Job:
         """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
         clocks differ, and continue from the same checkpoint."""
         if self.meeting is None:
@@ -109,16 +108,15 @@ class JoinedCommand:
                 share_file(meeting, job.checkpoint)
                 return job
             content = meeting.broadcast("job")
-            relative, run_dir = content.pop("relative"), Path(content["run_dir"])
-            job = Job(to_config(content.pop("config"), COMMANDS[verb]), **content)
-            checkpoint = share_file(meeting, None)
+            job = received(content, request)
+            checkpoint, run_dir = share_file(meeting, None), job.run_dir
             if meeting.members[0].machine != meeting.members[meeting.number].machine:
-                run_dir = folder.make_elsewhere(run_dir, relative)
+                run_dir = folder.make_elsewhere(run_dir, content["relative"])
         except ConfigError as error:
             if not isinstance(error, SharedError):
                 meeting.refuse(error)
             raise
-        return replace(job, run_dir=run_dir, checkpoint=checkpoint, messages=tuple(job.messages))
+        return replace(job, run_dir=run_dir, checkpoint=checkpoint)
 
     def run(
         self, task: Callable[[WorldInfo, Any], T], payload: Any, config: CommonConfig, *, own_processes: bool = False

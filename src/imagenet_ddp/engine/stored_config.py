@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import follow_image_size, merge_overrides, quoted, typed_config, typed_value
+from imagenet_ddp.cli.overrides import (
+    follow_image_size,
+    lay_over,
+    merge_overrides,
+    quoted,
+    typed_config,
+    typed_value,
+)
 from imagenet_ddp.config.schema.commands import TrainedConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
@@ -70,7 +77,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
     of_files = {key: before[key] for key in ("exif_orientation", "white_level")}
     for key, value in {**stored["eval_transform"], **of_files}.items():
         if typed_value(request, f"data.{key}") is None:
-            merged.data[key] = value
+            lay_over(merged, {"data": {key: value}})
     now = typed_config(merged.data, DataConfig, partial=True)
     follow_image_size(merged.data, request, *(stored["eval_transform"][key] for key in ("image_size", "val_resize")))
     is_typed = typed_value(request, "data.val_fraction") is not None
@@ -78,7 +85,7 @@ def from_checkpoint(request: parse.Request, checkpoint: Path | None, environ: Ma
         merged.data.val_fraction, merged.data.val_fold = None, 0  # all images of another folder can be scored
     if mistakes := _other_split(before, now, (stored["config"].get("seed"), merged.seed), checkpoint):
         raise ConfigError(mistakes)
-    return _checked(merged, request, environ, cls)
+    return _checked(merged, request, environ, cls, stored_in=checkpoint)
 
 
 def _of_weights(request: parse.Request, path: Path | None, environ: Mapping[str, str], cls: type[T]) -> T:
@@ -129,8 +136,10 @@ def checkpoint_path(config: TrainedConfig | DictConfig) -> Path | None:
     return Path(config.checkpoint) if config.checkpoint is not None else None
 
 
-def _checked(merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T]) -> T:
-    config = checked(merged, request, environ, cls)
+def _checked(
+    merged: DictConfig, request: parse.Request, environ: Mapping[str, str], cls: type[T], stored_in: Path | None = None
+) -> T:
+    config = checked(merged, request, environ, cls, stored_in)
     if config.trainer.limit_val_batches == 0:
         raise ConfigError("trainer.limit_val_batches must be more than 0 in an evaluation, got 0. Hint: leave it out.")
     return config

@@ -7,11 +7,13 @@ is started again is skipped if it has finished, and resumed if there is a checkp
 
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -25,7 +27,7 @@ from imagenet_ddp.distributed.spawn import WorkersFailedError
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
-from imagenet_ddp.system.files import atomic_write, expand_home
+from imagenet_ddp.system.files import atomic_write, expand_home, read_mapping
 from imagenet_ddp.system.text import count_noun, shorten_list
 
 FILE = "sweep.yaml"
@@ -43,26 +45,56 @@ def expand_resume(argv: list[str]) -> list[str]:
     sweep_dir = expand_home(words[-1].partition("=")[2].strip("'\""))
     if any(overrides.key_of(word) == "hydra.sweep.dir" for word in argv):
         raise ConfigError(f"sweep.resume={sweep_dir} is the sweep's folder. Hint: leave hydra.sweep.dir out.")
-    try:
-        stored = yaml.safe_load((sweep_dir / FILE).read_text(encoding="utf-8"))
-        options, flags = stored["options"], stored["flags"]
-    except OSError as error:
-        raise ConfigError(
-            f"sweep.resume={sweep_dir} must be the folder of a sweep, but {sweep_dir / FILE} cannot be read. "
-            "Hint: set sweep.resume to the folder named in the last line of the sweep's output."
-        ) from error
+    stored = _stored(sweep_dir)
+    options, flags = (stored.get(key, []) for key in ("options", "flags"))
     typed = [word for word in argv if word not in words and word not in MULTIRUN]
-    keys = {overrides.key_of(word) for word in typed}
+    keys = {overrides.key_of(word) for word in typed} | {"allow_targets"}
     options = [option for option in options if overrides.key_of(option) not in keys]
-    if (folder_then := stored.get("folder")) not in (None, str(Path.cwd())) and (
-        relative := [*relative_options(options), *[shlex.join(flags)] * bool(flags)]
-    ):
+    if untrusted := [*_untrusted(options, typed), *(word for word in flags if word not in typed)]:
+        raise ConfigError(
+            f"{shlex.join(untrusted)} must be typed, because the author of {sweep_dir / FILE} must not choose which "
+            f"code, addresses and files are used here. Hint: if you trust it, add `{shlex.join(untrusted)}`."
+        )
+    if (folder_then := stored.get("folder")) not in (None, str(Path.cwd())) and (relative := relative_options(options)):
         raise ConfigError(
             f"sweep.resume={sweep_dir} must be typed in {folder_then}, in which the sweep was started, because of "
-            f"{relative[0]}. Hint: run `cd {shlex.quote(folder_then)}` first, or type that option again."
+            f"{relative[0]}. Hint: run `cd {shlex.quote(str(folder_then))}` first, or type that option again."
         )
-    argv = overrides.in_folder([*options, *typed, *flags, "-m"], "sweep.resume", sweep_dir)
+    argv = overrides.in_folder([*options, *typed, "-m"], "sweep.resume", sweep_dir)
     return overrides.in_folder(argv, "hydra.sweep.dir", sweep_dir)
+
+
+# Options of a stored sweep that could name code, an address, a variable or a file.
+_LEADS_ELSEWHERE = re.compile(r"_target_|\$\{|://|^[+~]*(hydra(?!/launcher=\w+$)|logger|nccl)\b|^-")
+
+
+def _untrusted(options: Sequence[str], typed: Sequence[str]) -> list[str]:
+    """Return what must be typed before these options of a stored sweep are used: allow_targets for the classes that
+    they name, and each of the others that could lead elsewhere."""
+    lists = [word.partition("=")[2] for word in typed if overrides.key_of(word) == "allow_targets"]
+    allowed = [name for text in lists for name in re.findall(r"[\w.]+", text)]
+    classes, others = list[str](), list[str]()
+    for option in filter(_LEADS_ELSEWHERE.search, options):
+        target = re.fullmatch(r"[+~]*[\w.]+\._target_=([\w.]+)", option)
+        if not target or overrides.key_of(option).startswith("hydra"):
+            others.append(option)
+        elif target[1] not in allowed:
+            classes.append(target[1])
+    return [*([f"allow_targets=[{','.join([*allowed, *classes])}]"] if classes else []), *others]
+
+
+def _stored(sweep_dir: Path) -> dict[str, Any]:
+    """Return the content of sweep.yaml. Raises ConfigError if the file cannot be read, or is none of store()."""
+    problems: list[str] = []
+    found = read_mapping(sweep_dir / FILE, problems)
+    if not problems and not all(isinstance(word, str) for key in ("options", "flags") for word in found.get(key, [])):
+        problems.append(f"{FILE} has other content")
+    if problems:
+        raise ConfigError(
+            f"sweep.resume={sweep_dir} must be the folder of a sweep, but {problems[0]}. "
+            "Hint: set sweep.resume to the folder named in the last line of the sweep's output."
+        )
+    return found
 
 
 def _flags(request: parse.Request) -> list[str]:
@@ -162,7 +194,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     common = set(request.jobs[0]).intersection(*request.jobs)
     jobs = [[word for word in words if word not in common] for words in request.jobs]
     if path.exists():
-        stored = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+        stored = _stored(sweep_dir).get("jobs", [])
         if stored != jobs:
             raise ConfigError(
                 f"{path} must list the {len(jobs)} jobs of this sweep, got {len(stored)} other jobs. Hint: use another "
@@ -234,7 +266,8 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         for number in failed:
             code = f": exit code {codes[number]}" if number in codes else ""
             print(f"  job {number} ({names[number]}) in {sweep_dir / str(number)}{code}", file=sys.stderr)
-        print(f"Resume with: {overrides.shell_line('train', ['-m', f'sweep.resume={sweep_dir}'])}", file=sys.stderr)
+        again = ["-m", f"sweep.resume={sweep_dir}", *_untrusted(_stored(sweep_dir).get("options", []), [])]
+        print(f"Resume with: {overrides.shell_line('train', again)}", file=sys.stderr)
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
     return result

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from imagenet_ddp.cli import parse
-from imagenet_ddp.cli.overrides import typed_value
+from imagenet_ddp.cli.overrides import lay_over, typed_value
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.data.sources.imagenet import NUM_CLASSES, class_labels
@@ -129,5 +129,4 @@ def use_preprocessing(config: DictConfig, request: parse.Request, facts: Facts) 
 
     free = [key for key in facts.data if is_free(key)]
     own = facts.data_at(facts.data["image_size"] if "image_size" in free else data.image_size)
-    for key in free:
-        data[key] = own[key]
+    lay_over(data, {key: own[key] for key in free})

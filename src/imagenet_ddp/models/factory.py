@@ -75,6 +75,12 @@ def _from_torchvision(model: ModelConfig, num_classes: int, image_size: int) -> 
 
 def _from_timm(model: ModelConfig, num_classes: int, image_size: int) -> nn.Module:
     timm, name, arguments = import_timm(f"model.name={model.name}"), model.name, dict(model.args)
+    if ":" in name or "checkpoint_path" in arguments:  # timm would ask a server, or unpickle the file
+        raise ConfigError(
+            "model.name must be a model of timm, and model.args have no checkpoint_path, got "
+            f"{name if ':' in name else arguments['checkpoint_path']}. Hint: set the name of the net, and "
+            "model.weights=hf://OWNER/NAME or model.weights=FILE."
+        )
     if model.drop_path is not None:
         arguments["drop_path_rate"] = model.drop_path
     if model.zero_init_last:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from imagenet_ddp.cli.check_config import refused_targets
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.section import to_config
+from imagenet_ddp.config.stored import refused
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import map_concurrently
 from imagenet_ddp.data.sources.registry import open_source
@@ -104,13 +104,16 @@ def _activation_maps(images: Images, found: Predictions, rows: Sequence[int]) ->
 
 def _trusted_config(found: Predictions, group: str) -> EvaluateConfig:
     """Return the config of an evaluation, whose relative paths are those of the folder in which it was started. Raises
-    ConfigError if this group names code outside the allowed packages, because a folder may come from anyone."""
+    ConfigError if this group names code or an address, because a folder may come from anyone."""
     folder = found.folder
     config = seen_from(found.evaluation.get("folder"), read_config(folder))
     if group not in config:
         raise ConfigError(f"{folder / 'config.yaml'} must hold the options of the evaluation, but does not.")
-    if refused_targets(config[group], []):
-        raise ConfigError(f"{folder / 'config.yaml'} names code outside this program under {group}; it is not run.")
+    if refused({group: config[group]}, {}, "evaluate", "", []):
+        raise ConfigError(
+            f"{folder / 'config.yaml'} names code outside this program, or an address, under {group}; report does not "
+            "use it."
+        )
     return to_config(config, EvaluateConfig)
 
 

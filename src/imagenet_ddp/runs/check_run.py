@@ -112,9 +112,10 @@ def _callback_arguments(callbacks: Mapping[str, Any]) -> list[Mistake]:
 
 
 def _monitors(config: Mapping[str, Any]) -> list[Mistake]:
-    """Check the metrics that Lightning would miss only after an epoch. With allow_targets nothing is
-    checked, because the user's code may log any metric."""
-    if config.get("allow_targets"):
+    """Check the metrics that Lightning would miss only after an epoch. Beside a callback of the user's own nothing is
+    checked, because it may log any metric."""
+    entries = config["callbacks"].values()
+    if len(_known_classes(config["callbacks"])) < sum(isinstance(entry, Mapping) for entry in entries):
         return []
     has_validation = config.get("trainer", {}).get("limit_val_batches") != 0
     known = (*TRAIN_METRICS, *(VAL_METRICS if has_validation else ()), "epoch", "step")

@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
+from lightning.pytorch.callbacks import ThroughputMonitor
 
 from imagenet_ddp.data.sources import image_files as images
 
@@ -94,5 +95,9 @@ class Probe(L.Callback):
 
 
 def num_images(batch: dict[str, Any]) -> int:
-    """Return the number of images in a batch, for Lightning's ThroughputMonitor."""
     return len(batch["target"])
+
+
+def throughput_monitor(window_size: int) -> L.Callback:
+    """Return Lightning's ThroughputMonitor with a function as an argument."""
+    return ThroughputMonitor(num_images, window_size=window_size)

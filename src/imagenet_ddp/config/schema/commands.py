@@ -51,9 +51,11 @@ class CommonConfig(Section):
         "${data.name}_${model.name}"
     )
     seed: Annotated[int, integer(0, 2**32 - 1), "Seed of weights, image order and augmentation."] = 0
-    allow_targets: Annotated[list[str], Example("[mypkg]"), "Further packages that a _target_ may name."] = field(
-        default_factory=list[str]
-    )
+    allow_targets: Annotated[
+        list[str],
+        Example("[mypkg.nets.Small]"),
+        "Classes that a checkpoint may name in a _target_, beside those of this program.",
+    ] = field(default_factory=list[str])
     val_log_every_n_steps: Annotated[int, integer(1), "Validation steps between two lines of metrics."] = 100
     csv_delimiter: Annotated[
         str,
