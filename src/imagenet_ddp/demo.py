@@ -1,6 +1,8 @@
 """Serve a web page that classifies the pictures dropped on it: python -m imagenet_ddp.demo checkpoint=PATH."""
 
 import os
+import sys
+import warnings
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
 
 MAX_FILE_SIZE = "20mb"
+MAX_PIXELS = 40_000_000  # of an uploaded picture, which takes 3 bytes for each of them several times
+CHECK_S, KEEP_S = 60, 300  # how often uploaded pictures are looked for, and how old they must be to be deleted
+PASSWORD = "IMAGENET_DDP_DEMO_PASSWORD"  # environment variable; a command line and a config are seen by others
 MAX_WAITING = 16  # requests in the queue; further requests are refused
 
 
@@ -34,9 +39,19 @@ def main() -> None:
         page = make_page(gradio, predictor, predictor.title)
         theme = gradio.themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])  # no download
         print(f"http://{config.host}:{config.port}  (press Ctrl-C to stop)", flush=True)
+        auth = None
+        if password := os.environ.get(PASSWORD):
+            auth = ("user", password)
+        elif config.host not in ("127.0.0.1", "localhost", "::1"):
+            print(
+                f"host={config.host}: everybody who reaches this machine can open the page and upload pictures. Hint: "
+                f"put a password into the environment variable {PASSWORD}; the page then asks for it, and for the name "
+                "user.",
+                file=sys.stderr,
+            )
         try:
             page.queue(max_size=MAX_WAITING).launch(
-                server_name=config.host, server_port=config.port, max_file_size=MAX_FILE_SIZE, share=False,
+                server_name=config.host, server_port=config.port, max_file_size=MAX_FILE_SIZE, share=False, auth=auth,
                 theme=theme, footer_links=[], quiet=True,
             )  # fmt: skip
         except OSError as error:
@@ -44,6 +59,20 @@ def main() -> None:
                 f"host={config.host} port={config.port} cannot be opened. Hint: set another port, such as "
                 f"port={config.port + 1}; host must be 127.0.0.1, 0.0.0.0 or an IPv4 address of this machine."
             ) from error
+
+
+def too_large(path: str) -> str:
+    """Return why an uploaded picture is too large to be decoded, from its header, or ""."""
+    from PIL import Image
+
+    from imagenet_ddp.data.pixel_conversion import FORMATS
+
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+    except Exception:  # the predictor says what is wrong with it
+        return ""
+    return f"it has {width:,} × {height:,} pixels, more than {MAX_PIXELS:,}" if width * height > MAX_PIXELS else ""
 
 
 def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
@@ -67,6 +96,8 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
         """
         if path is None:
             return None, None
+        if reason := too_large(path):
+            raise gradio.Error(f"This file cannot be used: {reason}.", print_exception=False)
         image = predictor.read(path)
         if isinstance(image, UnreadableImage):
             raise gradio.Error(f"This file cannot be used: {image.reason}.", print_exception=False)
@@ -79,7 +110,7 @@ def make_page(gradio: Any, predictor: "Predictor", title: str) -> Any:
 
     looked_at = "What the net looked at" if explain is not None else "What the net saw"
     names = f"{count_noun(len(predictor.labels), 'class')}: {shorten_list(predictor.labels)}"
-    with gradio.Blocks(title=title, analytics_enabled=False) as page:
+    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(CHECK_S, KEEP_S)) as page:
         gradio.Markdown(f"# {escape_markdown(title)}\n{escape_markdown(names)}")
         with gradio.Row():
             picture = gradio.Image(type="filepath", label="Picture", sources=["upload", "clipboard"])

@@ -24,7 +24,7 @@ from imagenet_ddp.system.cpu_cores import num_cores
 from imagenet_ddp.system.files import atomic_path
 from imagenet_ddp.system.process import import_torch
 from imagenet_ddp.system.table_files import MOST_ROWS, WriteRow, csv_rows, format_of, xlsx_rows
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, printable
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
@@ -123,6 +123,7 @@ def _table(write_row: WriteRow, predictor: "Predictor", top_k: int, *, text: boo
 def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
     """Return a function that writes one JSON object per line: path, classes (class, label, probability), and error,
     which is null if the image was read."""
+    is_terminal = stream.isatty()
 
     def write(path: str, top: list[tuple[int, float]], error: str) -> None:
         rows = [
@@ -130,7 +131,7 @@ def _json_lines(stream: IO[str], predictor: "Predictor") -> Write:
             for index, share in top
         ]
         line = json.dumps({"path": path, "classes": rows, "error": error or None}, ensure_ascii=False)
-        stream.write(line + "\n")
+        stream.write((printable(line) if is_terminal else line) + "\n")
 
     return write
 

@@ -56,7 +56,7 @@ def config_of(verb: str, *options: str) -> Any:
 def refusals(verb: str, *options: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
         config_of(verb, *options)
-    return error.value.mistakes
+    return [str(each) for each in error.value.mistakes]
 
 
 def naming(place: str, target: str, **arguments: Any) -> Change:

@@ -122,7 +122,7 @@ def test_files_give_the_probabilities_of_the_checkpoint(
 
 def test_predict_takes_an_exported_file(files: Path, reference: Predictor, shared_data: Path, run: Run) -> None:
     images = next((shared_data / "imagenet-real/val").iterdir())
-    result = run("predict", f"checkpoint={files / 'model.pt2'}", f"images={images}", "format=jsonl", code=0)
+    result = run("predict", f"checkpoint={files / 'model.onnx'}", f"images={images}", "format=jsonl", code=0)
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = reference.predict([reference.read(row["path"]) for row in rows], 3)
     assert rows

@@ -1,5 +1,6 @@
 import errno
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,9 @@ def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path, first: str) -> Non
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_does_not_end_a_run_whose_log_closes(tmp_path: Path) -> None:
-    (tmp_path / "rank1.log").symlink_to("/dev/full")
+def test_a_full_disk_does_not_end_a_run_whose_log_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "a", encoding="utf-8")
+    monkeypatch.setattr("imagenet_ddp.runs.log.open_to_append", lambda path: full)  # a link would be refused
     log = Log(tmp_path, 1)
     log.say("what the disk refuses")
     log.close()

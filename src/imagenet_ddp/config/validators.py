@@ -86,7 +86,7 @@ def choice(*options: Any) -> Kind:
     """Accept one of the options. Types are compared too, so that true does not equal 1."""
 
     def accepts(value: Any) -> bool:
-        return any(value == option and type(value) is type(option) for option in options)
+        return any(type(value) is type(option) and value == option for option in options)
 
     names = tuple(map(shown, options))
     return Kind(names, accepts, lambda value: next(iter(get_close_matches(shown(value).lower(), names, 1)), None))

@@ -275,7 +275,7 @@ def decoder(name: str) -> Decoder:
 
 
 def _pillow(data: bytes | bytearray, height: int, width: int) -> np.ndarray:
-    image = Image.open(BytesIO(data))
+    image = Image.open(BytesIO(data), formats=("JPEG",))
     if height:
         image.draft("RGB", (width, height))
     return np.asarray(image.convert("RGB"))

@@ -29,6 +29,8 @@ from imagenet_ddp.system.text import first_line
 # Pillow's own limit for "decompression bombs", checked here because another library may have lifted that limit. An
 # image of this size takes 540 MB when it is decoded.
 MAX_PIXELS = 178_956_970
+# Formats of photographs. Pillow reads more, but some start programs (EPS: gs) or read what no picture needs.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
 WHITE = 65535  # of 16 bits, without data.white_level
 OF_12_BITS = 4095  # an image with no larger value may have fewer bits, and would then be nearly black
 LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bits are below it
@@ -36,13 +38,13 @@ WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin w
 
 
 def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: float | None = None) -> np.ndarray:
-    """Decode any format that Pillow reads to uint8 (H, W, 3), RGB. white_level: value of white in grey images of more
-    than 8 bits, one for all images of a data set, so that their brightness can be compared; None: see the table above.
-    Raises UnreadableImage."""
+    """Decode any of FORMATS to uint8 (H, W, 3), RGB. white_level: value of white in grey images of more than 8 bits,
+    one for all images of a data set, so that their brightness can be compared; None: see the table above. Raises
+    UnreadableImage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
-            image = Image.open(io.BytesIO(data))  # reads the header only
+            image = Image.open(io.BytesIO(data), formats=FORMATS)  # reads the header only
             if image.width * image.height > MAX_PIXELS:
                 raise Image.DecompressionBombError
             # of which Pillow keeps eight; known only until the image is loaded
@@ -84,7 +86,7 @@ def ignored_parts(data: bytes) -> tuple[bool, bool]:
     whose colours are used all the same. A JPEG is not looked at: its further frames are previews and depth maps."""
     with suppress(Exception), warnings.catch_warnings():  # a broken file is reported by decode_pillow
         warnings.simplefilter("ignore")
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.format not in ("JPEG", "MPO"):
             has_more = getattr(image, "n_frames", 1) > 1
             image.load()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from imagenet_ddp.config.paths import HUB, is_file
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import ModelConfig
+from imagenet_ddp.data.pixel_conversion import FORMATS
 from imagenet_ddp.data.transforms import normalise
 from imagenet_ddp.engine.plan import image_statistics
 from imagenet_ddp.engine.predictor import load_net, make_predictor
@@ -55,7 +56,7 @@ def require_equal(config: CommonConfig, path: Path | None, paths: list[str]) -> 
             if isinstance(image := predictor.read(each), Tensor):
                 pixels.append(image)
                 same.append(net(normalise(image[None], mean, std, channels_last=False)))
-                with Image.open(each) as opened:
+                with Image.open(each, formats=FORMATS) as opened:
                     turned = ImageOps.exif_transpose(opened) if config.data.exif_orientation else opened
                     own.append(net(transform(turned.convert("RGB"))[None]))
     if len(pixels) < 2:

@@ -41,6 +41,7 @@ class Format(ABC):
     reader_packages: tuple[str, ...] = ()  # those that predict needs
     requirement: str = ""  # what to install for them
     has_graph = True  # False: the file has the weights alone
+    is_safe = True  # False: reading a file runs code of its author, so predict and demo do not
     library_name = "pytorch"  # in the header of the model card
     card_imports: tuple[str, ...]  # of the card's program
     card_code: str  # lines of that program, a Jinja template: batch -> metadata, and output (num_classes,)
@@ -146,6 +147,7 @@ class TorchExport(Format):
 
     name = "torch_export"
     suffix = ".pt2"
+    is_safe = False  # torch.export.load unpickles, and evaluates expressions
     card_imports = ("torch",)
     card_code = """\
 extra = {"{{ key }}": ""}
@@ -211,7 +213,7 @@ FORMATS: dict[str, Format] = {each.name: each for each in (Onnx(), OnnxFp16(), T
 
 
 def graph_format(path: Path | str | None) -> Format | None:
-    """Return the format of an exported file that predict can read; None for a checkpoint or another file."""
+    """Return the format of an exported file with a graph; None for a checkpoint or another file."""
     suffix = Path(path).suffix if path is not None else ""
     return next((each for each in FORMATS.values() if each.has_graph and each.suffix == suffix), None)
 
@@ -236,8 +238,18 @@ def validate(config: Mapping[str, Any], verb: str) -> list[Mistake]:
     if verb == "export":
         wrong = expect("format", config["format"], choice(*FORMATS), setting("format=onnx"))
         return wrong or _check_export(config)
-    found = list[Mistake]()
-    if kind := graph_format(config["checkpoint"]):
+    found, kind = list[Mistake](), graph_format(config["checkpoint"])
+    if kind is not None and not kind.is_safe:
+        what = (
+            f"checkpoint must be a file that runs no code when it is read, got {config['checkpoint']}, of which "
+            "torch.export.load would run code of its author"
+        )
+        hint = (
+            "use the checkpoint that it was made of, or export that with format=onnx; in a program of your own, "
+            "torch.export.load reads a file that you trust"
+        )
+        found.append(Mistake(what, ("checkpoint",), hint=hint))
+    elif kind is not None:
         missing = missing_package(f"checkpoint=*{kind.suffix}", *kind.reader_packages, requirement=kind.requirement)
         found += as_mistakes(missing)
     return found + (_check_predictions(config) if config.get("out") is not None else [])

@@ -20,6 +20,7 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.result_files import NOT_FINITE
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import describe_path
+from imagenet_ddp.system.table_files import of_text_cell
 
 EVALUATION = "evaluation"  # the subfolder with the evaluation of a run, which `report RUN` makes
 TOP = 5  # maximum number of predicted classes per row
@@ -101,7 +102,10 @@ def _read(folder: Path) -> Predictions:
     names = ["index", "path", "label", "loss", "label_probability", "error"]
     ranks = range(1, min(TOP, len(classes)) + 1)
     names += [f"{what}_{rank}" for rank in ranks for what in ("class", "probability")]
-    columns = read_cells(folder / evaluation["predictions"], {name: name for name in names}).columns
+    if Path(evaluation["predictions"]).name != evaluation["predictions"]:
+        raise ValueError("its predictions are in another folder")
+    cells = read_cells(folder / evaluation["predictions"], {name: name for name in names}).columns
+    columns = {name: [*map(of_text_cell, column)] for name, column in cells.items()}
     num_images = evaluation["num_val_images"] + evaluation["num_val_images_unreadable"]
     if len(columns["path"]) != num_images:
         raise ValueError(f"{num_images:,} images were evaluated, but {len(columns['path']):,} have a row")

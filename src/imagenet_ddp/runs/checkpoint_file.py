@@ -15,9 +15,12 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from imagenet_ddp.config.keys import declared
 from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OPTIMIZERS
+from imagenet_ddp.config.stored import not_plain
+from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, sync_folder
@@ -227,12 +230,54 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} must be a checkpoint of imagenet_ddp, got a file of another program. Hint: set model.name to the "
             "net of this file, such as model.name=resnet50, and for one of timm model.library=timm."
         )
-    if own.get("format") != FORMAT:
+    if type(own.get("format")) is not int or own["format"] != FORMAT:
         raise ConfigError(
             f"{path} must have checkpoint format {FORMAT}, got {own.get('format')} "
             f"(written by imagenet_ddp {own.get('version')}). Hint: use that version of imagenet_ddp."
         )
     if missing := [name for name in NEEDED if name not in own]:
         raise ConfigError(f"{path} must be a complete checkpoint, but lacks {', '.join(missing)}. {hint}")
+    if wrong := _wrong_parts(checkpoint, own):
+        raise ConfigError([f"{path} must be a checkpoint whose {each}, but it is not. {hint}" for each in wrong])
     own["config"] = seen_from(own.get("folder"), own["config"])
     return checkpoint
+
+
+_TEXTS = list_of(matching(r"(?s).*", "text"), "a list of text", least=0)
+_TEXT, _COUNT = matching(r"(?s).*", "text"), integer(0)
+_MAPPING = kind("a mapping", is_mapping)
+# What the parts of a checkpoint may be, as far as they are there. The others are read by Lightning alone.
+_PARTS = {
+    "config": _MAPPING, "classes": _TEXTS, "labels": _TEXTS, "eval_transform": _MAPPING, "version": _TEXT,
+    "command": _TEXT, "experiment": NULL | _TEXT, "folder": NULL | _TEXT, "images_digest": _TEXT,
+    "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "has_ended": FLAG,
+    "best_top1": NULL | kind("a number", lambda value: isinstance(value, float)),
+    "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | _TEXT,
+}  # fmt: skip
+
+
+def _wrong_parts(checkpoint: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    """Return which parts of a checkpoint have the wrong type, each as "config is a mapping"."""
+    found = [
+        f"{name} is {allowed.words}"
+        for name, allowed in _PARTS.items()
+        if name in own and not allowed.accepts(own[name])
+    ]
+    if not found:
+        groups, transform = declared("train"), own["eval_transform"]
+        if reason := not_plain(own["config"]) or not_plain(transform):
+            return [f"config and eval_transform are plain ({reason})"]
+        for path, key in groups.items():
+            if key.is_group and "." not in path and not is_mapping(own["config"].get(path, {})):
+                found.append(f"config.{path} is a mapping")
+        found += [f"config has {group}" for group in ("data", "model") if group not in own["config"]]
+        for name in ("image_size", "val_resize", "mean", "std"):
+            allowed = groups[f"data.{name}"].allowed
+            if name not in transform or (allowed is not None and not allowed.accepts(transform[name])):
+                found.append(f"eval_transform.{name} is that of data.{name}")
+        if len(own["labels"]) != len(own["classes"]):
+            found.append("labels are as many as its classes")
+    for name, allowed in (("state_dict", _MAPPING), ("global_step", _COUNT)):
+        if not allowed.accepts(checkpoint.get(name)):
+            found.append(f"{name} is {allowed.words}")
+    return found

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
-from imagenet_ddp.system.files import read_mapping
+from imagenet_ddp.system.files import open_to_append, read_mapping
 
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
 
@@ -194,7 +194,7 @@ def lock(folder: Path) -> IO[str]:
     remove the files that a killed run was still writing, because on a full disk they would take the space of the next
     checkpoint. Raises ConfigError if another process trains in the folder, or if the folder is not writable."""
     try:
-        file = (folder / ".lock").open("w")
+        file = open_to_append(folder / ".lock")
     except OSError as error:
         raise ConfigError(
             f"{folder} must be a writable folder, but is not: {(error.strerror or str(error)).lower()}. "

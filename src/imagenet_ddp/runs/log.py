@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from imagenet_ddp.system import console
+from imagenet_ddp.system.files import open_to_append
+from imagenet_ddp.system.text import for_terminal
 
 if TYPE_CHECKING:  # imported only to draw on a terminal, because the import takes a tenth of a second
     from rich.console import RenderableType
@@ -43,7 +45,7 @@ class Log:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             # backslashreplace, because file names in a line need not be valid text
-            self._file = (folder / f"rank{rank}.log").open("a", encoding="utf-8", errors="backslashreplace")
+            self._file = open_to_append(folder / f"rank{rank}.log")
         self.is_terminal = self._stream is not None and self._stream.isatty()
         self.has_other_bar = False  # true while a progress bar of Lightning draws on the same screen
         self._live: Live | None = None
@@ -51,6 +53,7 @@ class Log:
     def say(self, line: str, *, whole: bool = False, on_screen: str | None = None) -> None:
         """Print a line, and write it to the file. whole: do not wrap the line on a terminal, so that it can be copied.
         on_screen: text that a terminal shows instead of the line, without wrapping; it may have several lines."""
+        line = for_terminal(line)
         if self._stream is not None:
             stream = self._stream
             try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from imagenet_ddp.system.files import atomic_write
+from imagenet_ddp.system.files import atomic_write, read_small
 from imagenet_ddp.system.text import count_noun, percent
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ def curves(table: Table, title: str) -> "Figure":
 
 def read_metrics(metrics_csv: Path) -> Table:
     """Return column name -> float64 (number of epochs,), NaN for a cell that is empty, not a number or not finite."""
-    with metrics_csv.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        names = reader.fieldnames or []
-        rows = list(reader)
+    reader = csv.DictReader(io.StringIO(read_small(metrics_csv), newline=""))
+    names, rows = reader.fieldnames or [], list(reader)
     table = {name: np.array([_number(row[name]) for row in rows], dtype=float) for name in names}
     epochs = table.setdefault("epoch", np.arange(1.0, len(rows) + 1))
     return {name: values[np.isfinite(epochs)] for name, values in table.items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.files import open_to_append
 
 REPORT_EVERY_S = 10.0  # between two messages about a wait
 LEAVE_S = 0.2  # after a signal, so that a thread leaves C++ code: Python's exit aborts if it returns from there later
@@ -93,7 +94,7 @@ def lock_or_wait(lock: Path, *, silent: bool = False) -> Generator[None]:
     """Lock a file, and wait while another process holds the lock, which the system releases if that process ends. Say
     so at once and every REPORT_EVERY_S seconds. On a file system without locks, nothing is locked. silent: do not say
     it."""
-    with lock.open("a", encoding="utf-8") as handle:
+    with open_to_append(lock) as handle:
         begin_s = next_s = time.monotonic()
         while True:
             try:

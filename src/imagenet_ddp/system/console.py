@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import IO
 
-from imagenet_ddp.system.text import duration, percent
+from imagenet_ddp.system.text import duration, for_terminal, percent
 
 INDENT = "  "
 
@@ -59,7 +59,7 @@ def fit_to_terminal(text: str, stream: IO[str]) -> str:
 def print_message(text: str, stream: IO[str] | None = None) -> None:
     """Print a message and flush it. stream: None means standard error."""
     out: IO[str] = sys.stderr if stream is None else stream
-    print(fit_to_terminal(text, out), file=out, flush=True)
+    print(fit_to_terminal(for_terminal(text), out), file=out, flush=True)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 
 import csv
 import io
+import re
 import shlex
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import printable
 
 # By the first bytes, spreadsheets recognise UTF-8; without them, they show Ã© for é.
 BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
@@ -21,12 +23,30 @@ MOST_ROWS = 2**20 - 1  # of an Excel sheet, below its header
 WriteRow = Callable[[Sequence[Any]], object]
 
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # begins text that a spreadsheet takes for a formula, or that was quoted
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+
+
+def as_text_cell(cell: Any) -> Any:
+    """Return a cell that a spreadsheet takes for text: a name such as =HYPERLINK(...) gets an apostrophe in front.
+    Numbers are not changed."""
+    is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
+
+
+def of_text_cell(cell: str) -> str:
+    """Return the text of which as_text_cell made the cell."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def table_bytes(head: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = "comma") -> bytes:
     """Return the content of a CSV file for people. delimiter: one of DELIMITERS. Bytes in file names that are not valid
     text become backslash escapes, and None becomes an empty cell."""
     text = io.StringIO(newline="")
     text.write(BOM)
-    csv.writer(text, delimiter=DELIMITERS[delimiter], lineterminator="\n").writerows([head, *rows])
+    csv.writer(text, delimiter=DELIMITERS[delimiter], lineterminator="\n").writerows(
+        [head, *(map(as_text_cell, row) for row in rows)]
+    )
     return text.getvalue().encode(errors="backslashreplace")
 
 
@@ -60,7 +80,16 @@ def csv_rows(stream: IO[str], delimiter: str, *, has_bom: bool) -> WriteRow:
     """Return a function that writes a row to a stream. has_bom: the stream is a file, and not a pipe to a program."""
     if has_bom:
         stream.write(BOM)
-    return csv.writer(stream, delimiter=DELIMITERS[delimiter], lineterminator="\n").writerow
+    write_row, is_terminal = (
+        csv.writer(stream, delimiter=DELIMITERS[delimiter], lineterminator="\n").writerow,
+        stream.isatty(),
+    )
+
+    def write(row: Sequence[Any]) -> None:
+        cells = map(as_text_cell, row)
+        write_row([printable(cell) if is_terminal and isinstance(cell, str) else cell for cell in cells])
+
+    return write
 
 
 @contextmanager

@@ -46,6 +46,12 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def for_terminal(text: str) -> str:
+    """Escape what `printable` escapes, except the ends of lines: names of files and classes must not control a
+    terminal."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -2,6 +2,7 @@
 other, and the arrays of the index."""
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,11 +28,15 @@ WEIGHTS = "weights"  # additional array if the training images have weights: flo
 
 @dataclass(frozen=True)
 class File:
-    """A file next to packed.json."""
+    """A file next to packed.json. Raises ValueError for a name that leads elsewhere: data=streamed writes that file."""
 
     file: str
     num_bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.-]*", self.file):
+            raise ValueError(f"{self.file!r} is not a plain file name")
 
 
 @dataclass(frozen=True)

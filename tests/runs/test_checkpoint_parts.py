@@ -1,0 +1,42 @@
+"""A checkpoint with a part of the wrong type is refused in a sentence."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from imagenet_ddp.cli import parse
+from imagenet_ddp.config.schema.commands import EvaluateConfig
+from imagenet_ddp.engine.stored_config import resolved_config
+from imagenet_ddp.engine.trained_model import load
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.runs.checkpoint_file import KEY
+
+VALUES: list[Any] = [None, 3, -1.5, "x", True, [1], {"a": 1}, {1: 2}, torch.zeros(2)]
+
+
+def test_no_part_of_another_type_ends_in_a_traceback(trained: Path, tmp_path: Path):
+    whole = torch.load(trained, weights_only=True)
+    path = tmp_path / "x.ckpt"
+    places = [(KEY, name) for name in whole[KEY]] + [(name,) for name in whole if name != KEY]
+    places += [(KEY, "config", name) for name in ("data", "model", "trainer", "callbacks", "allow_targets", "seed")]
+    places += [(KEY, "eval_transform", name) for name in whole[KEY]["eval_transform"]]
+    torch.save(whole, path)
+    request, num_refused = parse.command_line("evaluate", [f"checkpoint={path}"], {}), 0
+    for place in places:
+        for value in VALUES[:: 1 if place[0] == KEY else 3]:
+            checkpoint = {**whole, KEY: copy.deepcopy(whole[KEY])}
+            node: Any = checkpoint
+            for part in place[:-1]:
+                node = node[part]
+            node[place[-1]] = value
+            torch.save(checkpoint, path)
+            try:
+                load(resolved_config(request, {}, EvaluateConfig), path)
+            except ConfigError:
+                num_refused += 1
+            except Exception as error:
+                pytest.fail(f"{place} = {value!r}: {type(error).__name__}: {error}")
+    assert num_refused > 100

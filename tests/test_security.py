@@ -1,0 +1,170 @@
+"""What .github/SECURITY.md says of files of strangers; the stored config is in tests/engine/test_stored_config.py."""
+
+import io
+import os
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from PIL import Image
+
+from imagenet_ddp import demo
+from imagenet_ddp.cli import parse
+from imagenet_ddp.data.decode import decode
+from imagenet_ddp.data.pixel_conversion import MAX_PIXELS
+from imagenet_ddp.data.sources.pack_format import File
+from imagenet_ddp.data.unreadable_images import UnreadableImage
+from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.report.run_folders import find_runs
+from imagenet_ddp.runs import folder
+from imagenet_ddp.runs.log import Log
+from imagenet_ddp.system.bounded_wait import lock_or_wait
+from imagenet_ddp.system.console import print_message
+from imagenet_ddp.system.files import read_mapping
+from imagenet_ddp.system.table_files import as_text_cell, of_text_cell
+
+PAGE = (ROOT / ".github/SECURITY.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_limits_of_the_code():
+    assert f"{MAX_PIXELS:,}" in PAGE and f"{demo.MAX_PIXELS:,}" in PAGE
+
+
+def test_a_pt2_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model.pt2").touch()
+    Image.new("RGB", (8, 8)).save("a.png")
+    for verb, more in (("predict", ["images=a.png"]), ("demo", [])):
+        with pytest.raises(ConfigError, match="runs no code when it is read"):
+            parse.command_line(verb, ["checkpoint=model.pt2", *more], {})
+
+
+# ---- files that are no ordinary files -------------------------------------------------------------------------------
+
+LEVELS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (LEVELS, "not valid"), ("a: &a [*a]", "not valid"), (None, "not a regular file"), ("x", "not a mapping"),
+        ("a: !!python/object/apply:os.system [true]", "not valid"), ("[" * 100_000, "not valid"),
+    ],
+)  # fmt: skip
+@pytest.mark.timeout(60)
+def test_a_bomb_is_left_out_with_a_reason(content: str | None, reason: str, tmp_path: Path):
+    path = tmp_path / "config.yaml"
+    path.write_text(content, encoding="utf-8") if content else path.symlink_to("/dev/zero")
+    problems: list[str] = []
+    assert read_mapping(path, problems) == {} and reason in problems[0]
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
+    with (tmp_path / "summary.json").open("w") as file:
+        file.truncate(2**40)
+    problems: list[str] = []
+    assert read_mapping(tmp_path / "summary.json", problems) == {} and "larger than 64 MiB" in problems[0]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "config.yaml")
+    assert read_mapping(tmp_path / "config.yaml") == {}
+
+
+def test_a_run_folder_with_a_bomb_is_no_run(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(LEVELS, encoding="utf-8")
+    assert find_runs(tmp_path) == []
+
+
+# ---- names and links ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b", "..", ".", "", ".bashrc", "a\\b", "a\n", "a\0"])
+def test_a_packed_folder_names_files_beside_it(name: str):
+    with pytest.raises(ValueError, match="plain file name"):
+        File(name, 1, "")
+    assert File("train-0001.bin", 1, "").file == "train-0001.bin"
+
+
+def test_no_log_or_lock_is_written_through_a_link(tmp_path: Path):
+    own = tmp_path / "own"
+    own.write_text("mine", encoding="utf-8")
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / ".lock").symlink_to(own)
+    (run / "logs/rank0.log").symlink_to(own)
+    with pytest.raises(ConfigError, match="must be a writable folder"):
+        folder.lock(run)
+    with pytest.raises(OSError, match="symbolic links"):
+        Log(run / "logs", 0)
+    with pytest.raises(OSError, match="symbolic links"), lock_or_wait(run / ".lock"):
+        pass
+    assert own.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_lock_empties_nothing(tmp_path: Path):
+    (tmp_path / ".lock").write_text("mine", encoding="utf-8")
+    folder.lock(tmp_path).close()
+    assert (tmp_path / ".lock").read_text(encoding="utf-8") == "mine"
+
+
+# ---- images ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gs = tmp_path / "gs"
+    gs.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n", encoding="utf-8")
+    gs.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+    with pytest.raises(UnreadableImage):
+        decode(eps, "photo.jpg")
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000"])
+def test_the_formats_of_photographs_are_read(kind: str):
+    stream = io.BytesIO()
+    Image.fromarray(np.full((16, 16, 3), 128, np.uint8)).save(stream, kind)
+    assert decode(stream.getvalue(), "a").shape == (3, 16, 16)
+
+
+def test_the_demo_refuses_a_picture_that_declares_many_pixels(tmp_path: Path):
+    with warnings.catch_warnings(action="ignore"):
+        Image.new("1", (7000, 7000)).save(tmp_path / "a.png")
+    assert "7,000 × 7,000 pixels" in demo.too_large(str(tmp_path / "a.png"))
+    Image.new("1", (700, 700)).save(tmp_path / "b.png")
+    assert demo.too_large(str(tmp_path / "b.png")) == "" == demo.too_large(str(tmp_path / "gone.png"))
+
+
+# ---- what is shown --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["=HYPERLINK(1)", "+a", "-a", "@a", "'=a", "''=a", "a", "'a", "-1", "+1e5", "-.5", "", "1"]
+)
+def test_a_cell_is_text_to_a_spreadsheet_and_the_same_to_this_program(text: str):
+    cell = as_text_cell(text)
+    assert not re.match(r"[=+\-@]", cell) or re.fullmatch(r"[+-][\d.e]+", cell)
+    assert of_text_cell(cell) == text
+    assert as_text_cell(-1.5) == -1.5
+
+
+def test_names_do_not_control_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    log = Log(tmp_path, 0)
+    log.say("a\x1b[2Jb")
+    log.close()
+    print_message("c\x9b2Jd\ne")
+    out, err = capsys.readouterr()
+    assert "a\\x1b[2Jb" in out and "c\\x9b2Jd\ne" in err
+    assert "\x1b" not in (tmp_path / "rank0.log").read_text(encoding="utf-8")
+
+
+def test_minimum_versions_carry_the_known_advisories():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for package, least in {"torch": "2.11", "lightning": "2.6.6", "hydra-core": "1.3.8", "pillow": "12.3"}.items():
+        assert re.search(rf'"{package}>={re.escape(least)}', text), package
+    assert '"gradio>=6.16"' in text and '"onnx>=1.21"' in text
