@@ -111,18 +111,19 @@ class ImageDataset(Dataset):
 
     def _any(self, key: SampleKey) -> int:
         """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""
-        generator = random.Random(hash_seed(self.seed, key.epoch, key.index, 1))
+        generator, reason = random.Random(hash_seed(self.seed, key.epoch, key.index, 1)), ""
         for _ in range(_TRIES):
             index = generator.randrange(len(self.images))
             try:
                 decode_whole(open_image(self.images, index))
-            except UnreadableImage:
+            except UnreadableImage as error:
+                reason = error.reason
                 continue
             return index
         raise LoadError(
             f"{self.images.path(key.index)} cannot be read as an image, nor can {_TRIES} others that were tried in its "
-            "place. Hint: run `python -m imagenet_ddp.prepare prepare=check` with the same data options to list all "
-            "unreadable images."
+            f"place, the last because: {reason}. Hint: run `python -m imagenet_ddp.prepare prepare=check` with the "
+            "same data options to list all unreadable images."
         )
 
 
