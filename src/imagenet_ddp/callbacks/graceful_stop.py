@@ -20,6 +20,7 @@ from imagenet_ddp.callbacks.loop_state import (
     validates_next,
 )
 from imagenet_ddp.callbacks.run_end import TimeLimit
+from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.runs.signals import Signals, Stopped
 
 EXCHANGE_S = 1.0  # time between two exchanges; the first follows the first batch, whose time is unknown
@@ -158,6 +159,8 @@ class GracefulStop(Checkpoint):
         one, and raise Stopped. Call on all ranks. now: exchange the numbers in any case."""
         if not (number := self._agree(trainer, exchange, now=now)):
             return
+        if stalled := find_callback(trainer, StalledStep):
+            stalled.end()  # saving may take long
         if checkpoint := find_callback(trainer, ResumeCheckpoint):
             checkpoint.save_stopped(trainer, before_validation)
         raise Stopped(number)

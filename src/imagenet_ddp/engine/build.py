@@ -18,6 +18,7 @@ from imagenet_ddp.callbacks.core_watch import CoreWatch
 from imagenet_ddp.callbacks.factory import make_callbacks, make_loggers
 from imagenet_ddp.callbacks.learning_rate import LearningRate
 from imagenet_ddp.callbacks.loop_state import find_callback
+from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.module import ImageDataModule
@@ -185,6 +186,8 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         contents=_checkpoint_contents(job, plan, data),
         hyperparams=job.config,
     )
+    if world.watch is not None:
+        callbacks.append(StalledStep(world.watch.fail, plan.config.strategy.timeout_s))
     trainer = make_trainer(plan, world, [*training_callbacks, *_core_watch(plan, log), *callbacks], job.run_dir)
     checkpoint = find_callback(trainer, ResumeCheckpoint)
     if stored is not None:
