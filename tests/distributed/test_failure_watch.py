@@ -12,6 +12,7 @@ from torch.distributed import HashStore, TCPStore
 from imagenet_ddp.distributed import failure_watch
 from imagenet_ddp.distributed.compare_members import Member, this_process
 from imagenet_ddp.distributed.meet import Meeting
+from imagenet_ddp.distributed.messages import Messages
 
 RANK = """
 number, size, port, then, grace_s, options = args
@@ -25,7 +26,8 @@ if not port:
     port = raw.port
 else:
     raw = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten)
-connect = lambda: PrefixStore("x", TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten))
+connect = lambda: Messages(
+    PrefixStore("x", TCPStore("127.0.0.1", port, None, False, wait_for_workers=False, timeout=ten)))
 met = meet_as(PrefixStore("x", raw), number, size, 20)
 line = failure_watch.FailureWatch(met, connect, who)
 print("ready")
@@ -140,7 +142,7 @@ def test_neither_a_pause_nor_a_clean_end_is_a_death(tmp_path: Path):
 def test_no_thread_asks_the_store_after_a_vain_wait_for_the_others(monkeypatch: pytest.MonkeyPatch):
     """Python's exit would abort while the thread is in C++ code, with exit code 134."""
     monkeypatch.setattr(failure_watch, "LEAVE_S", 0.1)
-    store, before = HashStore(), set(threading.enumerate())
+    store, before = Messages(HashStore()), set(threading.enumerate())
     members = [Member(**vars(this_process()), number=number, size=2) for number in range(2)]
     meeting = Meeting(store, store, 0, members, "rank", 5.0)
     meeting.leave(0.1)

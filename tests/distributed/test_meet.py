@@ -16,6 +16,7 @@ from helpers.forked_commands import start_code
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from imagenet_ddp.distributed import meet as module
+from imagenet_ddp.distributed import messages
 from imagenet_ddp.distributed.compare_members import Member
 from imagenet_ddp.distributed.meet import SharedError
 from imagenet_ddp.errors import ConfigError
@@ -95,7 +96,7 @@ def test_many_need_few_round_trips(monkeypatch: pytest.MonkeyPatch):
     for number in range(2, 1000):
         own = vars(Member("h", number, "m", "p", number=number, size=1000))
         commands.set(f"arrival/{commands.add('arrivals', 1) - 1}", json.dumps(own))
-    monkeypatch.setattr(module, "PrefixStore", Counted)
+    monkeypatch.setattr(messages, "PrefixStore", Counted)
     assert len(meet_as(root, 0, 1000, 20).members) == 1000
     assert len(calls) < 20
 

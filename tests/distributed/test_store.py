@@ -12,6 +12,7 @@ from torch.distributed import DistStoreError, PrefixStore, TCPStore
 
 from imagenet_ddp.distributed import store as module
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.store import FoundStore, PortInUseError, SharedList, client, connect, serve
 from imagenet_ddp.distributed.store_file import StoreAddress, _connect_to_owner
 from imagenet_ddp.errors import ConfigError
@@ -36,11 +37,11 @@ def test_rank_0_serves_and_the_others_find_it():
     server = serve("127.0.0.1", port)
     thread.join(20)
     connect(replace(second, rank=0), 20).set("key", "word")
-    assert found[0].get("key") == b"word"
+    assert found[0].get("key") == "word"
     assert serve("127.0.0.1", port) is server, "once in a process"
-    assert server.get("imagenet_ddp/0/key") == b"word"
+    assert server.get("imagenet_ddp/0/key") == b'"word"'
     again = connect(replace(second, attempt=1), 20)
-    assert not again.check(["key"]), "a launcher's second attempt has keys of its own"
+    assert not again.has("key"), "a launcher's second attempt has keys of its own"
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
@@ -100,7 +101,7 @@ def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPat
 
 def test_all_ranks_read_the_bad_images_that_each_has_posted():
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    boards = [SharedList(lambda: PrefixStore("run", TCPStore("127.0.0.1", server.port))) for _ in range(2)]
+    boards = [SharedList(lambda: Messages(PrefixStore("run", TCPStore("127.0.0.1", server.port)))) for _ in range(2)]
     assert boards[0].all() == []
     assert boards[0].post([("b.jpg", "it is empty")]) == 1
     assert boards[1].post([("a\n\u00e4.jpg", "it is no image"), ("b.jpg", "it is empty")]) == 2

@@ -43,8 +43,8 @@ SERVED: list[TCPStore] = []
 UNCACHED_SERVE = store.serve.__wrapped__
 
 
-def serve_anew(host: str, port: int) -> TCPStore:
-    SERVED.append(UNCACHED_SERVE(host, port))
+def serve_anew(host: str, port: int, *, everywhere: bool = False) -> TCPStore:
+    SERVED.append(UNCACHED_SERVE(host, port, everywhere=everywhere))
     return SERVED[-1]
 
 

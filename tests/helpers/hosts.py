@@ -15,6 +15,7 @@ when the pipe from the tests closes, even if the tests were killed, and all proc
 
 import contextlib
 import functools
+import ipaddress
 import os
 import shutil
 import signal
@@ -108,6 +109,12 @@ def in_network(pid: int, tool: Sequence[str], lines: str) -> None:
     assert done.returncode == 0, f"{tool}: {lines}{done.stdout}{done.stderr}"
 
 
+def _address(digits: str) -> str:
+    """Return an address of /proc/net/tcp, which prints words of 32 bits in the machine's byte order."""
+    words = [int(digits[begin : begin + 8], 16).to_bytes(4, sys.byteorder) for begin in range(0, len(digits), 8)]
+    return str(ipaddress.ip_address(b"".join(words)))
+
+
 class Host:
     """A host of Hosts. `folder` is its DISK as seen from outside. The folder files/ next to it contains the host's
     /etc/hosts and the output of its commands."""
@@ -164,6 +171,12 @@ class Host:
                 if int(path.name) != self.init and (path / "ns/pid").readlink() == here:
                     found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ").strip()
         return {pid: command for pid, command in found.items() if command}  # a zombie has no command line
+
+    def listening(self) -> set[str]:
+        """Return the addresses, without ports, at which TCP sockets of the host listen."""
+        tables = [Path(f"/proc/{self.init}/net/{name}").read_text(encoding="utf-8") for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+        return {_address(row[1].partition(":")[0]) for row in rows if row[3] == "0A"}
 
     def block(self, except_port: int) -> None:
         """Drop new TCP connections from other hosts to all ports but one, as a cloud's security group does."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import re
+import secrets
 import socket
 import sys
 from collections import Counter
@@ -23,7 +24,7 @@ from imagenet_ddp.system.text import shorten_list
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 # Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
 MAY_DIFFER = re.compile(
-    r"cluster\.(rank|local_rank|node_rank|address)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+    r"cluster\.(rank|local_rank|node_rank|address|secret_file)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
 )
 MAX_DIFFERENCES = 8
 HINTS = {
@@ -48,19 +49,31 @@ class Process:
 @dataclass(frozen=True)
 class Member(Process):
     """A process that has arrived. number: rank or node rank; None if number 0 assigns it. size: number of members that
-    it expects. equal: what must be equal on all. local_rank: None for a node."""
+    it expects. equal: what must be equal on all. local_rank: None for a node. nonce: drawn at random, so that what is
+    posted for other members is not taken for an answer to this one."""
 
     number: int | None = None
     size: int = 0
     job_id: str | None = None
     local_rank: int | None = None
     equal: dict[str, Any] = field(default_factory=dict[str, Any])
+    nonce: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def of(cls, posted: Mapping[str, Any]) -> "Member":
         """Return the member that a process has posted. One of another version may post other keys; it is refused once
-        `equal` has been compared."""
-        return cls(**{each.name: posted[each.name] for each in fields(cls) if each.name in posted})
+        `equal` has been compared. Raises TypeError if a value is of another kind."""
+        values = {each.name: posted[each.name] for each in fields(cls) if each.name in posted}
+        for name, value in values.items():
+            if type(value) not in _KINDS[name]:
+                raise TypeError(name)
+        return cls(**values)
+
+
+_KINDS = {
+    **dict.fromkeys(("host", "machine", "pids", "nonce"), (str,)), "pid": (int,), "size": (int,), "equal": (dict,),
+    **dict.fromkeys(("number", "local_rank"), (int, type(None))), "job_id": (str, type(None)),
+}  # fmt: skip
 
 
 def this_process() -> Process:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
-
 from imagenet_ddp.distributed.meet import Meeting, post_failure, read_failure
+from imagenet_ddp.distributed.messages import Messages
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.process import exit_at_once
@@ -33,7 +33,7 @@ class FailureWatch:
     process on this machine is seen at once by its number.
     """
 
-    def __init__(self, meeting: Meeting, client: Callable[[], Store], label: Callable[[int], str]):
+    def __init__(self, meeting: Meeting, client: Callable[[], Messages], label: Callable[[int], str]):
         self._rank, self._label = meeting.number, label
         own = meeting.members[self._rank].pids
         self._local = {
@@ -92,7 +92,7 @@ class FailureWatch:
         if wait and self._rank == 0:
             run_bounded(wait_for_others, LEAVE_S)
         self._ended.set()
-        run_bounded(lambda: self._store.set(self._key(self._rank), str(LEFT)), BEAT_S * 4)
+        run_bounded(lambda: self._store.store.set(self._key(self._rank), str(LEFT)), BEAT_S * 4)
         self._threads[0].join(BEAT_S)
 
     def _key(self, rank: int) -> str:
@@ -116,6 +116,8 @@ class FailureWatch:
                 if failure := read_failure(self._store):
                     return self._record(failure[0], " ".join(failure[1]))
                 self._answered = True
+        except ConfigError as error:  # a stranger has posted a failure
+            self._record(1, " ".join(map(str, error.mistakes)))
         except Exception:  # the store's process has ended
             self._record(1, f"{self._label(0)} {GONE}")
 

@@ -16,7 +16,9 @@ from imagenet_ddp.distributed import meet, store
 from imagenet_ddp.distributed.compare_members import Member, facts_of_command, layout_mistakes, this_process
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import Expected, Meeting, explain_lost_store
+from imagenet_ddp.distributed.messages import as_posted
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import run_bounded
 from imagenet_ddp.system.files import sha256
@@ -48,7 +50,7 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
         equal=facts_of_command(config, None if world_info else num_local),
     )
     expected = Expected(size, launch_info.noun, launch_info.label, _hint(launch_info, found.host, found.port))
-    root = store.of_attempt(found.store, world_info)
+    root = store.of_attempt(found.store, world_info, launch_info.secret)
     if world_info is None:
         meeting = meet.meet(root, "commands", own, expected, timeout_s)
         first_worker = WorldInfo(
@@ -60,11 +62,12 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
             address=found.host,
             port=found.port,
             source=launch_info.source,
+            secret=launch_info.secret,
         )
         return meeting, first_worker
     local = world_info.local_world_size
     meeting = meet.meet(root, "commands", own, expected, timeout_s, lambda members: layout_mistakes(members, local))
-    placed = replace(world_info, address=found.host, port=found.port)
+    placed = replace(world_info, address=found.host, port=found.port, secret=launch_info.secret)
     if not local:  # no launcher provides it: the ranks of one machine are a node
         machines = [each.machine for each in meeting.members]
         nodes = list(dict.fromkeys(machines))
@@ -95,8 +98,8 @@ def report_refusal(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
 
     def inform() -> bool:
         found = store.find(refused, WAIT_S, name)
-        root = store.of_attempt(found.store, refused.world_info)
-        if root.check(["commands/verdict"]):
+        root = store.of_attempt(found.store, refused.world_info, refused.secret)
+        if root.has("commands/verdict"):
             return False
         who = f"{name.replace('this', 'one')} ({socket.gethostname()})"
         serves = number == 0 or found.is_server
@@ -117,18 +120,17 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
     of_first = meeting.broadcast("file", own)
     if of_first is None:
         return path
-    path, num_bytes = Path(of_first["path"]), of_first["bytes"]
-    has_it = meeting.number == 0 or (
-        path.is_file() and path.stat().st_size == num_bytes and sha256(path) == of_first["sha256"]
-    )
+    with as_posted("file"):
+        path, num_bytes, digest = Path(of_first["path"]), int(of_first["bytes"]), str(of_first["sha256"])
+    has_it = meeting.number == 0 or (path.is_file() and path.stat().st_size == num_bytes and sha256(path) == digest)
     if meeting.agree("who has the file", has_it, all):
         return path
-    chunks = [f"file/{begin}" for begin in range(0, num_bytes, CHUNK_BYTES)]
+    chunks, raw = [f"file/{begin}" for begin in range(0, num_bytes, CHUNK_BYTES)], meeting.store.store
     if meeting.number == 0:
         with path.open("rb") as file:
             for chunk in chunks:
                 content: Any = file.read(CHUNK_BYTES)  # torch's type stubs do not accept bytes
-                meet.ask(lambda chunk=chunk, content=content: meeting.store.set(chunk, content), meeting.timeout_s)
+                meet.ask(lambda chunk=chunk, content=content: raw.set(chunk, content), meeting.timeout_s)
     meeting.agree("the file is sent", None, len)
     if not has_it:
         folder = tempfile.mkdtemp(prefix="imagenet_ddp_")
@@ -136,9 +138,11 @@ def share_file(meeting: Meeting, path: Path | None) -> Path | None:
         path = Path(folder) / path.name
         with path.open("wb") as file:
             for chunk in chunks:
-                file.write(meet.ask(lambda chunk=chunk: meeting.store.get(chunk), meeting.timeout_s))
+                file.write(meet.ask(lambda chunk=chunk: raw.get(chunk), meeting.timeout_s))
+        if sha256(path) != digest:  # the digest is signed, the chunks are not
+            raise ConfigError(f"{path.name} must arrive as node 0 has it, but did not. Hint: run the command again.")
     meeting.agree("the file has arrived", None, len)
     if meeting.number == 0:
         for chunk in chunks:
-            meeting.store.delete_key(chunk)
+            raw.delete_key(chunk)
     return path

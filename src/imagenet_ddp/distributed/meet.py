@@ -7,15 +7,15 @@ of the others. Keys: arrivals, arrival/N and verdict, under `commands/`, `ranks/
 """
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch.distributed import DistError, PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import DistError  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.compare_members import Member, differences, hosts, number_mistakes
+from imagenet_ddp.distributed.messages import Messages, as_posted
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline, call_bounded, run_bounded
 from imagenet_ddp.system.text import count_noun, first_line, shorten_list
@@ -60,31 +60,35 @@ def ask(action: Callable[[], T], timeout_s: float) -> T:
 # ---- a failure, which ends all waits ---------------------------------------------------------------------------------
 
 
-def post_failure(root: Store, code: int, mistakes: list[str]) -> tuple[int, list[str]]:
+def post_failure(root: Messages, code: int, mistakes: list[str]) -> tuple[int, list[str]]:
     """Tell all others why this process ends. Return the first failure that was posted, of this process or another.
 
     code: exit code, 1 for a failure, 2 for a refusal, 128 + n after signal n.
     """
-    posted: Any = root.compare_set("failed", "", json.dumps([code, mistakes]))
-    first_code, first_mistakes = json.loads(posted)
-    return first_code, first_mistakes
+    return _checked_failure(root.set_first("failed", [code, mistakes]))
 
 
-def read_failure(root: Store) -> tuple[int, list[str]] | None:
-    if not root.check(["failed"]):
-        return None
-    code, mistakes = json.loads(root.get("failed"))
-    return code, mistakes
+def read_failure(root: Messages) -> tuple[int, list[str]] | None:
+    """Return the failure that was posted first, or None. Raises ConfigError if no process of this run posts such."""
+    return _checked_failure(root.get("failed")) if root.has("failed") else None
 
 
-def refuse(root: Store, who: str, mistakes: list[str], num_readers: int = 0, timeout_s: float = GRACE_S) -> bool:
+def _checked_failure(posted: Any) -> tuple[int, list[str]]:
+    with as_posted("failed"):
+        code, mistakes = posted
+        if type(code) is int and 0 < code < 256 and mistakes and all(isinstance(each, str) for each in mistakes):
+            return code, mistakes
+        raise ValueError("not an exit code above 0 with texts")
+
+
+def refuse(root: Messages, who: str, mistakes: list[str], num_readers: int = 0, timeout_s: float = GRACE_S) -> bool:
     """Tell the others that a member was refused. Return whether any has read it. num_readers: how many to wait for,
     because this process may serve the store."""
     post_failure(root, 2, [f"{who} was refused: {mistake}" for mistake in mistakes])
     return _wait_for_readers(root, num_readers, timeout_s) > 0
 
 
-def _raise_failure(root: Store, store: Store, *, serves: bool) -> None:
+def _raise_failure(root: Messages, store: Messages, *, serves: bool) -> None:
     """Raise SharedError if a member has failed. serves: whether this process may serve the store, so that all who have
     arrived must read it first."""
     if failure := read_failure(root):
@@ -94,7 +98,7 @@ def _raise_failure(root: Store, store: Store, *, serves: bool) -> None:
         raise SharedError(failure[1], failure[0])
 
 
-def _wait_for_readers(root: Store, count: int, timeout_s: float) -> int:
+def _wait_for_readers(root: Messages, count: int, timeout_s: float) -> int:
     end = time.monotonic() + timeout_s
     while (num_read := int(root.add("failed_read", 0))) < count and time.monotonic() < end:
         time.sleep(POLL_S)
@@ -127,8 +131,8 @@ class Expected:
 
 @explain_lost_store()
 def _decide_for_all(
-    root: Store,
-    store: Store,
+    root: Messages,
+    store: Messages,
     own: Mapping[str, Any],
     decide: Callable[[list[Any]], Any],
     expected: Expected,
@@ -144,16 +148,16 @@ def _decide_for_all(
 
     def arrive() -> int:
         position = int(store.add("arrivals", 1)) - 1
-        store.set(f"arrival/{position}", json.dumps(own))
+        store.set(f"arrival/{position}", own)
         return position
 
     def read_arrived() -> list[Any]:
         num_arrivals = int(store.add("arrivals", 0))
         for begin in range(len(arrived), num_arrivals, READ_AT_ONCE):
             keys = [f"arrival/{n}" for n in range(begin, min(begin + READ_AT_ONCE, num_arrivals))]
-            if not store.check(keys):  # one is counted, but not yet posted
+            if not store.has(*keys):  # one is counted, but not yet posted
                 break
-            arrived.extend(json.loads(each) for each in store.multi_get(keys))
+            arrived.extend(store.get_many(keys))
         return arrived
 
     def progress(seconds: float) -> str:
@@ -165,9 +169,9 @@ def _decide_for_all(
         post_failure(root, 2, mistakes)
         _raise_failure(root, store, serves=True)
 
-    def look_for_verdict() -> bytes | str | None:
-        if store.check(["verdict"]):
-            return store.get("verdict")
+    def look_for_verdict() -> list[Any] | None:
+        if store.has("verdict"):
+            return [store.get("verdict")]
         _raise_failure(root, store, serves=decides)
         try:
             verdict = decide(read_arrived()) if decides else None
@@ -175,8 +179,8 @@ def _decide_for_all(
             return fail_all(list(map(str, error.mistakes)))
         if verdict is None:
             return None
-        store.set("verdict", json.dumps(verdict))
-        return json.dumps(verdict)
+        store.set("verdict", verdict)
+        return [store.get("verdict")]
 
     position = ask(arrive, timeout_s)
     while (verdict := ask(look_for_verdict, deadline.remaining_s)) is None:
@@ -185,7 +189,7 @@ def _decide_for_all(
             if decides:
                 ask(lambda late=late: fail_all([late]), ANSWER_S)
             raise ConfigError(late)
-    return position, json.loads(verdict)
+    return position, verdict[0]
 
 
 # ---- those who have met ----------------------------------------------------------------------------------------------
@@ -196,8 +200,8 @@ class Meeting:
     """Members that have met. root: the store of the run, `store` the part of these members. number: number of this
     member. members: host, pid, machine, ... of each member, by number. noun: rank or node."""
 
-    root: Store
-    store: Store
+    root: Messages
+    store: Messages
     number: int
     members: Sequence[Member]
     noun: str
@@ -218,14 +222,19 @@ class Meeting:
         """
 
         def decide_if_complete(arrived: list[Any]) -> list[Any] | None:
-            by_number = {each["number"]: each["value"] for each in arrived}
-            complete = len(by_number) == self.size
-            return [decide([by_number[number] for number in range(self.size)])] if complete else None
+            with as_posted(key):
+                by_number = {each["number"]: each["value"] for each in arrived}
+                complete = len(by_number) == self.size
+                values = [by_number[number] for number in range(self.size)] if complete else []
+            return [decide(values)] if complete else None
 
         hint = f"read their messages, and check that they are still running. The others wait for them at `{key}`."
-        own, store = {"number": self.number, "value": value}, PrefixStore(key, self.store)
-        expected = Expected(self.size, self.noun, self.name, hint)
-        return _decide_for_all(self.root, store, own, decide_if_complete, expected, timeout_s or self.timeout_s)[1][0]
+        own, store = {"number": self.number, "value": value}, self.store.under(key)
+        members = Expected(self.size, self.noun, self.name, hint)
+        verdict = _decide_for_all(self.root, store, own, decide_if_complete, members, timeout_s or self.timeout_s)[1]
+        with as_posted(key):
+            (agreed,) = verdict
+        return agreed
 
     def broadcast(self, key: str, value: Any = None, timeout_s: float | None = None) -> Any:
         """Return the value of number 0 on all members."""
@@ -264,7 +273,7 @@ class Meeting:
 
 
 def meet(
-    root: Store,
+    root: Messages,
     prefix: str,
     own: Member,
     expected: Expected,
@@ -279,7 +288,8 @@ def meet(
     noun = expected.noun
 
     def decide(arrived: list[Any]) -> Any:
-        members = [Member.of(each) for each in arrived]
+        with as_posted("arrival"):
+            members = [Member.of(each) for each in arrived]
         mistakes = number_mistakes(members, noun)
         if len(members) < expected.size and not mistakes:
             return None
@@ -293,13 +303,17 @@ def meet(
         of_positions = [[position, number] for position, number in enumerate(numbers) if number is not None]
         return [of_positions, [{**vars(each), "equal": {}} for each in placed]]
 
-    store = PrefixStore(prefix, root)
-    position, (of_positions, posted) = _decide_for_all(root, store, vars(own), decide, expected, timeout_s)
-    numbers, members = dict(of_positions), [Member.of(each) for each in posted]
+    store = root.under(prefix)
+    position, verdict = _decide_for_all(root, store, vars(own), decide, expected, timeout_s)
+    with as_posted("verdict"):
+        of_positions, posted = verdict
+        numbers, members = {int(place): int(number) for place, number in of_positions}, [*map(Member.of, posted)]
+        if (number := numbers.get(position)) is not None and members[number].nonce != own.nonce:
+            raise ValueError("an answer to other members")
     if position not in numbers:
         whose = f"{noun} {own.number}" if own.number is not None else f"one more {noun}"
         raise ConfigError(
             f"this is {whose}, but all {len(members)} {noun}s of the job at this address have joined already: "
             f"{hosts(members, pids=True)}. Hint: set another address or port for another job, or set cluster.job_id."
         )
-    return Meeting(root, store, numbers[position], members, noun, timeout_s)
+    return Meeting(root, store.among([each.nonce for each in members]), numbers[position], members, noun, timeout_s)

@@ -1,26 +1,38 @@
-"""Start this node's worker processes with torchrun's elastic agent, forward signals to them, and return their exit
-code."""
+"""Start this node's worker processes, forward signals to them, and return their exit code.
+
+Nothing here listens on a network. torchrun's agent, called as a function, opens two stores at all addresses of the
+machine and unpickles what it reads there, and torch.multiprocessing unpickles errors from files in /tmp.
+"""
 
 import contextlib
 import ctypes
-import logging
+import math
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any, NoReturn
 
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.system.console import discard_closed_terminal
 from imagenet_ddp.system.idle_cores import Cores
-from imagenet_ddp.system.process import exit_at_once, start_resource_tracker
+from imagenet_ddp.system.process import start_resource_tracker
 
-# Loggers of the engine, which are silenced because their warnings and tracebacks add nothing to the worker's.
-QUIET = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing.spawn")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+POLL_S = 0.1
+END_S = 30.0  # after one worker has failed, the others have this time to end
+LAST_S = 5.0  # after the third request to stop, which ends a worker at once
+DUPLICATE_S = 0.5  # SLURM signals every process of a step, and a terminal those in the foreground, so one request may
+# arrive twice
+LOOPBACK = "127.0.0.1"
 
 
 class WorkersFailedError(Exception):
@@ -30,20 +42,12 @@ class WorkersFailedError(Exception):
     requeue the job.
     """
 
-    def __init__(self, exit_code: int, reason: str = "", *, engine_runs: bool = False):
+    def __init__(self, exit_code: int, reason: str = ""):
         super().__init__(f"a worker ended with exit code {exit_code}")
         self.exit_code, self.reason = exit_code, reason
         self.is_requeued = False
-        self._engine_runs = engine_runs
 
     def exit(self) -> NoReturn:
-        """End this process with the exit code.
-
-        If the engine's thread is still running, the process ends without clean-up, because a normal exit aborts while
-        that thread is in C++ code.
-        """
-        if self._engine_runs:
-            exit_at_once(self.exit_code)
         sys.exit(self.exit_code)
 
 
@@ -51,140 +55,170 @@ class WorkersFailedError(Exception):
 class Workers:
     """Run worker(world_info, *arguments) in num_local processes of this node.
 
-    Each process has the environment variables that torchrun sets, because libraries read them. first: ranks of this
-    node's first worker if several nodes have joined; None on a single node. cores: for all workers, if counted.
+    Each process has the environment variables by which libraries find their rank. first: ranks of this node's first
+    worker if several nodes have joined; None on a single node. cores: for all workers, if counted.
     """
 
     worker: Callable[..., Any]
     arguments: tuple[Any, ...]
     num_local: int
     first: WorldInfo | None = None
-    timeout_s: float = 120.0
     cores: Cores | None = None
 
     def run(self) -> Any:
         """Run the workers and return the result of this node's first rank. Raises WorkersFailedError if a worker fails.
 
-        The engine runs in its own thread. In the main thread, it would replace the signal handlers without restoring
-        them, send Ctrl-C to workers that have already received it from the terminal, and kill all workers that are
-        still running after 30 seconds, even while they save a checkpoint. Here, each worker receives a signal only
-        once, because workers run in their own sessions, which the terminal does not signal. A worker ends by itself
-        after it has saved its checkpoint.
+        Each worker receives a signal only once, because workers run in their own sessions, which the terminal does not
+        signal. A worker ends by itself after it has saved its checkpoint.
         """
-        result: dict[str, Any] = {}
-        quiet = [logging.getLogger(name) for name in QUIET]
-        levels = [logger.level for logger in quiet]
-        for logger in quiet:
-            logger.setLevel(logging.CRITICAL)
-        engine = threading.Thread(target=self._engine, args=(result,), name="workers", daemon=True)
-        received: list[int] = []
-        before = {
-            number: signal.signal(number, lambda number, _: received.append(number))
-            for number in FORWARDED
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # nohup
-        }
-        # runs/signals.py records a signal that arrived before these handlers were set
-        owners = [getattr(handler, "__self__", None) for handler in before.values()]
-        received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]
-        try:
-            if not [number for number in received if number != signal.SIGUSR2]:
-                engine.start()
-            while engine.is_alive() or received:
-                if engine.is_alive():
-                    engine.join(0.1)
-                if received:
-                    number = received[0]
-                    if number == signal.SIGHUP:
-                        discard_closed_terminal()
-                    result["stopped"] = number
-                    if _forward(number):
-                        received.pop(0)
-                    elif number != signal.SIGUSR2 or not engine.is_alive():
-                        # no worker has started, so there is nothing to save. SIGUSR2 requests a requeue, which waits
-                        # until this run has made at least one step
-                        name = signal.Signals(number).name
-                        print(f"Stopped by {name}, with nothing to save yet.", file=sys.stderr)
-                        raise WorkersFailedError(128 + number, engine_runs=engine.is_alive())
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            for logger, level in zip(quiet, levels, strict=True):
-                logger.setLevel(level)
-        if "error" in result:
-            raise result["error"]
-        return result["value"]
+        with _recorded_signals() as received:
+            if [number for number in received if number != signal.SIGUSR2]:
+                raise _nothing_to_save(received[0])
+            first, store = self.first, None
+            if first is None:
+                first = WorldInfo(world_size=self.num_local, local_world_size=self.num_local, source="own workers")
+                if self.num_local > 1:
+                    from imagenet_ddp.distributed.store import serve_here  # imports torch
 
-    def _engine(self, result: dict[str, Any]) -> None:
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+                    store = serve_here()  # as long as the workers run
+                    # other users of this machine reach the loopback, too
+                    secret = secrets.token_bytes(32)
+                    first = replace(first, address=LOOPBACK, port=store.port, store_is_served=False, secret=secret)
+            value, failed, stop = self._watch(*self._start(first), received)
+            del store
+        if failed:
+            raise _failure(failed, stop, first.rank)
+        if received:
+            raise _nothing_to_save(received[0])
+        return value
 
-        # workers start with these signals blocked until they have set their own handlers (see _worker)
+    def _start(self, first: WorldInfo) -> tuple[list[SpawnProcess], Connection]:
+        """Start the workers, with the signals blocked until they have set their own handlers. Return them, and the
+        pipe from which the result of the first one is read."""
+        context = multiprocessing.get_context("spawn")
+        receiver, sender = context.Pipe(duplex=False)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         start_resource_tracker(FORWARDED)
+        processes: list[SpawnProcess] = []
         try:
-            values = self._launch()
-            result["value"] = values[min(values)]
-        except ChildFailedError as error:
-            # a negative code is the signal that ended the worker. After a failure, the agent ends the other workers
-            # with SIGTERM, so any other code is more informative
-            codes = [failure.exitcode for failure in error.failures.values()]
-            code = next((c for c in codes if c not in (-signal.SIGTERM, 128 + signal.SIGTERM)), codes[0])
-            reason = ""
-            if "stopped" in result and code == -result["stopped"]:
-                code = 128 + result["stopped"]
-            elif code < 0:
-                # a process that is ended by a signal cannot print the reason itself
-                rank = next(rank for rank, failure in error.failures.items() if failure.exitcode == code)
-                rank += self.first.rank if self.first else 0
-                reason = f"rank {rank} was ended by signal {-code} ({signal.Signals(-code).name})"
-                print(reason, file=sys.stderr)
-            result["error"] = WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
-        except BaseException as error:
-            result["error"] = error
+            for local_rank in range(self.num_local):
+                rank = first.rank + local_rank
+                info = replace(first, rank=rank, local_rank=local_rank, is_worker=True, cores=self.cores)
+                result = None if local_rank else sender
+                arguments = (self.worker, self.arguments, info, os.getpid(), result)
+                process = context.Process(target=_run_worker, args=arguments)
+                process.start()
+                processes.append(process)
+        except BaseException:
+            _signal(signal.SIGKILL, processes)
+            raise
+        finally:
+            sender.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return processes, receiver
 
-    def _launch(self) -> dict[int, Any]:
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    def _watch(
+        self, processes: list[SpawnProcess], receiver: Connection, received: list[int]
+    ) -> tuple[Any, list[tuple[int, int]], int]:
+        """Wait until all have ended, and forward the signals that this process receives meanwhile. Return the result of
+        the first worker, (local rank, exit code) of those that failed in the order of their end, and the last signal
+        that was forwarded."""
+        value, open_ends, codes = None, [receiver], dict[int, int]()
+        end_at_s, stop, requests_s = math.inf, 0, list[float]()
+        try:
+            while len(codes) < len(processes):
+                running = [each.sentinel for rank, each in enumerate(processes) if rank not in codes]
+                connection.wait([*open_ends, *running], POLL_S)
+                ended = {rank: each.exitcode for rank, each in enumerate(processes) if each.exitcode is not None}
+                codes |= {rank: code for rank, code in ended.items() if rank not in codes}
+                if open_ends and receiver.poll():
+                    open_ends.clear()
+                    with contextlib.suppress(EOFError):  # the worker has failed
+                        value = receiver.recv()
+                now_s = time.monotonic()
+                while received:
+                    stop = received.pop(0)
+                    if stop == signal.SIGHUP:
+                        discard_closed_terminal()
+                    _signal(stop, processes)
+                    if stop != signal.SIGUSR1 and (not requests_s or now_s - requests_s[-1] > DUPLICATE_S):
+                        requests_s.append(now_s)
+                    if len(requests_s) == 3:  # the workers end at once, unless they cannot
+                        end_at_s = min(end_at_s, now_s + LAST_S)
+                if end_at_s == math.inf and any(codes.values()):
+                    _signal(signal.SIGTERM, processes)
+                    end_at_s = now_s + END_S
+                if now_s > end_at_s:
+                    _signal(signal.SIGKILL, processes)
+        finally:
+            _signal(signal.SIGKILL, processes)
+        return value, [(rank, code) for rank, code in codes.items() if code], stop
 
-        # the engine only starts this node's processes, because the rendezvous has already found the other nodes
-        config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=self.num_local, run_id="imagenet_ddp", rdzv_backend="c10d",
-            rdzv_endpoint="127.0.0.1:0", rdzv_configs={"timeout": int(self.timeout_s)}, local_addr="127.0.0.1",
-            max_restarts=0, start_method="spawn",
-        )  # fmt: skip
-        return elastic_launch(config, _worker)(self.worker, self.arguments, self.first, self.cores, os.getpid())
+
+@contextmanager
+def _recorded_signals() -> Generator[list[int]]:
+    """Record in a list the signals that arrive in the block, and one that arrived before (runs/signals.py)."""
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in FORWARDED
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN  # nohup
+    }
+    owners = [getattr(handler, "__self__", None) for handler in before.values()]
+    received += [early for owner in owners if (early := getattr(owner, "received", None))][:1]
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _forward(number: int) -> int:
-    """Send the signal to every worker, and return the number of workers."""
-    workers = [process for process in multiprocessing.active_children() if process.pid is not None]
-    for worker in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid or 0, number)
-    return len(workers)
+def _nothing_to_save(number: int) -> WorkersFailedError:
+    print(f"Stopped by {signal.Signals(number).name}, with nothing to save yet.", file=sys.stderr)
+    return WorkersFailedError(128 + number)
 
 
-def _worker(
-    worker: Callable[..., Any], arguments: tuple[Any, ...], first: WorldInfo | None, cores: Cores | None, parent: int
-) -> Any:
+def _signal(number: int, processes: Sequence[SpawnProcess]) -> None:
+    for process in processes:
+        if process.exitcode is None and process.pid is not None:  # a pid is free for others only after exitcode is read
+            os.kill(process.pid, number)
+
+
+def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> WorkersFailedError:
+    """Return the error for workers that failed. failed: (local rank, exit code); a negative code is the signal that
+    ended the worker. stop: the signal that they were sent, or 0."""
+    # after a failure, the others are ended with SIGTERM, so any other code is more informative
+    of_others = (-signal.SIGTERM, 128 + signal.SIGTERM)
+    local_rank, code = next((each for each in failed if each[1] not in of_others), failed[0])
+    reason = ""
+    if stop and code == -stop:
+        code = 128 + stop
+    elif code < 0:
+        # a process that is ended by a signal cannot print the reason itself
+        reason = f"rank {first_rank + local_rank} was ended by signal {-code} ({signal.Signals(-code).name})"
+        print(reason, file=sys.stderr)
+    return WorkersFailedError(code if code in (1, 2) or code > 128 else 1, reason)
+
+
+def _run_worker(
+    worker: Callable[..., Any], arguments: tuple[Any, ...], info: WorldInfo, parent: int, result: Connection | None
+) -> None:
     """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: the workers end if their parent is killed
         if os.getppid() != parent:
             sys.exit(1)
-    local_rank, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    first = first or WorldInfo(
-        world_size=local_world_size,
-        local_world_size=local_world_size,
-        address=os.environ["MASTER_ADDR"],
-        port=int(os.environ["MASTER_PORT"]),
-        source="own workers",
-    )
-    info = replace(first, rank=first.rank + local_rank, local_rank=local_rank, is_worker=True, cores=cores)
     os.environ |= {
         "RANK": str(info.rank),
+        "LOCAL_RANK": str(info.local_rank),
         "WORLD_SIZE": str(info.world_size),
+        "LOCAL_WORLD_SIZE": str(info.local_world_size),
         "GROUP_RANK": str(info.node_rank),
         "GROUP_WORLD_SIZE": str(info.num_nodes),
-        "MASTER_ADDR": str(info.address),
-        "MASTER_PORT": str(info.port),
     }
-    return worker(info, *arguments)
+    if info.address is not None:
+        os.environ |= {"MASTER_ADDR": info.address, "MASTER_PORT": str(info.port)}
+    value = worker(info, *arguments)
+    if result is not None:
+        result.send(value)

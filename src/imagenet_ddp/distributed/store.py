@@ -4,17 +4,16 @@ import contextlib
 import errno
 import functools
 import hashlib
-import json
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, cast
 
-from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import DistNetworkError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.messages import Messages, as_posted
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
@@ -71,24 +70,25 @@ def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
     return FoundStore(client(host, port, timeout_s, who, ours=not is_served), host, port)
 
 
-def of_attempt(store: Store, world_info: WorldInfo | None) -> Store:
+def of_attempt(store: Store, world_info: WorldInfo | None, secret: bytes | None = None) -> Messages:
     """Return the part of the store that belongs to this attempt, because a launcher may restart failed workers."""
-    return PrefixStore(f"imagenet_ddp/{world_info.attempt if world_info else 0}", store)
+    return Messages(store, secret).under(f"imagenet_ddp/{world_info.attempt if world_info else 0}")
 
 
-def connect(world_info: WorldInfo, timeout_s: float) -> Store:
+def connect(world_info: WorldInfo, timeout_s: float) -> Messages:
     """Open a new connection to the store of this attempt. A client that waits blocks all of its users, so each user
     needs its own connection."""
     assert world_info.address and world_info.port
     who = f"rank {world_info.rank} of {world_info.world_size}"
     found = client(world_info.address, world_info.port, timeout_s, who, ours=not world_info.store_is_served)
-    return of_attempt(found, world_info)
+    return of_attempt(found, world_info, world_info.secret)
 
 
 @functools.cache
-def serve(host: str, port: int) -> TCPStore:
-    """Serve a store until this process ends. port: 0 means any free port. Raises ConfigError if the store cannot be
-    served, and PortInUseError for a port in use."""
+def serve(host: str, port: int, *, everywhere: bool = False) -> TCPStore:
+    """Serve a store until this process ends: at a loopback address only if host is one, else, or with everywhere=True,
+    at all addresses of this machine. port: 0 means any free port. Raises ConfigError if the store cannot be served, and
+    PortInUseError for a port in use."""
     number = resolve(host)
     if not interfaces.is_local(number):
         ours = ", ".join(f"{each.name} {' '.join(each.addresses)}" for each in interfaces.interfaces() if each.is_up)
@@ -97,9 +97,12 @@ def serve(host: str, port: int) -> TCPStore:
             f"{ours}. Hint: set the private address of node 0 on every node, or start the command of node 0 on {host}."
         )
     try:
-        store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT)
+        if interfaces.names_loopback(host) and not everywhere:
+            store = _serve_on_loopback(number, port)
+        else:
+            store = TCPStore(host, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT)
     except Exception as error:  # DistNetworkError, DistStoreError or plain RuntimeError, depending on the cause
-        if "EADDRINUSE" in str(error):
+        if "EADDRINUSE" in str(error) or (isinstance(error, OSError) and error.errno == errno.EADDRINUSE):
             raise PortInUseError(port) from error
         raise ConfigError(
             f"this machine cannot serve the rendezvous store at {host}:{port}: {first_line(error)} "
@@ -107,6 +110,23 @@ def serve(host: str, port: int) -> TCPStore:
         ) from error
     store.set(OWNER_KEY, "")
     return store
+
+
+def serve_here() -> TCPStore:
+    """Serve a store for processes of this machine, at a free port of 127.0.0.1, until it is deleted."""
+    store = _serve_on_loopback("127.0.0.1", 0)
+    store.set(OWNER_KEY, "")
+    return store
+
+
+def _serve_on_loopback(address: str, port: int) -> TCPStore:
+    """Serve a store at one loopback address. Left alone, torch's store listens at all addresses of the machine."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, port), family=family, backlog=1024) as listener:
+        port, descriptor = listener.getsockname()[1], listener.detach()
+    return TCPStore(
+        address, port, None, is_master=True, wait_for_workers=False, timeout=SERVER_TIMEOUT, master_listen_fd=descriptor
+    )
 
 
 def client(host: str, port: int, timeout_s: float, who: str, *, ours: bool = True) -> TCPStore:
@@ -205,11 +225,11 @@ class SharedList:
     store_client: opens a new connection to the store; called on first use.
     """
 
-    def __init__(self, store_client: Callable[[], Store]):
+    def __init__(self, store_client: Callable[[], Messages]):
         self._store_client = store_client
 
     @cached_property
-    def _store(self) -> Store:
+    def _store(self) -> Messages:
         return self._store_client()
 
     def post(self, images: list[tuple[str, str]]) -> int:
@@ -219,13 +239,13 @@ class SharedList:
             return f"bad_images/seen/{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
         new = [each for each in images if self._store.add(key(each[0]), 1) == 1]
-        lines = "".join(json.dumps(each) + "\n" for each in new)
-        cast(Any, self._store).append("bad_images/lines", lines)  # torch's type stubs do not have append
+        self._store.append("bad_images/lines", new)
         return self._store.add("bad_images/count", len(new))
 
     def all(self) -> list[tuple[str, str]]:
         """Return the images of all ranks, sorted."""
-        if not self._store.check(["bad_images/lines"]):
+        if not self._store.has("bad_images/lines"):
             return []
-        lines = self._store.get("bad_images/lines").decode().splitlines()
-        return sorted(dict(json.loads(line) for line in lines).items())
+        with as_posted("bad_images/lines"):
+            reasons = {str(path): str(reason) for path, reason in self._store.get_lines("bad_images/lines")}
+        return sorted(reasons.items())

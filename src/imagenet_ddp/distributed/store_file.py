@@ -96,7 +96,7 @@ def read(path: str) -> StoreAddress | None:
 def _serve_by_file(path: str, job_id: str | None) -> FoundStore | None:
     """Serve a store and create the file, which is removed when this process ends. Return None if another process has
     created the file first."""
-    served = store.serve("127.0.0.1", 0)
+    served = store.serve("127.0.0.1", 0, everywhere=True)
     token = served.get(store.OWNER_KEY).decode() or secrets.token_hex(6)
     served.set(store.OWNER_KEY, token)
     addresses = [*interfaces.reachable_addresses(), "127.0.0.1"]

@@ -43,6 +43,7 @@ TYPED_ONLY = ("allow_targets",)
 # Keys that belong to this command, such as where its processes meet and which process this is.
 OF_THIS_COMMAND = (
     *(f"cluster.{key}" for key in ("name", "address", "job_id", "node_rank", "rank", "local_rank", "world_size")),
+    "cluster.secret_file",
     "sweep",
 )
 

@@ -140,7 +140,7 @@ class JoinedCommand:
         cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
         num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
         devices.take_cores(devices.device_type(config.trainer.accelerator), num_threads, num_local)
-        workers, done = Workers(task, (payload,), num_local, first, config.cluster.timeout_s, cores), False
+        workers, done = Workers(task, (payload,), num_local, first, cores), False
         try:
             result = workers.run()
             done = True

@@ -14,6 +14,7 @@ from imagenet_ddp.distributed.compare_members import Member, differences, shared
 from imagenet_ddp.distributed.failure_watch import FailureWatch
 from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
+from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.network import connectivity, nccl
 from imagenet_ddp.distributed.store import connect
 from imagenet_ddp.engine.plan import Choice, Plan
@@ -27,8 +28,8 @@ class World:
 
     info: WorldInfo
     device: torch.device  # with strategy=dp, the first one
-    store: Store | None = None
-    store_client: Callable[[], Store] | None = None  # makes a new connection
+    store: Store | None = None  # for the process group
+    store_client: Callable[[], Messages] | None = None  # makes a new connection
     meeting: Meeting | None = None
     watch: FailureWatch | None = None
     network_notes: tuple[str, ...] = ()  # which interface was chosen and why, for the log
@@ -60,6 +61,15 @@ def agree_on_devices(plan: Plan, world: World) -> Plan:
     return replace(plan, num_threads=Choice(*world.meeting.agree("devices", [facts, plan.num_threads], decide)))
 
 
+def _who_can_post(info: WorldInfo) -> str:
+    if info.secret is not None:
+        return "the nodes sign their messages with the secret of cluster.secret_file"
+    return (
+        f"the nodes do not sign their messages, so whoever reaches {info.address}:{info.port} can change this run "
+        "(cluster.secret_file)"
+    )
+
+
 def join_world(info: WorldInfo, config: CommonConfig) -> World:
     """Choose this process's device, set the network interfaces, wait until all ranks have joined, and check that each
     has its own GPU and that all can reach each other. Raises ConfigError otherwise."""
@@ -69,7 +79,9 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
     variables, notes = nccl.interface_variables(master, not several, config.nccl, os.environ)
     os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
-    store = connect(info, timeout_s)
+    if several:
+        notes = [*notes, _who_can_post(info)]
+    root = connect(info, timeout_s)
 
     found: list[Any] = []  # GPUs of each rank, on rank 0
 
@@ -81,7 +93,7 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
 
     own = Member(**vars(this_process()), number=info.rank, size=info.world_size)
     hint = "read that rank's messages, or set a longer cluster.timeout_s."
-    meeting = meet(store, "ranks", own, Expected(info.world_size, "rank", info.label, hint), timeout_s)
+    meeting = meet(root, "ranks", own, Expected(info.world_size, "rank", info.label, hint), timeout_s)
     client = lambda: connect(info, timeout_s)  # noqa: E731
     watch = None
     try:
@@ -102,4 +114,4 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
     lines = nvidia_gpus.describe_gpus(gpus, hosts, info.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
-    return World(info, device, store, client, meeting, watch, tuple(notes), tuple(lines), models)
+    return World(info, device, root.store, client, meeting, watch, tuple(notes), tuple(lines), models)

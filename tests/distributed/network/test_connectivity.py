@@ -10,6 +10,7 @@ from torch.distributed import HashStore
 
 from imagenet_ddp.distributed.compare_members import Member
 from imagenet_ddp.distributed.meet import Meeting, SharedError
+from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.network import connectivity, interfaces
 from imagenet_ddp.distributed.network.connectivity import check_connectivity, own_address
 
@@ -17,7 +18,7 @@ from imagenet_ddp.distributed.network.connectivity import check_connectivity, ow
 def tried(machines: str, address_of: Callable[[int], str] = lambda rank: "127.0.0.1") -> list[list[str]]:
     """machines: a letter per rank. The mistakes that each rank is told."""
     members = [Member(f"host-{machine}", 1, machine, "") for machine in machines]
-    store = HashStore()
+    store = Messages(HashStore())
 
     def one(rank: int) -> list[str]:
         threading.current_thread().name = str(rank)

@@ -119,10 +119,12 @@ def test_names_that_work_and_those_that_cannot(
 
 def test_one_machine_needs_the_loopback_only(machine: None):
     found, said = interface_variables(None, True, config(), {})
-    assert found == {"GLOO_SOCKET_IFNAME": "lo"}
-    assert said == ["GLOO_SOCKET_IFNAME=lo: all processes are on this machine"]
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+    assert found == loopback
+    why = "all processes are on this machine"
+    assert said == [f'NCCL_SOCKET_IFNAME="=lo": {why}', f"GLOO_SOCKET_IFNAME=lo: {why}"]
     # Several "nodes" in several terminals of one machine.
-    assert interface_variables("127.0.0.1", False, config(), {})[0] == {"GLOO_SOCKET_IFNAME": "lo"}
+    assert interface_variables("127.0.0.1", False, config(), {})[0] == loopback
 
 
 def test_what_is_named_stays(machine: None):

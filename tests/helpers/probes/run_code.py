@@ -14,6 +14,7 @@ from imagenet_ddp.distributed import failure_watch, store, store_file  # noqa: F
 from imagenet_ddp.distributed.compare_members import Member, this_process
 from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo  # noqa: F401
 from imagenet_ddp.distributed.meet import Expected, Meeting, meet
+from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.errors import ConfigError  # noqa: F401
 
 
@@ -21,8 +22,11 @@ def label(number: int) -> str:
     return f"rank {number} (node {number // 4}, local rank {number % 4})"
 
 
-def meet_as(root: Store, number: int | None, size: int, timeout_s: float, noun: str = "rank", **more: Any) -> Meeting:
+def meet_as(
+    root: Store | Messages, number: int | None, size: int, timeout_s: float, noun: str = "rank", **more: Any
+) -> Meeting:
     """Join as this rank or node of a meeting. more: fields of Member."""
+    root = root if isinstance(root, Messages) else Messages(root)
     own = Member(**vars(this_process()), number=number, size=size, **more)
     return meet(root, "commands", own, Expected(size, noun, label, "start the command there too."), timeout_s)
 

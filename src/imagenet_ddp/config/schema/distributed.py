@@ -52,6 +52,9 @@ class ClusterConfig(Section):
     local_rank: Annotated[int | None, integer(0), "Number of this process on its node, likewise."] = None
     world_size: Annotated[int | None, integer(1), "Number of processes, with one command per process."] = None
     job_id: Annotated[str | None, "Distinguishes two jobs with the same address and options."] = None
+    secret_file: Annotated[
+        str | None, "File with a secret, the same on every node, that signs the messages between nodes; null: unsigned."
+    ] = None
     timeout_s: Annotated[float, number(above=0), "Longest wait in seconds for all nodes to join."] = 120.0
     requeue: Annotated[bool, "On SIGUSR2, save and let SLURM requeue the job, if requeueing is allowed."] = True
     num_threads: Annotated[Any, AUTO | integer(1), "CPU threads per process; auto: a share of the idle cores."] = "auto"

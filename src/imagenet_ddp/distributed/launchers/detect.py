@@ -20,6 +20,7 @@ from imagenet_ddp.distributed.launchers.world_info import (
 )
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
+from imagenet_ddp.distributed.secret import read_secret
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
@@ -51,7 +52,8 @@ def detect(
             f"strategy={config.strategy.name} runs in one process, but {found.source} requests several. "
             "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
-    return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found))
+    secret = None if found.standalone else read_secret(cluster, environ)
+    return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found), secret=secret)
 
 
 def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:

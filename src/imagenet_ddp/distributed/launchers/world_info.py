@@ -3,7 +3,7 @@ import torch."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -52,6 +52,7 @@ class WorldInfo:
     attempt: int = 0  # number of restarts: torchrun --max-restarts restarts all workers with the same store
     is_worker: bool = False  # whether spawn.py started this process for the command that was typed
     cores: Cores | None = None  # for this machine's processes, if that command has counted them
+    secret: bytes | None = field(default=None, repr=False)  # signs the messages between the processes
 
     def label(self, rank: int) -> str:
         """Return the name of a rank of this run, with its node if there are several."""
@@ -80,6 +81,7 @@ class LaunchInfo:
     node_rank: int | None = 0  # None if the rendezvous assigns it
     manual: bool = False  # whether a person typed each command, so that each command prints its own mistakes
     job_id: str | None = None
+    secret: bytes | None = field(default=None, repr=False)  # signs the messages between the commands
     run_key: str | None = None  # name for the run folder, which is the same after the launcher restarts the job
 
     @property

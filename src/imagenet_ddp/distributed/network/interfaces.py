@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
+_LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
 _DISCARD = 9  # port number for sockets that never send
 
 
@@ -65,6 +66,17 @@ def is_loopback(host: str) -> bool:
         return _plain(resolve(host)).is_loopback
     except OSError:
         return False  # a name that does not resolve is reported later, when this process joins the rendezvous
+
+
+def names_loopback(host: str) -> bool:
+    """Return whether this is a loopback address or one of its usual names, which mean the same on every machine.
+
+    A host name that merely resolves to a loopback address does not count: elsewhere, it may resolve to another address.
+    """
+    try:
+        return _plain(host).is_loopback
+    except ValueError:
+        return host.lower() in _LOCAL_NAMES
 
 
 def route_to(address: str) -> Interface | None:

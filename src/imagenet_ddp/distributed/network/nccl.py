@@ -6,7 +6,6 @@ the interface used to reach the rendezvous address is chosen. The libraries read
 group is created. docs/nccl.md describes the important variables.
 """
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.config.validators import NULL, expect, kind, shown
-from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, resolve, route_to
+from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, names_loopback, resolve, route_to
 from imagenet_ddp.mistakes import setting
 from imagenet_ddp.system.text import shorten_list
 
@@ -32,7 +31,6 @@ KNOWN_NAMES = frozenset(_EXPLAINED.split())
 _NEAR = 0.91  # above the similarity of NCCL_NVB_DISABLE and NCCL_IB_DISABLE (0.90), which are different variables
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
-_LOCAL_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
@@ -66,7 +64,8 @@ def interface_variables(
         if interface is None:
             return {}, [f"no interface of this machine reaches {address}, so NCCL and Gloo choose the interfaces"]
     variables, lines = dict[str, str](), list[str]()
-    if interface and "NCCL_SOCKET_IFNAME" in missing and not interface.is_loopback:
+    # NCCL takes the loopback where nothing else is up, but never its IPv6 address
+    if interface and "NCCL_SOCKET_IFNAME" in missing and {*interface.addresses} - {"::1"}:
         # "=" requires the whole name, because "ens3" would also match ens3f1. NCCL does not support a label (eth0:1).
         name = interface.name.partition(":")[0]
         variables["NCCL_SOCKET_IFNAME"] = f"={name}"
@@ -87,7 +86,7 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
     if address:
         with suppress(OSError):
             route = route_to(resolve(address))
-    if route and address and (not route.is_loopback or _is_loopback(address)):
+    if route and address and (not route.is_loopback or names_loopback(address)):
         return route, f"used to reach {address}"
     why = f"; on this machine, {address} is a loopback address" if route else ""
     routes = [route for route in map(route_to, _ELSEWHERE) if route] + [each for each in interfaces() if each.is_up]
@@ -152,7 +151,7 @@ def _interface_mistake(key: str, name: str, value: str, address: str | None) -> 
         listed = shorten_list([f"{one.name} {', '.join(one.addresses)}" for one in known if one.is_up], 8)
         what = "list whole names of interfaces that are up" if is_gloo else "match an interface that is up"
         text = f"{key} must {what} ({listed}), got {value}."
-    elif any(one.is_loopback for one in chosen) and address and not _is_loopback(address):
+    elif any(one.is_loopback for one in chosen) and address and not names_loopback(address):
         text = f"{key} must name an interface that reaches {address}, got {value}, which selects {chosen[0].name}."
     else:
         return []
@@ -214,14 +213,3 @@ def _conflicts(name: str, value: Any, environ: Mapping[str, str]) -> bool:
 def _as_text(value: Any) -> str:
     """Format a value as the libraries read it: 1 and 0 for true and false."""
     return str(int(value)) if isinstance(value, bool) else str(value)
-
-
-def _is_loopback(address: str) -> bool:
-    """Return whether the address is a loopback address or one of its usual names.
-
-    A host name that merely resolves to a loopback address does not count.
-    """
-    try:
-        return ipaddress.ip_address(address.strip("[]").partition("%")[0]).is_loopback
-    except ValueError:
-        return address.lower() in _LOCAL_NAMES
