@@ -51,14 +51,14 @@ def test_what_is_posted_is_read(key: bytes | None) -> None:
     ],
 )
 def test_a_message_of_another_secret_is_refused(own: bytes | None, its: bytes | None, said: str) -> None:
-    store = HashStore()
+    store: Any = HashStore()
     Messages(store, its).set("a", 1)
     assert said in refused(lambda: Messages(store, own).get("a"))
 
 
 def test_a_signed_message_counts_only_where_it_was_posted() -> None:
     """Not at another key, in another part of the store, of another value, or among other members."""
-    store = HashStore()
+    store: Any = HashStore()
     here = Messages(store, KEY)
     here.set("a", 1)
     (signed,) = store.multi_get(["a"])
@@ -71,13 +71,13 @@ def test_a_signed_message_counts_only_where_it_was_posted() -> None:
 
 @pytest.mark.parametrize("posted", [b"\x80\x04.", b"{", b"", b"[" * 100_000, b"hmac-sha256:"])
 def test_no_json_is_refused(posted: bytes) -> None:
-    store = HashStore()
+    store: Any = HashStore()
     store.set("a", posted)
     refused(lambda: Messages(store).get("a"))
 
 
 def test_control_characters_are_escaped() -> None:
-    store = HashStore()
+    store: Any = HashStore()
     store.set("a", json.dumps({"\x1b]0;x\x07": ["a\tb\nc", "\x9b2J\r"]}))
     assert Messages(store).get("a") == {"\\x1b]0;x\\x07": ["a\tb\nc", "\\x9b2J\\r"]}
 
@@ -109,7 +109,7 @@ def test_a_recorded_verdict_does_not_count() -> None:
     connections = connect(2)
     with FakeRanks(connections) as fake_ranks:
         first, _ = join_all(fake_ranks, 2)
-        recorded = first.root.store.get("commands/verdict")
+        recorded: Any = first.root.store.get("commands/verdict")
     with FakeRanks(connections) as fake_ranks:
         PrefixStore("commands", next(fake_ranks.stores)).set("verdict", recorded)
         (text,) = mistakes(fake_ranks.join(1, 2), ConfigError)
