@@ -127,7 +127,10 @@ def test_a_stopped_run_goes_on_to_the_bit(run: Run, tree: Path, tmp_path: Path) 
     assert_same_runs(whole, parts)
     told = summary(parts)
     assert told["best/val/top1"] == summary(whole)["best/val/top1"]
-    assert "is finished: 3 epochs of 3" in run("train", *resume, "callbacks=default", code=0).stdout
+    assert (
+        "is finished: trainer.max_epochs=3 ended it after 3 epochs"
+        in run("train", *resume, "callbacks=default", code=0).stdout
+    )
     (parts / "summary.json").unlink()  # as if it had been killed before its end
     run("train", *resume, "callbacks=default", code=0)
     names = ("val/top1", "val/top5", "val/loss", "num_val_images", "best/val/top1", "best_epoch", "epochs", "steps")

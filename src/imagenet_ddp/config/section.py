@@ -10,7 +10,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from imagenet_ddp.config.validators import is_mapping
-from imagenet_ddp.errors import ConfigError, is_silent_end
+from imagenet_ddp.errors import ConfigError, SignalExit, is_silent_end
 from imagenet_ddp.system.text import first_line
 
 T = TypeVar("T", bound="Section")
@@ -79,6 +79,8 @@ def make(key: str, target: str, arguments: Mapping[str, Any], **more: Any) -> An
     try:
         # Hydra only finds the name: it would also make an object of each _target_ in the arguments, which are data
         return instantiate({"_target_": target, "_partial_": True})(**arguments, **more)
+    except SignalExit:  # a SystemExit that is a stop
+        raise
     except (ImportError, InstantiationException, TypeError, ValueError, StopIteration, SystemExit) as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
