@@ -72,7 +72,7 @@ def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: lis
         (GOOD + 'd.jpg,"cat,val,1\ne.jpg,cat",val,1\n', "must be a single line without control characters"),
         (GOOD + "d.jpg,cat,\x1b[31mtest,1\n", "must be train or val, but is not in 1 row: row 5 (\\x1b[31mtest)."),
         ("path,label,split\n,cat,train\n", "path must not be empty, but is in 1 row: row 2 (empty)."),
-        (GOOD + "d.jpg,cat,test,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (test), row 6 (empty). Hint: correct those"),
+        (GOOD + "d.jpg,cat,other,1\ne.jpg,cat,,1\n", "not in 2 rows: row 5 (other), row 6 (empty). Hint: "),
         (GOOD + 'd.jpg,cat,val,"1,5"\ne.jpg,cat,val,inf\n', "but is not in 2 rows: row 5 (1,5), row 6 (inf)."),
         (GOOD + "./x/../a.jpg,cat,val,1\n", "only one row, but is repeated in 1 row: row 5 (./x/../a.jpg, as row 2)"),
         (GOOD + "x.jpg,cat,val,1\n", "existing file, relative to {} or absolute, but does not in 1 row: row 5 (x.jpg)"),
@@ -81,7 +81,7 @@ def test_labels_become_class_names(tmp_path: Path, labels: list[str], names: lis
         ("path,label\na.jpg,cat\n", "must have rows whose split is val, but has none. Hint: "),
         ("path,label,split\n", "must have rows whose split is train, but has none."),
         ("path,species\na.jpg,cat\n", "no label: its columns are path, species. Hint: for other names"),
-        ("a.jpg,cat\n", "has no path and no label: its columns are a.jpg, cat. Hint: for other names"),
+        ("a.jpg,cat\n", "a row of column names, but begins with a.jpg, cat. Hint: remove comments"),
     ],
 )  # fmt: skip
 def test_one_mistake(content: str, said: str, tmp_path: Path):
@@ -92,13 +92,40 @@ def test_one_mistake(content: str, said: str, tmp_path: Path):
 
 
 def test_all_kinds_are_found_at_once_and_ten_rows_of_each_are_named(tmp_path: Path):
-    wrong = "".join(f"{number}.jpg,,test,zero\n" for number in range(1200))
+    wrong = "".join(f"{number}.jpg,,other,zero\n" for number in range(1200))
     texts = found(tmp_path, GOOD + wrong)
     assert len(texts) == 3
     for text in texts:
         assert " in 1,200 rows: row 5" in text
         assert ", row 14" in text and "row 15" not in text
         assert "and 1,190 more. Hint:" in text
+
+
+@pytest.mark.parametrize(
+    ("splits", "used"),
+    [
+        (["Training", "train", "Valid"], ["train", "train", "val"]),
+        (["train", "train", "DEV"], ["train", "train", "val"]),
+        (["train", "train", "Test"], ["train", "train", "val"]),
+        (["train", "train", "validation", "test"], ["train", "train", "val"]),
+    ],
+)
+def test_splits_have_the_names_that_folders_may_have(splits: list[str], used: list[str], tmp_path: Path):
+    rows = zip("abcd", ("cat", "dog", "cat", "dog"), splits, strict=False)
+    assert (
+        found(tmp_path, "path,label,split\n" + "".join(f"{name}.jpg,{label},{split}\n" for name, label, split in rows))
+        == []
+    )
+    table = read_table(keys(tmp_path / "t.csv"))
+    assert [row.split for row in table.rows] == used
+    assert ("Left out: 1 row of split test" in table.note) == (len(splits) > len(used))
+
+
+@pytest.mark.parametrize("first", ["a.jpg,cat", "# made by hand"])
+def test_a_table_without_a_row_of_column_names(first: str, tmp_path: Path):
+    (text,) = found(tmp_path, f"{first}\npath,label\nb.jpg,dog\n")
+    assert "must begin with a row of column names, but begins with " + first.replace(",", ", ") in text
+    assert text.endswith("or write it: path,label.")
 
 
 def test_files_are_looked_for_once_the_rows_are_right(tmp_path: Path):

@@ -18,7 +18,8 @@ import numpy as np
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import Reading
 from imagenet_ddp.data.sources.base import Names, Source, SourceType, one_form
-from imagenet_ddp.data.sources.image_files import FileImages, digest, map_concurrently
+from imagenet_ddp.data.sources.folder import TEST, TRAIN, VAL
+from imagenet_ddp.data.sources.image_files import IMAGE_EXTENSIONS, FileImages, digest, map_concurrently
 from imagenet_ddp.data.sources.registry import TABLE_SUFFIXES
 from imagenet_ddp.data.sources.validation_split import split_validation
 from imagenet_ddp.errors import ConfigError
@@ -29,6 +30,7 @@ from imagenet_ddp.system.text import count_noun, first_line, printable, shorten_
 COLUMNS = ("path", "label", "split", "weight")
 NEEDED = ("path", "label")
 SPLITS = ("train", "val")
+TEST_SPLIT = "test"
 PARQUET = (".parquet", ".pq")
 MAX_ROWS = 10  # number of rows named for each kind of mistake
 MAX_CELL = 300  # characters of a cell shown in a message
@@ -267,6 +269,13 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
     # a column whose name is set in data.args must exist
     wanted = [purpose for purpose, name in names.items() if purpose in NEEDED or name != purpose]
     if missing := [purpose for purpose in wanted if purpose not in cells.columns]:
+        if any(cell.startswith("#") or Path(cell).suffix.lower() in IMAGE_EXTENSIONS for cell in cells.header):
+            first = printable(shorten_list(cells.header))[:MAX_CELL]
+            wanted_row = ",".join(names[key] for key in NEEDED)
+            raise ConfigError(
+                f"{path} must begin with a row of column names, but begins with {first}. Hint: remove comments above "
+                f"that row, or write it: {wanted_row}."
+            )
         raise ConfigError(
             f"{path} must have the columns {' and '.join(names[purpose] for purpose in NEEDED)}, but has no "
             f"{' and no '.join(names[purpose] for purpose in missing)}: its columns are "
@@ -276,11 +285,15 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
     default = {"split": "val" if verb == "evaluate" and data.val_fraction is None else "train", "weight": "1"}
     columns = {key: [value] * len(cells.numbers) for key, value in default.items()}
     columns |= {purpose: [cell.strip() for cell in column] for purpose, column in cells.columns.items()}
-    paths, labels, splits = cells.columns["path"], _class_names(columns["label"]), map(str.lower, columns["split"])
+    paths, labels, splits = cells.columns["path"], _class_names(columns["label"]), _splits(columns["split"])
     rows = list(map(Row, cells.numbers, paths, labels, splits, columns["weight"]))
+    num_rows = len(rows)
+    rows = [row for row in rows if row.split != TEST_SPLIT]
     used = _find(path, cells.header, names).values()
     ignored = [name for position, name in enumerate(cells.header) if position not in used]
-    note = f"{path}: {count_noun(len(rows), 'row')}. Columns read: {', '.join(cells.columns)}."
+    note = f"{path}: {count_noun(num_rows, 'row')}. Columns read: {', '.join(cells.columns)}."
+    if unused := num_rows - len(rows):
+        note += f" Left out: {count_noun(unused, 'row')} of split test, because others are for validation."
     note += f" Columns ignored: {shorten_list(ignored)}." if ignored else ""
     table = Table(path, folder, rows, list(cells.columns), note)
     found = _rows_message(
@@ -291,6 +304,19 @@ def read_table(data: DataConfig, verb: str = "train") -> Table:
     if found := found + _wrong_rows(table) + _wrong_splits(table, data.val_fraction, verb):
         raise ConfigError(found)
     return table
+
+
+def _splits(cells: list[str]) -> list[str]:
+    """Return the split of each row: train, val, or a word that is neither. The usual other names count, as for folders:
+    test is val if there is no other."""
+    names = {cell: cell.lower() for cell in set(cells)}
+    kinds = ((TRAIN, "train"), (VAL, "val"), (TEST, TEST_SPLIT))
+    kind_of = {
+        cell: next((kind for names, kind in kinds if names.fullmatch(name)), name) for cell, name in names.items()
+    }
+    if "val" not in kind_of.values():
+        kind_of = {cell: "val" if kind == TEST_SPLIT else kind for cell, kind in kind_of.items()}
+    return [kind_of[cell] for cell in cells]
 
 
 def _wrong_rows(table: Table) -> list[str]:
