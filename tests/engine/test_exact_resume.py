@@ -13,7 +13,7 @@ from helpers.train_runs import assert_same_runs
 pytestmark = pytest.mark.slow
 
 COMMON = (
-    *small_run("model._target_=block_net.BlockNet"), "allow_targets=[block_net,probe]", "resume=auto", "logger=csv",
+    *small_run("model._target_=block_net.BlockNet"), "allow_targets=[probe.Probe]", "resume=auto", "logger=csv",
     "trainer.log_every_n_steps=1", "data.augment=pad_crop", "+callbacks.checkpoint.every_n_steps=1",
 )  # fmt: skip
 MIXUP, RANDAUGMENT = "data.mixup_alpha=0.4", "data.policy=randaugment"

@@ -107,6 +107,12 @@ def _fix(*options: str) -> Fix:
     return Fix(options, said=f"if you trust it, add `{shlex.join(options)}`")
 
 
+def to_type(config: Mapping[str, Any], verb: str) -> list[str]:
+    """Return the options without which this command would refuse to follow this config from a checkpoint."""
+    found = refused(config, {}, verb, "", [])
+    return [option for mistake in found for fix in mistake.fixes for option in fix.options]
+
+
 def _entries(
     config: Mapping[str, Any], typed: Mapping[str, Any], groups: Sequence[str] | None
 ) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:

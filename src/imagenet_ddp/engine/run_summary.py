@@ -16,6 +16,7 @@ from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_plain
+from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
@@ -298,9 +299,8 @@ def require_files(job: Job, parts: Run) -> None:
 
 def continue_command(job: Job, plan: Plan) -> str:
     """Return the command that continues a stopped run, ready to be typed."""
-    resume = [quoted(f"resume={job.run_dir}")]
-    if allowed := job.config.allow_targets:  # is read from the command line only
-        resume.append(f"allow_targets={shown(allowed)}")
+    # what a checkpoint may not choose, such as own classes and addresses, is typed again
+    resume = [quoted(f"resume={job.run_dir}"), *to_type(to_plain(job.config), "train")]
     options = f"{shlex.join(resume)}{_world_words(job.config, plan.world_info)}"
     return f"{job.program} -m imagenet_ddp.train {options}"
 
