@@ -70,6 +70,10 @@ def test_own_files_by_config_dir(tmp_path: Path):
     assert "defaults: [train, _self_]" in text
 
 
+def test_an_experiment_may_be_added():
+    assert asked("+experiment=quick").argv == ["experiment=quick"]
+
+
 def test_hydra_answers_by_itself(tmp_path: Path):
     for option in ("--help", "--hydra-help", "--version", "--shell-completion", "--cfg=job", "--info"):
         assert asked(option).passthrough

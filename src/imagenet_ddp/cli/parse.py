@@ -84,6 +84,10 @@ def command_line(
     if not hydra_flags.ANSWERED.isdisjoint(argv):
         return Request(verb, argv, args.overrides, [], [], [], [], False, True)
     composer = Composer(verb, args.config_name or verb, args.config_dir)
+    # in other projects an experiment is added; here it has a default, which Hydra refuses to add again
+    argv, args.overrides = (
+        [word.replace("+experiment=", "experiment=", 1) for word in words] for words in (argv, args.overrides)
+    )
     args.overrides, odd = check_words.read(args.overrides, composer.keys, sweeps=args.multirun)
     found += odd
     argv, args.overrides = (composer.quoted(words, sweeps=args.multirun) for words in (argv, args.overrides))

@@ -270,6 +270,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         print(f"Resume with: {overrides.shell_line('train', again)}", file=sys.stderr)
         sys.exit(1)
     print(f"Sweep folder: {sweep_dir}")
+    print(f"Compare the runs with: {overrides.shell_line('report', [str(sweep_dir)])}")
     return result
 
 
