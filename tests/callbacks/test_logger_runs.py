@@ -36,7 +36,9 @@ def two_parts(folder: Path, tree: Path, loggers: str, *options: str) -> tuple[An
         "trainer.log_every_n_steps=2", "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe",
         "+callbacks.probe.folder=p", "+callbacks.probe.step=13", *options,
     )  # fmt: skip
-    second = train(folder, "resume=r", "++callbacks.probe=null")
+    # a service is contacted only if it is typed, also by a resumed run
+    of_loggers = [option for option in options if option.startswith("logger.")]
+    second = train(folder, "resume=r", "++callbacks.probe=null", f"logger={loggers}", *of_loggers)
     assert second.returncode == 0, first.stdout + first.stderr + second.stdout + second.stderr
     assert "Warning: " not in first.stdout + second.stdout
     return first, second
@@ -126,11 +128,14 @@ def ids(folder: Path, *names: str) -> list[str]:
 
 @needs_all
 def test_a_copied_run_folder_is_another_run_at_each_service(resumed: Path, stopped: Path) -> None:
-    for run_dir, names in ((resumed, ["mlflow"]), (stopped, ["wandb", "trackio"])):
+    for run_dir, names, loggers in (
+        (resumed, ["mlflow"], "[csv,tensorboard,mlflow]"),
+        (stopped, ["wandb", "trackio"], "[wandb,trackio]"),
+    ):
         copy = run_dir.with_name("copy")
         shutil.copytree(run_dir, copy)
         before = ids(run_dir, *names)
-        done = train(run_dir.parent, "resume=copy", "trainer.max_epochs=7", "trainer.devices=1")
+        done = train(run_dir.parent, "resume=copy", f"logger={loggers}", "trainer.max_epochs=7", "trainer.devices=1")
         assert done.returncode == 0, done.stdout + done.stderr
         assert not set(before) & set(ids(copy, *names)) and ids(run_dir, *names) == before
         for name, own in zip(names, before, strict=True):
