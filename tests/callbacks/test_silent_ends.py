@@ -8,7 +8,8 @@ import pytest
 from conftest import PROBES, Run
 
 OPTIONS = (
-    "allow_targets=[ends]", "data._target_=ends.source", "model._target_=ends.Net", "data.image_size=32",
+    "allow_targets=[ends.source,ends.Net,ends.Callback,ends.Logger]",
+    "data._target_=ends.source", "model._target_=ends.Net", "data.image_size=32",
     "data.batch_size=4", "trainer.accelerator=cpu", "trainer.max_epochs=2", "optim.lr=1e-3", "hydra.run.dir=r",
 )  # fmt: skip
 HOOKS = ("on_train_batch_end", "on_validation_batch_end", "on_train_epoch_end")
@@ -52,6 +53,13 @@ def test_keyboard_interrupt_is_a_stop(run: Run, tmp_path: Path, who: str) -> Non
     assert "raised KeyboardInterrupt" in stopped.stdout + stopped.stderr
     assert "Stopped and saved after step" in stopped.stdout
     free = options(who, "''")[-3:]  # the callback or logger, which no longer raises anything
-    run("train", "resume=r", "allow_targets=[ends]", *free, PYTHONPATH=PROBES, code=0)
+    run(
+        "train",
+        "resume=r",
+        "allow_targets=[ends.source,ends.Net,ends.Callback,ends.Logger]",
+        *free,
+        PYTHONPATH=PROBES,
+        code=0,
+    )
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["epochs"], summary["steps"]) == (2, 12)

@@ -203,7 +203,7 @@ def test_a_killed_run_continues_from_its_checkpoints_on_another_disk(run: Run, t
 
 # A net without batch norm and without randomness: its weights do not depend on how an update's images are split.
 PLAIN = (*small_run("model.name=squeezenet1_1", "+model.args.dropout=0"), "trainer.max_epochs=3", "logger=csv",
-         "trainer.log_every_n_steps=1", "optim.lr=0.05", "allow_targets=[probe]",
+         "trainer.log_every_n_steps=1", "optim.lr=0.05", "allow_targets=[probe.Probe]",
          "+callbacks.probe._target_=probe.Probe")  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def test_the_printed_commands_run_as_typed(tree: Path, tmp_path: Path):
     ended = typed_line(tmp_path, f"{line} ++callbacks.probe=null")
     report = ended.partition("Make a report: `")[2].partition("`")[0]
     line = typed_line(tmp_path, report).partition("then `")[2].partition("`")[0]
-    typed_line(tmp_path, f"{line} allow_targets=[block_net]")
+    typed_line(tmp_path, f"{line} allow_targets=[block_net.BlockNet]")
     assert "could not be evaluated" not in typed_line(tmp_path, report)
 
 

@@ -87,7 +87,10 @@ def test_power_cuts(tree: Path, tmp_path: Path) -> None:
     for _ in range(3):
         first, seconds = first + draw.randint(3, 5), draw.uniform(0, 0.4)
         probe = {"_target_": "power_cut.PowerCut", "folder": "r", "step": first, "seconds": seconds}
-        cut = ["allow_targets=[power_cut,probe]", *(f"+callbacks.power_cut.{key}={probe[key]}" for key in probe)]
+        cut = [
+            "allow_targets=[power_cut.PowerCut,probe.Probe]",
+            *(f"+callbacks.power_cut.{key}={probe[key]}" for key in probe),
+        ]
         done = run("imagenet_ddp.train", *options, *SLOW[1:], *cut, "hydra.run.dir=r", folder=tmp_path,
                    environment=environment)  # fmt: skip
         assert done.returncode == 9, (*told, done.stdout + done.stderr)

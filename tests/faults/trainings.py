@@ -22,7 +22,7 @@ OPTIONS = (
 )  # fmt: skip
 
 SLOW = (  # steps of 0.3 s: kills come between two of them
-    "allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", "+callbacks.probe.folder=p",
+    "allow_targets=[probe.Probe]", "+callbacks.probe._target_=probe.Probe", "+callbacks.probe.folder=p",
     "+callbacks.probe.slow_s=0.3",
 )  # fmt: skip
 

@@ -27,7 +27,11 @@ def wait_for(condition, timeout_s: float = 240) -> None:  # type: ignore[no-unty
 
 def probe(folder: Path, **keys: object) -> list[str]:
     """Options that add tests/helpers/probes/probe.py to a run; its folder holds what it saw."""
-    options = ["allow_targets=[probe]", "+callbacks.probe._target_=probe.Probe", f"+callbacks.probe.folder='{folder}'"]
+    options = [
+        "allow_targets=[probe.Probe]",
+        "+callbacks.probe._target_=probe.Probe",
+        f"+callbacks.probe.folder='{folder}'",
+    ]
     return options + [f"+callbacks.probe.{key}={value}" for key, value in keys.items()]
 
 

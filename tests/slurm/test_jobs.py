@@ -81,7 +81,10 @@ def test_a_signal_while_it_starts(cluster: Cluster, work: Path, tree: Path, subm
     """The signal takes effect after the first step: a job requeued without one could repeat that for ever. Loader
     processes are signalled too. A job that is cancelled is not started again."""
     words = options(tree, "data.num_workers=1", "trainer.max_epochs=100", *probe(work / "seen", slow_s=0.3))
-    words += [*slow_disk(tree, work, 1), "allow_targets=[probe,slow_disk]"]  # images are listed for some seconds
+    words += [
+        *slow_disk(tree, work, 1),
+        "allow_targets=[probe.Probe,slow_disk.open_slowly]",
+    ]  # images are listed for some seconds
     job = submit("train.sbatch", *words, sbatch=("--nodes=1",))
     cluster.until(lambda: any(work.glob("mark.*")))
     cluster.run(["scancel", "--signal=USR2", job])
