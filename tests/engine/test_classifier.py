@@ -27,6 +27,22 @@ def test_a_run_folder_is_loaded_for_predictions(trained: Path, tree: Path, tmp_p
     assert only.label == found[0].label and only.path == ""
 
 
+def test_an_opened_photograph_is_read_as_its_file(trained: Path, tree: Path, tmp_path: Path):
+    """With the orientation in its EXIF data, and in each mode, such as that of a JPEG for printing."""
+    model = imagenet_ddp.load(trained.parents[1], "data.exif_orientation=true")
+    photo = Image.open(next((tree / "val").rglob("*.*"))).convert("RGB").resize((40, 60))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    for number, image in enumerate((photo, photo.convert("CMYK"), photo.convert("L"))):
+        path = tmp_path / f"{number}.jpg"
+        image.save(path, exif=turned)
+        of_file, of_image = model.predict([path])[0], model.predict(Image.open(path))[0]
+        assert of_file.label == of_image.label and of_file.top[0][1] == pytest.approx(of_image.top[0][1], abs=1e-4)
+    for mode in ("P", "1", "HSV", "YCbCr", "RGBA"):
+        assert model.predict(photo.convert(mode))[0].label, mode
+    assert model.predict(Image.new("F", (40, 40), 0.5))[0].label
+
+
 def test_what_cannot_be_loaded_is_one_error(tmp_path: Path):
     with pytest.raises(ConfigError, match="checkpoint must be a checkpoint file or a run folder"):
         imagenet_ddp.load(tmp_path)

@@ -98,7 +98,9 @@ def _open(read: Any, image: Any) -> Any:
 
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     file = io.BytesIO()
-    picture.save(file, format="PNG")
+    # TIFF also has CMYK and floating point, which PNG lacks; the orientation of a photograph is in its EXIF data
+    picture = picture.convert("RGB") if picture.mode in ("YCbCr", "HSV", "RGBa", "La") else picture
+    picture.save(file, format="PNG" if picture.mode == "P" else "TIFF", exif=picture.getexif())
     try:
         return read.prepare(decode(file.getvalue(), "image", read.reading))
     except UnreadableImage as error:
