@@ -92,7 +92,9 @@ def train(
         loss=Loss(LossConfig(label_smoothing=0.1), 5), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
-    contents = {"config": {}, "classes": list("abcde"), "labels": list("abcde"), "eval_transform": {}}
+    transform = {"image_size": 64, "val_resize": 64, "mean": [0.5] * 3, "std": [0.5] * 3}
+    contents = {"config": {"data": {}, "model": {}}, "eval_transform": transform}
+    contents |= {"classes": list("abcde"), "labels": list("abcde")}
     contents |= {"experiment": None, "images_per_update": 1, "num_train_images": NUM_IMAGES, "images_digest": ""}
     checkpoint = ResumeCheckpoint(folder, **saving or {}, contents=contents)
     checkpoint.is_over = is_over
@@ -400,6 +402,25 @@ def test_a_time_limit_ends_the_training_after_an_update(
     train(tmp_path / "parts", again := Watch(), Steps(limit), is_over=True, **keys)
     assert (again.steps, len(again.scores)) == (0, 1)
     assert read(tmp_path / "parts/last.ckpt")[KEY] == stored
+
+
+class PassesInSaving(TimeLimit):
+    """A clock that passes its limit while the first epoch is saved."""
+
+    has_saved = False
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.has_saved = True
+
+    def elapsed_s(self, trainer: L.Trainer) -> float:
+        return 2.0 if self.has_saved else 0.0
+
+
+def test_a_time_limit_that_passes_while_an_epoch_is_saved_ends_the_next_one(tmp_path: Path) -> None:
+    """The state after the epoch, neither validated nor saved as the last one, would be the end."""
+    checkpoint = train(tmp_path, watch := Watch(), PassesInSaving(1.0), check_val_every_n_epoch=9)
+    assert (watch.steps, len(watch.scores)) == (STEPS + 1, 1), "the last state is validated"
+    assert read(checkpoint.last_path)[KEY]["ended_by"] == "trainer.max_time"
 
 
 class Budget(TimeBudget):

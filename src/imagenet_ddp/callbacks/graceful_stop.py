@@ -128,7 +128,8 @@ class GracefulStop(Checkpoint):
             self._delay_stop(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop_if_agreed(trainer, self._training, now=True)
+        # ResumeCheckpoint has saved this state already: a time limit that has passed since ends the next epoch
+        self._stop_if_agreed(trainer, self._training, now=True, with_limits=False)
 
     def _delay_stop(self, trainer: L.Trainer) -> None:
         """Delay a stop requested by another callback, or by a time limit, until the end of the update."""
@@ -138,9 +139,9 @@ class GracefulStop(Checkpoint):
         elif trainer.should_stop:
             trainer.should_stop, self._delayed = False, True
 
-    def _agree(self, trainer: L.Trainer, exchange: _Exchange, *, now: bool = False) -> int:
+    def _agree(self, trainer: L.Trainer, exchange: _Exchange, *, now: bool = False, with_limits: bool = True) -> int:
         """Return the signal that a rank has received, 0 for none, and end the training if a time limit has passed on a
-        rank. Call on all ranks. now: exchange both in any case."""
+        rank. Call on all ranks. now: exchange both in any case. with_limits: false leaves time limits for later."""
         limits = enumerate(self._limits, 1)
         passed = max((number for number, each in limits if each.elapsed_s(trainer) >= each.limit_s), default=0)
         received = self._signals.received or 0
@@ -148,16 +149,22 @@ class GracefulStop(Checkpoint):
             if not (now or exchange.is_due()):
                 return 0
             received, passed = exchange.highest((received, passed), trainer.strategy.root_device)
-        if passed:
+        if passed and with_limits:
             self._limits[passed - 1].has_passed = trainer.should_stop = True
         return received
 
     def _stop_if_agreed(
-        self, trainer: L.Trainer, exchange: _Exchange, *, before_validation: bool = False, now: bool = False
+        self,
+        trainer: L.Trainer,
+        exchange: _Exchange,
+        *,
+        before_validation: bool = False,
+        now: bool = False,
+        with_limits: bool = True,
     ) -> None:
         """If a rank has received a signal and all ranks know it, save with the trainer's ResumeCheckpoint, if it has
-        one, and raise Stopped. Call on all ranks. now: exchange the numbers in any case."""
-        if not (number := self._agree(trainer, exchange, now=now)):
+        one, and raise Stopped. Call on all ranks. now, with_limits: as of _agree."""
+        if not (number := self._agree(trainer, exchange, now=now, with_limits=with_limits)):
             return
         if stalled := find_callback(trainer, StalledStep):
             stalled.end()  # saving may take long

@@ -20,7 +20,7 @@ from imagenet_ddp.config.paths import seen_from
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.learning import OPTIMIZERS
 from imagenet_ddp.config.stored import not_plain
-from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
+from imagenet_ddp.config.validators import NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, sync_folder
@@ -250,7 +250,8 @@ _MAPPING = kind("a mapping", is_mapping)
 _PARTS = {
     "config": _MAPPING, "classes": _TEXTS, "labels": _TEXTS, "eval_transform": _MAPPING, "version": _TEXT,
     "command": _TEXT, "experiment": NULL | _TEXT, "folder": NULL | _TEXT, "images_digest": _TEXT,
-    "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "has_ended": FLAG,
+    "num_train_images": _COUNT, "images_per_update": _COUNT, "epoch": _COUNT, "ended_by": NULL | _TEXT,
+    "threads": list_of(integer(1), "two integers", 2),
     "best_top1": NULL | kind("a number", lambda value: isinstance(value, float)),
     "best_step": NULL | _COUNT, "best_epoch": NULL | _COUNT, "monitor": NULL | _TEXT,
 }  # fmt: skip
