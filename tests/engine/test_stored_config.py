@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig, PredictConfig
 from imagenet_ddp.config.section import make, to_plain
-from imagenet_ddp.config.stored import literal, not_plain
+from imagenet_ddp.config.stored import literal, not_plain, refused
 from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
 from imagenet_ddp.engine.job import decide, received
 from imagenet_ddp.engine.stored_config import resolved_config
@@ -225,6 +225,12 @@ def test_the_options_of_the_command_count_as_typed(evil: Callable[[Change], Path
     assert config_of("train", *own).data.root == "http://127.0.0.1:9/pack"
 
 
+def test_a_file_that_nccl_would_write_is_typed():
+    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": ".bashrc"}
+    (mistake,) = refused({"nccl": {"env": env}}, {}, "train", "a checkpoint", [])
+    assert mistake.fixes[0].options == ("++nccl.env.NCCL_DEBUG_FILE=.bashrc",)
+
+
 SWEEP: dict[str, Any] = {"options": ["data=shapes", "optim.lr=0.1,0.2"], "flags": [], "jobs": [["optim.lr=0.1"], ["x"]]}
 
 
@@ -235,6 +241,8 @@ SWEEP: dict[str, Any] = {"options": ["data=shapes", "optim.lr=0.1,0.2"], "flags"
         ("options", "hydra.launcher._target_=os.system"), ("options", "name=${oc.env:HOME}"),
         ("options", "data.root=s3://x"), ("options", "logger=wandb"),
         ("flags", "--config-dir=evil"), ("options", 3), ("options", "-cd=evil"),
+        ("options", "data.cache_dir=/x"), ("options", "+callbacks.checkpoint.dirpath='~/x'"),
+        ("options", "++data={cache_dir: ../x}"),
     ],
 )  # fmt: skip
 def test_a_stored_sweep_is_data(key: str, word: Any, tmp_path: Path, run: Run) -> None:

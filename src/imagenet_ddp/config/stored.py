@@ -148,7 +148,7 @@ def _is_outside(path: str, text: str) -> bool:
     """Return whether a text names a file or folder outside of the run folder, which would be written, or loaded as a
     library by NCCL."""
     if path.startswith("nccl.env."):
-        return "/" in text
+        return "/" in text or path.endswith("_FILE")
     return (path.partition(".")[0] in _OF_ENTRIES or path == "data.cache_dir") and bool(_OUTSIDE.match(text))
 
 

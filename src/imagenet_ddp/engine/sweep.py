@@ -65,7 +65,9 @@ def expand_resume(argv: list[str]) -> list[str]:
 
 
 # Options of a stored sweep that could name code, an address, a variable or a file.
-_LEADS_ELSEWHERE = re.compile(r"_target_|\$\{|://|^[+~]*(hydra(?!/launcher=\w+$)|logger|nccl)\b|^-")
+_LEADS_ELSEWHERE = re.compile(
+    r"_target_|\$\{|://|^[+~]*(hydra(?!/launcher=\w+$)|logger|nccl)\b|^-|(^[+~]*callbacks|\bcache_dir)\b.*\W(/|~|\.\.)"
+)
 
 
 def _untrusted(options: Sequence[str], typed: Sequence[str]) -> list[str]:
