@@ -81,6 +81,8 @@ OF_OTHERS = [
     ("evaluate", "x.ckpt", "set checkpoint=x.ckpt"), ("predict", "checkpoint=x.ckpt pets", "set images=pets"),
     ("predict", "checkpoint=x.ckpt", "images is required"), ("prepare", "", "prepare.name is required"),
     ("evaluate", "checkpoint=pets", "is a folder"), ("export", "-m", "-m starts several jobs, but export runs one."),
+    ("export", "--multirun", "--multirun starts several jobs"),
+    ("export", "hydra.mode=MULTIRUN", "hydra.mode=MULTIRUN starts several jobs"),
     ("predict", "checkpoint=x.ckpt images=pets format=xml", "format must be auto, csv, jsonl or xlsx"),
     ("predict", "checkpoint=x.ckpt images=gone", "images=gone must match image files"),
     ("evaluate", "checkpoint=x.ckpt real_labels=x.csv", "real_labels must be a JSON file"),

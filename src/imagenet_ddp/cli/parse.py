@@ -102,7 +102,8 @@ def command_line(
     ]
     multirun = args.multirun or any(o.input_line.upper() == "HYDRA.MODE=MULTIRUN" for o in overrides if o.input_line)
     if multirun and verb not in SWEPT:
-        found.append(Mistake(f"-m starts several jobs, but {verb} runs one", fixes=(without("-m"),)))
+        typed = [word for word in argv if word in ("-m", "--multirun") or key_of(word) == "hydra.mode"] or ["-m"]
+        found.append(Mistake(f"{typed[0]} starts several jobs, but {verb} runs one", fixes=(without(*typed),)))
     jobs, names, more = composer.jobs(overrides) if multirun else ([overrides], [""], [])
     found += more
 
