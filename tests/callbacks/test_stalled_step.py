@@ -16,6 +16,8 @@ Signals().install()
 callback = stalled_step.StalledStep(lambda what, code: print("told", code, what, flush=True), 1800.0)
 callback.setup(SimpleNamespace(global_rank=0), None, "fit")
 callback.on_train_batch_end(None, None)
+if args[1]:
+    callback.on_train_end(None, None)
 print("blocked", flush=True)
 mutex = ctypes.create_string_buffer(128)
 for _ in range(2):
@@ -23,8 +25,8 @@ for _ in range(2):
 """
 
 
-def blocked(report_s: float) -> Command:
-    process = start_code(BLOCKED, report_s)
+def blocked(report_s: float, is_over: bool = False) -> Command:
+    process = start_code(BLOCKED, report_s, is_over)
     process.wait_for_line("blocked")
     return process
 
@@ -50,3 +52,12 @@ def test_the_third_request_ends_it_at_once() -> None:
         time.sleep(0.7)
     assert process.wait(20) == 128 + signal.SIGTERM
     assert "No step has ended" not in process.err
+
+
+def test_the_last_checkpoint_is_written_to_its_end() -> None:
+    """Which may take minutes on a network disk, after the last step."""
+    process = blocked(0.3, is_over=True)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.5)
+    assert process.poll() is None and "No step has ended" not in process.err
+    process.kill()
