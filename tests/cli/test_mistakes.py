@@ -208,6 +208,12 @@ def test_text_in_a_file_that_yaml_reads_as_something_else(text: str, here: Path)
     assert mistakes(["--config-dir", "mine", "experiment=a"]) == []
 
 
+def test_a_file_with_the_name_of_one_of_conf_is_not_read(here: Path):
+    (here / "mine" / "optim").mkdir(parents=True)
+    (here / "mine" / "optim" / "sgd.yaml").write_text("name: [a\n")
+    assert mistakes(["--config-dir", "mine", "optim=sgd"]) == []
+
+
 def test_a_wrong_value_is_answered_with_the_nearest(here: Path):
     (here / "mine" / "experiment").mkdir(parents=True)
     (here / "mine" / "experiment" / "a.yaml").write_text("# @package _global_\ntrainer: {max_time: 00:10:00}")

@@ -8,15 +8,18 @@ import yaml
 from omegaconf import OmegaConf
 from yaml.nodes import MappingNode, Node, ScalarNode
 
+from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import Key
 from imagenet_ddp.mistakes import Mistake
 
 
 def validate(folder: Path, choices: Mapping[str, str], config_name: str, keys: Mapping[str, Key]) -> list[Mistake]:
     """Return the mistakes in the chosen files that are in this folder. choices: group -> name of its file."""
-    files = [(folder / f"{config_name}.yaml", "")]
-    files += [(folder / group / f"{name}.yaml", group.replace("/", ".")) for group, name in choices.items()]
-    return [mistake for file, package in files if file.is_file() for mistake in _of_file(file, package, keys)]
+    files = [(f"{config_name}.yaml", "")]
+    files += [(f"{group}/{name}.yaml", group.replace("/", ".")) for group, name in choices.items()]
+    # of two files of one name, Hydra reads that of conf/
+    read = [(folder / file, package) for file, package in files if not (conf_dir() / file).is_file()]
+    return [mistake for file, package in read if file.is_file() for mistake in _of_file(file, package, keys)]
 
 
 def _of_file(file: Path, package: str, keys: Mapping[str, Key]) -> Iterator[Mistake]:
