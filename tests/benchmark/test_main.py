@@ -40,7 +40,7 @@ def test_files_packs_and_workers_are_measured(run: Run, tree: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_step_is_measured_without_and_with_compile(run: Run, tree: Path, tmp_path: Path):
-    net = ("model._target_=block_net.BlockNet", "allow_targets=[block_net]")  # compiles in seconds
+    net = ("model._target_=block_net.BlockNet", "allow_targets=[block_net.BlockNet]")  # compiles in seconds
     few = ("benchmark.repeats=1", "benchmark.num_steps=2", f"data.root={tree}")
     found = measured(run, tmp_path, "step", *small_run(*net), *few, PYTHONPATH=PROBES)
     off, default = found["rows"]

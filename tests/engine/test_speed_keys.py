@@ -13,7 +13,7 @@ from torch import Tensor
 
 from imagenet_ddp.models.compiled import missing_compiler
 
-NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net]")
+NET = ("model._target_=block_net.BlockNet", "allow_targets=[block_net.BlockNet]")
 PLAIN = ("model.channels_last=false", "+optim.args.fused=false")
 FAST = ("compile=default", "model.channels_last=true")
 COMMON = (

@@ -141,7 +141,8 @@ def test_missing_optuna_is_reported(run: Run, tmp_path: Path) -> None:
 def test_real_trials_killed_resumed_and_pruned(run: Run, tree: Path, tmp_path: Path) -> None:
     """Two runs of train at once end with tune, saved, and are continued to the epoch. They learn; the third learns
     nothing, and is given up for them."""
-    options = [*small_run("model._target_=block_net.BlockNet", options=REAL), "allow_targets=[block_net,probe]",
+    options = [*small_run("model._target_=block_net.BlockNet", options=REAL),
+               "allow_targets=[block_net.BlockNet,probe.Probe]",
                "+callbacks.slow={_target_:probe.Probe,folder:seen,slow_s:0.1}", f"data.root={tree}",
                "trainer.max_epochs=6", "search=none", "hydra.run.dir=s", "data.augment=none",
                "search.optim.lr=[0.1,1e-9]", "tune.sampler=random", "seed=11", "tune.num_trials=3",

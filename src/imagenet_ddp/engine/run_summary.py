@@ -217,7 +217,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     if (counted := parts.module.val_counts)[0]:
         num_images, is_whole = len(parts.data.val_images), str(parts.trainer.limit_val_batches) == "1.0"  # 1: one batch
         lines.append(result_files.counted_sentence(counted, num_images, is_whole * (num_images - counted[0])))
-    if parts.trainer.global_step and not parts.train_log.begun and not parts.module.val_counts[0]:
+    if parts.trainer.global_step and not parts.train_log.begun:
         lines.append("No epoch was left to train. Hint: set a larger trainer.max_epochs to continue.")
     if not parts.trainer.global_step and best is None:
         lines.append("Nothing was trained. Hint: trainer.max_epochs, max_steps and limit_train_batches must not be 0.")

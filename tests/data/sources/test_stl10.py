@@ -94,7 +94,7 @@ def test_all_wrong_files_are_named_at_once(tmp_path: Path, folder: Path) -> None
     assert "wrong size: test_y.bin, train_X.bin, train_y.bin, test_X.bin. Hint: delete " in sentence
     with pytest.raises(ConfigError) as caught:
         stl10.prepare(tmp_path, download=True)
-    assert caught.value.mistakes == [sentence]
+    assert list(map(str, caught.value.mistakes)) == [sentence]
 
 
 # ---- archive and download ------------------------------------------------------------------------------------------
