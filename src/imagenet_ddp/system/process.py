@@ -21,8 +21,8 @@ def import_torch() -> Generator[None]:
     """Pause the garbage collector, and permanently exclude the objects created in the block from collection.
 
     These imports create a million objects that are never freed. The collector would search them repeatedly without
-    effect, which takes a tenth of the import time, and again during training. Meanwhile, measure
-    the load of the machine.
+    effect, which takes a tenth of the import time, and again during training. The load of the machine is measured
+    meanwhile, for cluster.num_threads=auto.
     """
     was_enabled = gc.isenabled()
     gc.disable()
