@@ -57,7 +57,7 @@ def test_a_sweep_is_resumed(run: Run, tree: Path, tmp_path: Path) -> None:
     assert "Resume with: python -m imagenet_ddp.train -m sweep.resume=" in broken.stderr
     stamps = [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)]
     words = shlex.split(broken.stderr.rpartition("Resume with: python -m imagenet_ddp.train ")[2])
-    assert words[2:] == ["allow_targets=[probe.Probe]"]
+    assert words[2] == "allow_targets=[probe.Probe]" and words[3].startswith("+callbacks.probe.folder=")
     again = run("train", *words, "+callbacks.probe.step=99", PYTHONPATH=PROBES, code=0)
     assert [(tmp_path / f"s/{number}/summary.json").stat().st_mtime_ns for number in (0, 2)] == stamps
     assert summary(tmp_path / "s/1")["epochs"] == 2
