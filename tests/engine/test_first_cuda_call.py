@@ -38,6 +38,7 @@ class Recorder:
         patch.setattr(torch.cuda, "_lazy_init", lambda: self.add("initialise"))
         patch.setattr(torch.cuda, "set_device", lambda device: self.add(f"set_device {device}"))
         patch.setattr(torch.cuda, "_get_device_properties", self.properties, raising=False)
+        patch.setattr(torch.cuda, "current_device", self.current_device)  # of autocast, which asks for bf16
         for name in ("device", "mem_get_info", "empty_cache", "reset_peak_memory_stats"):  # of the batch finder
             patch.setattr(torch.cuda, name, self.memory)
         if visible is not None:
@@ -45,6 +46,10 @@ class Recorder:
 
     def add(self, call: str) -> None:
         self.calls[threading.get_ident()].append(call)
+
+    def current_device(self) -> int:
+        self.add("initialise")
+        return 0
 
     def memory(self, *_: object) -> Any:
         self.add("initialise")
