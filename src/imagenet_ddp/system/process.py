@@ -37,7 +37,7 @@ def import_torch() -> Generator[None]:
 
 
 def use_utf8() -> None:
-    """Start this program anew in Python's UTF-8 mode if the locale has another encoding, in which Python would read
+    """Restart this program in Python's UTF-8 mode if the locale has another encoding, in which Python would read
     the names of files and write text. Most file names are UTF-8 whatever the locale, and so are the files of a run.
     Call it before anything else; from Python 3.15 on, this mode is the default."""
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode and sys.orig_argv[1:]:
