@@ -20,7 +20,7 @@ from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.table import read_cells
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.runs.plots import draw_curves
-from imagenet_ddp.system.files import atomic_write, csv_bytes
+from imagenet_ddp.system.files import atomic_write, csv_bytes, write_in
 from imagenet_ddp.system.table_files import table_bytes
 from imagenet_ddp.system.text import first_line
 
@@ -107,9 +107,8 @@ class History(L.Callback):
             return
         columns = list(dict.fromkeys([*COLUMNS, *(name for row in self.rows for name in row)]))
         content = csv_bytes(columns, [[row.get(name) for name in columns] for row in self.rows])
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with disk_errors_as_run_error(self.path):
-            atomic_write(self.path, content, sync=True)
+            write_in(self.path.parent, lambda: atomic_write(self.path, content, sync=True))
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.curves and self.rows and trainer.is_global_zero:

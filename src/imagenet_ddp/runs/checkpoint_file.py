@@ -23,7 +23,7 @@ from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import NULL, integer, is_mapping, kind, list_of, matching
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
-from imagenet_ddp.system.files import atomic_path, sync_folder
+from imagenet_ddp.system.files import atomic_path, sync_folder, write_in
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.process import finish_before_exit
 from imagenet_ddp.system.text import load_error
@@ -116,8 +116,7 @@ def wait_until_written(trainer: Trainer) -> None:
 
 
 def _write(checkpoint: dict[str, Any], target: Path) -> None:
-    with disk_errors_as_run_error(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    def write() -> None:
         # All drafts of this file have the same name, so the next one overwrites a draft that a killed process left.
         with atomic_path(target, target.with_name(f".{target.name}.tmp")) as draft, draft.open("wb") as file:
             torch.save(checkpoint, file)
@@ -125,9 +124,13 @@ def _write(checkpoint: dict[str, Any], target: Path) -> None:
             os.fsync(file.fileno())
         sync_folder(target.parent)
 
+    with disk_errors_as_run_error(target):
+        write_in(target.parent, write)
+
 
 def _rename(source: Path, target: Path) -> None:
-    with disk_errors_as_run_error(target):
+    """Rename source to target; do nothing if source has been removed, which the end of the run reports."""
+    with disk_errors_as_run_error(target), contextlib.suppress(FileNotFoundError):
         source.replace(target)
         sync_folder(target.parent)
 
@@ -161,7 +164,8 @@ def link_or_copy(source: Path, target: Path, link: bool = True) -> None:
     supports it. This is safe because source is only ever replaced, never changed."""
     if not source.exists():
         return
-    with disk_errors_as_run_error(target), atomic_path(target) as draft:
+    # suppressed: the folder is removed just now, which the end of the run reports
+    with disk_errors_as_run_error(target), contextlib.suppress(FileNotFoundError), atomic_path(target) as draft:
         with contextlib.suppress(OSError):
             if link:
                 draft.hardlink_to(source)

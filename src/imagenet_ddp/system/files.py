@@ -8,7 +8,7 @@ import os
 import secrets
 import stat
 import zipfile
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -42,6 +42,18 @@ def atomic_write(path: Path, content: str | bytes, *, sync: bool = False) -> Non
             os.fsync(file.fileno())
     if sync:
         sync_folder(path.parent)
+
+
+def write_in(folder: Path, write: Callable[[], None]) -> None:
+    """Call a function that writes a file into a folder, which is made if it is missing. If somebody removes the folder
+    during the write, it is made again, for as often as such a removal may collide with it."""
+    for tries_left in (2, 1, 0):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return write()
+        except FileNotFoundError:
+            if not tries_left:
+                raise
 
 
 def open_to_append(path: Path) -> IO[str]:
