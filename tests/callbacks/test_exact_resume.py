@@ -375,6 +375,18 @@ class Steps(TimeLimit):
     def elapsed_s(self, trainer: L.Trainer) -> float:
         return trainer.fit_loop.total_batch_idx + 1
 
+    def stored_s(self, checkpoint: Mapping[str, Any]) -> float:
+        return checkpoint["global_step"]
+
+
+class Kills(Steps):
+    """Ends the process when the run is about to find that the time is over."""
+
+    def elapsed_s(self, trainer: L.Trainer) -> float:
+        if super().elapsed_s(trainer) >= self.limit_s:
+            raise RuntimeError("killed")
+        return 0
+
 
 @pytest.mark.parametrize(
     ("keys", "limit", "steps"),
@@ -402,6 +414,18 @@ def test_a_time_limit_ends_the_training_after_an_update(
     train(tmp_path / "parts", again := Watch(), Steps(limit), is_over=True, **keys)
     assert (again.steps, len(again.scores)) == (0, 1)
     assert read(tmp_path / "parts/last.ckpt")[KEY] == stored
+
+
+@pytest.mark.parametrize(("limit", "least", "steps"), [(5, None, 5), (5, 1, STEPS)])
+def test_a_run_killed_before_a_time_limit_could_end_it_trains_no_further_step(
+    tmp_path: Path, limit: int, least: int | None, steps: int
+) -> None:
+    keys: dict[str, Any] = {"saving": {"every_n_steps": 1}, "min_epochs": least}
+    with pytest.raises(RuntimeError, match="killed"):
+        train(tmp_path, watch := Watch(), Kills(limit), **keys)
+    checkpoint = train(tmp_path, again := Watch(), Steps(limit), **keys)
+    assert (watch.steps + again.steps, len(again.scores)) == (steps, 1), "the last state is validated"
+    assert read(checkpoint.last_path)[KEY]["ended_by"] == "trainer.max_time"
 
 
 class PassesInSaving(TimeLimit):

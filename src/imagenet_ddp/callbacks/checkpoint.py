@@ -196,8 +196,13 @@ class ResumeCheckpoint(Checkpoint):
         if (state := checkpoint.get(KEY)) is None:  # written without this callback
             return
         self._written_best = state["written_best"]
+        has_least = state["epoch"] + state["is_over"] >= (trainer.min_epochs or 0)
+        has_least &= checkpoint["global_step"] >= (trainer.min_steps or 0)
         for limit in find_callbacks(trainer, TimeLimit):
             limit.has_passed = self.is_over and state.get("ended_by") == limit.key
+            if not self.is_over and has_least and limit.stored_s(checkpoint) >= limit.limit_s:
+                # the run was killed after it had written this file and before it could end
+                limit.has_passed = self.is_over = True
         only_validate = self._is_left_to_validate(trainer, checkpoint, state)
         continue_at(trainer, checkpoint["loops"]["fit_loop"], state, only_validate=only_validate)
         if only_validate:

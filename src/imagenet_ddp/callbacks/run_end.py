@@ -1,5 +1,8 @@
 """Limit the time of a training, and say which option has ended it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
@@ -31,6 +34,10 @@ class TimeLimit(L.Callback):
 
     def elapsed_s(self, trainer: L.Trainer) -> float:
         return find_log(trainer).elapsed_s
+
+    def stored_s(self, checkpoint: Mapping[str, Any]) -> float:
+        """Return the seconds that count on a resume, when the checkpoint is not loaded yet."""
+        return checkpoint["callbacks"]["TrainLog"]["train_s"]
 
 
 def ended_by(trainer: L.Trainer, num_epochs: int) -> str | None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import lightning.pytorch as L
@@ -60,6 +60,9 @@ class TimeBudget(TimeLimit):
     def elapsed_s(self, trainer: L.Trainer) -> float:
         """Return the seconds since this command began."""
         return time.monotonic() - self._begin_s
+
+    def stored_s(self, checkpoint: Mapping[str, Any]) -> float:
+        return 0.0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         self._most = trainer.max_epochs
