@@ -29,8 +29,8 @@ def main() -> float | None:
 def launch(request: parse.Request) -> float | None:
     checkpoint = checkpoint_path(request.configs[0])
     checkpoint = checkpoint and checkpoint.resolve()
-    info = find_launcher(request, os.environ)
-    joined = JoinedCommand.join(request, info)
+    place = find_launcher(request, os.environ)
+    joined = JoinedCommand.join(request, place)
 
     def decide() -> Job:
         config = from_checkpoint(request, checkpoint, os.environ, EvaluateConfig)
@@ -38,7 +38,7 @@ def launch(request: parse.Request) -> float | None:
         if not is_typed and config.name:  # that of the checkpoint
             wanted = wanted.parent.with_name(config.name) / wanted.name
         run_dir = folder.new_folder(
-            wanted, is_typed=is_typed, options=request.typed, run_key=info.run_key, again=restarted(os.environ)
+            wanted, is_typed=is_typed, options=request.typed, run_key=place.run_key, again=restarted(os.environ)
         )
         return Job(config, run_dir, checkpoint, command=overrides.shell_line("evaluate", sys.argv[1:]))
 

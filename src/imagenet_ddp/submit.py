@@ -24,7 +24,7 @@ from imagenet_ddp.cli import hydra_flags, parse
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.keys import validate_group
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.distributed.launchers.world_info import num_devices
+from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine import sweep
 from imagenet_ddp.errors import ConfigError

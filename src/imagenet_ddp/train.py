@@ -44,10 +44,10 @@ def launch(request: parse.Request, *, in_sweep: bool = False) -> float | None:
     job gets a process of its own."""
     begin_s = time.monotonic() if in_sweep else BEGIN_S
     with raise_on_signal():
-        info = find_launcher(request, os.environ)
-        joined = JoinedCommand.join(request, info)
+        place = find_launcher(request, os.environ)
+        joined = JoinedCommand.join(request, place)
         typed = overrides.shell_line("train", sys.argv[1:])
-        job = joined.agree(lambda: decide(request, os.environ, info, typed, joined.num_local), request)
+        job = joined.agree(lambda: decide(request, os.environ, place, typed, joined.num_local), request)
         job = replace(job, begin_s=begin_s)
     if job.finished:
         for line in job.messages:

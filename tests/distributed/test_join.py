@@ -20,8 +20,8 @@ from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import compare_members, join, store, store_file
 from imagenet_ddp.distributed.join import join_commands, report_refusal, share_file
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import Meeting
+from imagenet_ddp.distributed.place import Address, Place
 
 MACHINE = threading.local()
 
@@ -57,13 +57,13 @@ def address() -> Address:
 
 
 def start(
-    pool: ThreadPoolExecutor, infos: list[LaunchInfo], machines: str = "", timeout_s: float = 20
-) -> list[Future[tuple[Meeting, WorldInfo]]]:
+    pool: ThreadPoolExecutor, infos: list[Place], machines: str = "", timeout_s: float = 20
+) -> list[Future[tuple[Meeting, Place]]]:
     """Start the commands, each on its machine."""
 
-    def command(launch_info: LaunchInfo, machine: str) -> tuple[Meeting, WorldInfo]:
+    def command(place: Place, machine: str) -> tuple[Meeting, Place]:
         MACHINE.name = machine
-        return join_commands(launch_info, CommonConfig(cluster=ClusterConfig(timeout_s=timeout_s)), 2)
+        return join_commands(place, CommonConfig(cluster=ClusterConfig(timeout_s=timeout_s)), 2)
 
     names = machines or [""] * len(infos)
     return [pool.submit(command, info, name) for info, name in zip(infos, names, strict=True)]
@@ -75,14 +75,12 @@ def start(
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (1, None, None)])
 def test_nodes_meet_at_a_port(pool: ThreadPoolExecutor, address: Address, numbers: tuple[int | None, ...]):
     """Given, found out, and mixed: the one that serves is node 0, holds rank 0, and leaves last."""
-    infos = [LaunchInfo("cluster.address", address, None, 3, number, manual=True) for number in numbers]
+    infos = [Place(node_rank=number, num_nodes=3, address=address, is_node=True, is_typed=True) for number in numbers]
     met = [future.result(30) for future in start(pool, infos)]
     for (meeting, first), given in zip(met, numbers, strict=True):
         number = meeting.number
         assert given in (None, number)
-        assert first == WorldInfo(
-            2 * number, 0, number, 6, 2, 3, "127.0.0.1", address.port, True, "cluster.address"
-        )  # fmt: skip
+        assert first == Place(2 * number, 0, number, 6, 2, 3, address, is_typed=True)
     zero, *others = sorted((meeting for meeting, _ in met), key=lambda meeting: meeting.number)
     assert [zero.number, *(other.number for other in others)] == [0, 1, 2]
     leaving = pool.submit(zero.leave, 10)
@@ -93,22 +91,21 @@ def test_nodes_meet_at_a_port(pool: ThreadPoolExecutor, address: Address, number
     leaving.result(1)
 
 
-def ranks(address: Address, local: int, local_ranks: str = "0101") -> list[LaunchInfo]:
+def ranks(address: Address, local: int, local_ranks: str = "0101") -> list[Place]:
     """Four commands. local: processes per node; 0 if no launcher provides it."""
     found = []
     for rank, local_rank in enumerate(map(int, local_ranks)):
         nodes = (rank // local, 4, local, 4 // local) if local else (0, 4, 0, 1)
-        info = WorldInfo(rank, local_rank, *nodes, address.host, address.port, False, "cluster.rank")
-        found.append(LaunchInfo("cluster.rank", address, info, info.num_nodes, info.node_rank, manual=True))
+        found.append(Place(rank, local_rank, *nodes, address, launcher="cluster.rank", is_typed=True))
     return found
 
 
 @pytest.mark.parametrize("local", [2, 0])
 def test_ranks_meet_and_nodes_are_counted_where_nobody_said(pool: ThreadPoolExecutor, address: Address, local: int):
     for rank, future in enumerate(start(pool, ranks(address, local), "aabb")):
-        assert future.result(30)[1] == WorldInfo(
-            rank, rank % 2, rank // 2, 4, 2, 2, "127.0.0.1", address.port, False, "cluster.rank"
-        )  # fmt: skip
+        assert future.result(30)[1] == Place(
+            rank, rank % 2, rank // 2, 4, 2, 2, address, launcher="cluster.rank", is_typed=True
+        )
 
 
 @pytest.mark.parametrize(
@@ -150,8 +147,8 @@ def test_all_end_at_once_with_the_cause(tmp_path: Path, tree: Path, address: Add
     assert not any("Traceback" in err or "frame #" in err for err in errs)
 
 
-def as_rank(address: Address, number: int, size: int) -> LaunchInfo:
-    return LaunchInfo(address=address, world_info=WorldInfo(rank=number, world_size=size, store_is_served=False))
+def as_rank(address: Address, number: int, size: int) -> Place:
+    return Place(rank=number, world_size=size, address=address)
 
 
 def others(pool: ThreadPoolExecutor, address: Address, numbers: list[int], size: int) -> list[Future[Meeting]]:
@@ -159,7 +156,7 @@ def others(pool: ThreadPoolExecutor, address: Address, numbers: list[int], size:
 
     def come(number: int) -> Meeting:
         found = store.find(as_rank(address, number, size), 10, f"rank {number}")
-        return meet_as(store.of_attempt(found.store, None), number, size, 3.0)
+        return meet_as(store.of_attempt(found.store, Place()), number, size, 3.0)
 
     waiting = [pool.submit(come, number) for number in numbers]
     time.sleep(0.5)

@@ -11,8 +11,8 @@ from helpers.private_network import in_own_network
 from torch.distributed import DistStoreError, PrefixStore, TCPStore
 
 from imagenet_ddp.distributed import store as module
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.messages import Messages
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.store import FoundStore, PortInUseError, SharedList, client, connect, serve
 from imagenet_ddp.distributed.store_file import StoreAddress, _connect_to_owner
 from imagenet_ddp.errors import ConfigError
@@ -29,7 +29,7 @@ def sentence(what: Any) -> str:
 
 def test_rank_0_serves_and_the_others_find_it():
     port = free_port()
-    second = WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", port, False)
+    second = Place(1, 1, 0, 2, 2, 1, Address("127.0.0.1", port))
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(connect(second, 20)))
     thread.start()  # before there is a server

@@ -13,15 +13,15 @@ from torch.distributed import TCPStore
 
 from imagenet_ddp.distributed import check_launch, store, store_file
 from imagenet_ddp.distributed.check_launch import validate_rendezvous_file
-from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.distributed.store_file import StoreAddress, read, remove_own_files
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
 
 OWNER = """
-launch_info = LaunchInfo("cluster.address", Address(file=args[0]), None, 2, 0, job_id=args[1])
-found = store.find(launch_info, 20, "node 0 of 2")
+place = Place(node_rank=0, num_nodes=2, address=Address(file=args[0]), is_node=True, job_id=args[1])
+found = store.find(place, 20, "node 0 of 2")
 print("owned" if found.is_server else "joined")
 time.sleep(60) if args[2] == "sleep" else None
 store_file.remove_own_files() if args[2] == "hard" else None
@@ -60,8 +60,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def find(file: Path, node_rank: int | None = None, job_id: str | None = None, timeout_s: float = 20) -> FoundStore:
-    launch_info = LaunchInfo("cluster.address", Address(file=str(file)), None, 2, node_rank, job_id=job_id)
-    return store.find(launch_info, timeout_s, "one of 2 nodes")
+    place = Place(node_rank=node_rank, num_nodes=2, address=Address(file=str(file)), is_node=True, job_id=job_id)
+    return store.find(place, timeout_s, "one of 2 nodes")
 
 
 def owner_process(file: Path, how: str = "sleep", job_id: str | None = None):

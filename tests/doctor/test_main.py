@@ -12,7 +12,7 @@ from conftest import Run, clean_environ, small_run
 
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, inspect_machine, run_checks
@@ -55,7 +55,7 @@ def test_a_batch_that_does_not_fit_is_a_failed_check(machine: Callable[..., Mach
         raise RuntimeError("can't allocate memory")
 
     monkeypatch.setattr(check_ranks, "make_training", too_large)
-    world = World(WorldInfo(), torch.device("cpu"))
+    world = World(Place(), torch.device("cpu"))
     (check,) = check_ranks.check_world(machine("trainer.accelerator=cpu").config, world, [], 0)
     assert not check.ok and check.what == "can't allocate memory" and "data.batch_size" in check.hint
 

@@ -11,7 +11,7 @@ from helpers.plans import plan_of
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine import batch_finder, trial_step, worker
 from imagenet_ddp.engine.batch_finder import MOST, cuda_step, find_batch, largest_batch, smallest
 from imagenet_ddp.engine.job import Job
@@ -32,11 +32,11 @@ def plan(tree: Path) -> Plan:
 
 def test_what_is_found_is_as_if_it_was_typed(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_finder, "cuda_step", lambda *_: Device(100))
-    alone, job = World(WorldInfo(), CPU), Job(plan.config, Path("r"))
+    alone, job = World(Place(), CPU), Job(plan.config, Path("r"))
     found = find_batch(job, plan, alone)
     assert found.config["data"]["batch_size"] == 96
     assert "trainer.batch_finder: data.batch_size=96 instead of 32." in found.messages[0]
-    then = make_plan(found.config, WorldInfo(), CPU)
+    then = make_plan(found.config, Place(), CPU)
     assert (then.global_batch_size, then.images_per_forward) == (96, 96)
     assert then.learning_rate.value == pytest.approx(plan.learning_rate.value * 3)
     assert "batch_finder" not in trainer_arguments(then), "Lightning knows no such argument"
@@ -53,7 +53,7 @@ def test_the_ranks_agree_on_the_smallest() -> None:
     with FakeRanks(connect(2)) as ranks:
         members = join_all(ranks, 2)
         agreed = call_all(
-            ranks, members, lambda group: smallest(World(WorldInfo(), CPU, meeting=group), [96, 40][group.number], 60)
+            ranks, members, lambda group: smallest(World(Place(), CPU, meeting=group), [96, 40][group.number], 60)
         )
         assert [future.result(60) for future in agreed] == [(40, 1), (40, 1)]
 
@@ -61,7 +61,7 @@ def test_the_ranks_agree_on_the_smallest() -> None:
 def test_without_a_gpu(plan: Plan) -> None:
     on_mps = dataclasses.replace(plan, accelerator=Choice("mps", "an Apple"))
     with pytest.raises(ConfigError, match="needs an NVIDIA or AMD GPU"):
-        find_batch(Job(plan.config, Path("r")), on_mps, World(WorldInfo(), CPU))
+        find_batch(Job(plan.config, Path("r")), on_mps, World(Place(), CPU))
     with pytest.raises(ConfigError) as caught:
         command_line("train", ["trainer.accelerator=cpu", "trainer.batch_finder=true", "++data.batch_size=8"], {})
     assert "trainer.batch_finder=true needs a GPU, whose memory limits the batch, but trainer.accelerator is cpu." in (
@@ -75,7 +75,7 @@ def test_cublas_is_deterministic_before_anything_is_measured(monkeypatch: pytest
         for name in ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS"):
             monkeypatch.setenv(name, "")  # and restored at the end
         config = plan_of(f"trainer.deterministic={deterministic}").config
-        worker.make_plan(Job(config, Path()), World(WorldInfo(), CPU))
+        worker.make_plan(Job(config, Path()), World(Place(), CPU))
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == found
 
 

@@ -30,7 +30,7 @@ def test_ranks_that_list_other_images_differ(tmp_path: Path, monkeypatch: pytest
     group: Any = SimpleNamespace(require_equal=lambda key, facts, timeout_s: found.append(facts))
 
     def facts():
-        make_data(plan, World(plan.world_info, plan.device, meeting=group), print)
+        make_data(plan, World(plan.place, plan.device, meeting=group), print)
         return found[-1]
 
     first = facts()

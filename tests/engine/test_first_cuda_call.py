@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import inspect_machine, run_checks
 from imagenet_ddp.engine import batch_finder, worker
@@ -102,14 +102,16 @@ def config_of(layout: Layout) -> CommonConfig:
     return replace(config, trainer=trainer, strategy=replace(config.strategy, name=layout.strategy))
 
 
-def world_infos(layout: Layout, config: CommonConfig, port: int) -> list[WorldInfo]:
+def places(layout: Layout, config: CommonConfig, port: int) -> list[Place]:
     size = len(layout.expected)
-    if not layout.environ:
-        own = WorldInfo(world_size=size, local_world_size=size, address="127.0.0.1", port=port)
-        return [replace(own, rank=rank, local_rank=rank) for rank in range(size)]
     environs = [{name: value.format(rank) for name, value in layout.environ} for rank in range(size)]
-    found = [detect(config, environ).world_info for environ in environs]
-    return [replace(info, address="127.0.0.1", port=port, store_is_served=True) for info in found if info is not None]
+    found = [
+        detect(config, environ)
+        if environ
+        else Place(rank=rank, local_rank=rank, world_size=size, local_world_size=size)
+        for rank, environ in enumerate(environs)
+    ]
+    return [replace(place, address=Address("127.0.0.1", port), store_is_served=True) for place in found]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -120,7 +122,7 @@ def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.Monke
     ten = timedelta(seconds=10)
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False, timeout=ten)
 
-    def run(info: WorldInfo) -> tuple[torch.device, list[int], list[str]]:
+    def run(info: Place) -> tuple[torch.device, list[int], list[str]]:
         """Join the others, plan and find the batch, as in a training."""
         world = join_world(info, config)
         job = Job(config, Path("r"))
@@ -130,7 +132,7 @@ def test_a_rank_first_sets_its_own_gpu(layout: Layout, monkeypatch: pytest.Monke
         world.leave()
         return plan.device, numbers, recorder.calls[threading.get_ident()]
 
-    infos = world_infos(layout, config, store.port)
+    infos = places(layout, config, store.port)
     assert len(infos) == len(layout.expected)
     with mock.patch.dict(os.environ), ThreadPoolExecutor(len(infos)) as pool:
         for future, own in zip([pool.submit(run, info) for info in infos], layout.expected, strict=True):

@@ -20,7 +20,7 @@ from helpers.plans import plan_of
 from helpers.recorded_run import record
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.models.lr_schedules import make_schedule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -84,8 +84,8 @@ def test_ten_steps_lose_the_same(name: str, images: Path, tmp_path: Path, monkey
 @pytest.mark.parametrize("name", THEIRS)
 def test_every_steps_learning_rate_is_theirs(name: str, images: Path):
     """On the devices that the recipe is for; of ImageNet's sizes, but for its images."""
-    world, theirs = WorldInfo(world_size=NUM_GPUS, local_world_size=NUM_GPUS), THEIRS[name]
-    plan = plan_of(f"experiment={name}", "data=imagefolder", f"data.root={images}", world_info=world)
+    world, theirs = Place(world_size=NUM_GPUS, local_world_size=NUM_GPUS), THEIRS[name]
+    plan = plan_of(f"experiment={name}", "data=imagefolder", f"data.root={images}", place=world)
     assert plan.global_batch_size == theirs.batch_size
     max_epochs, steps = plan.config["trainer"]["max_epochs"], 3
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=plan.learning_rate.value)

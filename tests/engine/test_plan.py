@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.plans import plan_of
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.plan import Choice, trainer_arguments
 from imagenet_ddp.models.lr_schedules import make_schedule
 
@@ -45,8 +45,8 @@ def test_one_process_drives_all_devices_with_dp(folder: list[str]):
 def test_the_imagenet_recipe_warms_up_large_batches_only(
     typed: tuple[str, ...], world_size: int, factors: dict[float, float], folder: list[str]
 ):
-    world = WorldInfo(world_size=world_size, local_world_size=world_size)
-    plan = plan_of(*folder, "recipe=imagenet", "data.batch_size=256", *typed, world_info=world)
+    world = Place(world_size=world_size, local_world_size=world_size)
+    plan = plan_of(*folder, "recipe=imagenet", "data.batch_size=256", *typed, place=world)
     config = plan.config
     schedule = make_schedule(config.schedule, config.trainer.max_epochs, plan.warmup_epochs.value)
     assert {epochs: schedule(epochs) for epochs in factors} == pytest.approx(factors)
@@ -65,10 +65,10 @@ def test_the_imagenet_recipe_warms_up_large_batches_only(
 def test_a_resumed_run_keeps_its_update(
     typed: tuple[str, ...], before: int, world_size: int, split: tuple[int, int], folder: list[str]
 ) -> None:
-    world = WorldInfo(world_size=world_size, local_world_size=world_size)
+    world = Place(world_size=world_size, local_world_size=world_size)
     typed = (*typed, "optim.reference_batch=64", "optim.lr=0.1", "trainer.limit_train_batches=10",
              "trainer.val_check_interval=3")  # fmt: skip
-    plan = plan_of(*folder, *typed, world_info=world, global_batch_size_before=before)
+    plan = plan_of(*folder, *typed, place=world, global_batch_size_before=before)
     assert (plan.global_batch_size, plan.learning_rate.value) == (before, pytest.approx(0.1 * before / 64))
     assert tuple(plan.batch.value.values()) == split
     arguments = trainer_arguments(plan)
@@ -86,7 +86,7 @@ def test_the_precision_is_that_of_the_processs_own_gpu(folder: list[str], monkey
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu=0: models[gpu])
     of_rank = [
-        plan_of(*folder, "trainer.accelerator=gpu", "trainer.devices=[1,0]", world_info=WorldInfo(local_rank=rank))
+        plan_of(*folder, "trainer.accelerator=gpu", "trainer.devices=[1,0]", place=Place(local_rank=rank))
         for rank in (0, 1)
     ]
     assert [plan.precision.value for plan in of_rank] == ["bf16-mixed", "16-mixed"]

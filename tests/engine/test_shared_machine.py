@@ -13,7 +13,7 @@ import torch
 from conftest import SMALL, Run
 from helpers.plans import plan_of
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.plan import Choice
 from imagenet_ddp.engine.world import World, agree_on_devices
 from imagenet_ddp.system.cpu_cores import num_cores
@@ -55,8 +55,8 @@ def test_a_run_on_a_busy_machine_uses_one_thread_and_keeps_it_in_a_resume(tree: 
 
 @pytest.fixture
 def plan(tree: Path) -> Callable[..., Any]:
-    two = WorldInfo(world_size=2, local_world_size=2, cores=Cores(6, "6.2 of 8 cores idle"))
-    return lambda **more: plan_of("data=imagefolder", f"data.root={tree}", world_info=two, **more).num_threads
+    two = Place(world_size=2, local_world_size=2, cores=Cores(6, "6.2 of 8 cores idle"))
+    return lambda **more: plan_of("data=imagefolder", f"data.root={tree}", place=two, **more).num_threads
 
 
 def test_the_ranks_of_a_machine_divide_its_idle_cores(plan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
@@ -76,5 +76,5 @@ def test_all_ranks_use_the_lowest_number(tree: Path):
 
     own = plan_of("data=imagefolder", f"data.root={tree}", "cluster.num_threads=5")
     meeting: Any = Meeting()
-    agreed = agree_on_devices(own, World(WorldInfo(), torch.device("cpu"), meeting=meeting))
+    agreed = agree_on_devices(own, World(Place(), torch.device("cpu"), meeting=meeting))
     assert own.num_threads.value == 5 and agreed.num_threads == Choice(1, "of the other rank")

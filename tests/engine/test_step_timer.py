@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine import step_timer
 from imagenet_ddp.engine.trial_step import Training
 
@@ -20,7 +20,7 @@ STRATEGY = StrategyConfig(forward_sync_buffers=True)
 @pytest.fixture
 def group(one_thread: None) -> Iterator[None]:
     """A world of one rank."""
-    with step_timer.process_group(WorldInfo(), dist.HashStore(), CPU, None, 30.0):
+    with step_timer.process_group(Place(), dist.HashStore(), CPU, None, 30.0):
         yield
 
 

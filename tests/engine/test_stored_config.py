@@ -17,7 +17,7 @@ from imagenet_ddp.cli import parse
 from imagenet_ddp.config.schema.commands import EvaluateConfig, PredictConfig
 from imagenet_ddp.config.section import make, to_plain
 from imagenet_ddp.config.stored import literal, not_plain, refused
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.job import decide, received
 from imagenet_ddp.engine.stored_config import resolved_config
 from imagenet_ddp.errors import ConfigError
@@ -48,7 +48,7 @@ def config_of(verb: str, *options: str) -> Any:
     """Return what the command makes of its options and of the checkpoint that they name."""
     if verb == "train":
         request = parse.command_line("train", options, {})
-        return decide(request, {}, LaunchInfo(), "").config
+        return decide(request, {}, Place(), "").config
     request = parse.command_line(verb, options, {})
     return resolved_config(request, {}, EvaluateConfig if verb == "evaluate" else PredictConfig)
 

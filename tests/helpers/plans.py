@@ -10,17 +10,17 @@ from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.distributed.devices import use_device
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.plan import Plan, make_plan
 
 
 def plan_of(
-    *options: str, world_info: WorldInfo | None = None, environ: Mapping[str, str] | None = None, **resumed: Any
+    *options: str, place: Place | None = None, environ: Mapping[str, str] | None = None, **resumed: Any
 ) -> Plan:
     """Return the plan of `train` with these options, which must pass its checks. resumed: additional arguments of
     make_plan."""
     with pytest.MonkeyPatch.context() as patch:
         compose_once(patch)
         request = command_line("train", ["trainer.accelerator=cpu", *options], environ or {})
-    config, info = typed_config(request.configs[0], RunConfig), world_info or WorldInfo()
-    return make_plan(config, info, use_device(config.trainer, info.local_rank), **resumed)
+    config, here = typed_config(request.configs[0], RunConfig), place or Place()
+    return make_plan(config, here, use_device(config.trainer, here.local_rank), **resumed)

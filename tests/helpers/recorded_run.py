@@ -55,7 +55,7 @@ def record(options: list[str], run_dir: Path, monkeypatch: pytest.MonkeyPatch) -
     recording, log = Recording(), Log(None, 0, io.StringIO())
     plan = plan_of(*options)
     job = Job(plan.config, run_dir)
-    run = build.make_run(job, plan, World(plan.world_info, plan.device), log, Signals())
+    run = build.make_run(job, plan, World(plan.place, plan.device), log, Signals())
     recording.start = copy.deepcopy(run.module.net.state_dict())
     drawn: list[Any] = []
     draw, finish = Mixing.draw, run.data.finish

@@ -21,7 +21,7 @@ from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
 from imagenet_ddp.distributed import check_launch
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats
 from imagenet_ddp.mistakes import Fix, Mistake, as_mistakes, setting, without
@@ -46,7 +46,7 @@ def validate(
     partial: bool = False,
     elsewhere: bool = False,
     refused: Set[str] = frozenset(),
-) -> tuple[list[Mistake], LaunchInfo | None]:
+) -> tuple[list[Mistake], Place | None]:
     """Return the mistakes in a composed config (unknown keys, values, folders, launcher), and the launcher around this
     command if it is recognised.
 
@@ -83,13 +83,13 @@ def validate(
     found += _of_files(values, elsewhere)
     found += check_learning.validate(values, environ, partial=partial)
     if verb == "doctor":
-        mistakes, launch_info = check_launch.validate_options(values), None
+        mistakes, place = check_launch.validate_options(values), None
     else:
-        mistakes, launch_info = check_launch.validate(
+        mistakes, place = check_launch.validate(
             values, environ, verb=verb, typed=typed, multirun=multirun, elsewhere=elsewhere
         )
     found += mistakes
-    elsewhere = elsewhere or (launch_info is not None and check_launch.is_elsewhere(launch_info))
+    elsewhere = elsewhere or (place is not None and check_launch.is_elsewhere(place))
     found += check_run.validate(values, environ, verb=verb, partial=partial, elsewhere=elsewhere)
     found += formats.validate(values, verb) if verb in commands.USE_MODEL else []
     if isinstance(values, PredictConfig):
@@ -106,7 +106,7 @@ def validate(
     if refused:
         found = [*undeclared, *_without_consequences(found, refused, values, verb, typed)]
     found += _nested_targets(values) + ([] if elsewhere else _long_tmpdir(environ))
-    return found, launch_info
+    return found, place
 
 
 def _without_consequences(

@@ -80,7 +80,7 @@ def refuse(error: ConfigError, verb: str) -> NoReturn:
     if isinstance(error, NotMetError) and error.request.verb in ("train", "evaluate") and not error.request.multirun:
         # the mistakes are printed already; they may also be the reason why this fails
         with contextlib.suppress(SignalExit, Exception), raise_on_signal():
-            refused = error.request.launch_infos[0]
+            refused = error.request.places[0]
             if refused is not None and refused.others_wait:
                 sys.stderr.flush()
                 from imagenet_ddp.distributed.join import report_refusal

@@ -25,7 +25,7 @@ from imagenet_ddp.config.schema import commands
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.sources.registry import implied, options_for
 from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, setting, without
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
@@ -53,7 +53,7 @@ class Request:
     passthrough: bool  # Hydra only prints something (--help, --cfg, ...) and no job runs
     again: bool = False  # a job of a resumed sweep: it continues in its own folder if there is one
     # one per config; None where no launcher is recognised
-    launch_infos: list[LaunchInfo | None] = field(default_factory=list[LaunchInfo | None])
+    places: list[Place | None] = field(default_factory=list[Place | None])
 
     @property
     def hydra(self) -> DictConfig:
@@ -115,16 +115,16 @@ def command_line(
         if args.config_dir is not None:
             choices, name = config.hydra.runtime.choices, args.config_name or verb
             mistakes += check_files.validate(Path(args.config_dir), choices, name, composer.keys)
-        bare, launch_info = _without_hydra(config), None
+        bare, place = _without_hydra(config), None
         if not (request.passthrough or compose_only):
-            more, launch_info = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere, refused)
+            more, place = _validate_job(config, bare, environ, verb, args.overrides, multirun, elsewhere, refused)
             mistakes += more
         for mistake in dict.fromkeys(mistakes):
             jobs_of.setdefault(mistake, []).append(number)
         request.configs.append(bare)
         request.jobs.append([line_of(override) for override in job])
         request.hydra_nodes.append(config.hydra)
-        request.launch_infos.append(launch_info)
+        request.places.append(place)
     found += [_with_jobs(mistake, numbers, names) for mistake, numbers in jobs_of.items()]
     if found:
         raise NotMetError(list(dict.fromkeys(found)), request)
@@ -177,7 +177,7 @@ def _validate_job(
     multirun: bool,
     elsewhere: bool,
     refused: Set[str],
-) -> tuple[list[Mistake], LaunchInfo | None]:
+) -> tuple[list[Mistake], Place | None]:
     """Return the mistakes of one job. bare: config without the hydra node. refused: as of validate()."""
     found: list[Mistake] = []
     only = _value(bare, "sweep.job", "auto")
@@ -187,9 +187,9 @@ def _validate_job(
     one_only = isinstance(only, int) or (only == "auto" and (elsewhere or slurm.array_task(environ) is not None))
     is_whole = verb in ("train", "doctor") or ("checkpoint" in bare and _value(bare, "checkpoint") is None)
     partial = not is_whole or _value(bare, "resume") not in (None, "auto")
-    launch_info = None
+    place = None
     try:
-        mistakes, launch_info = validate(
+        mistakes, place = validate(
             bare, environ, verb, typed=typed, multirun=multirun and not one_only, partial=partial, elsewhere=elsewhere,
             refused=refused,
         )  # fmt: skip
@@ -198,7 +198,7 @@ def _validate_job(
     except OSError as error:  # such as a name that is too long, or a parent folder without search permission
         what = f"{error.filename} cannot be used as a path: {error.strerror}"
         found.append(Mistake(what, hint="type another path"))
-    return found, launch_info
+    return found, place
 
 
 def _with_jobs(mistake: Mistake, numbers: Sequence[int], names: Sequence[str]) -> Mistake:

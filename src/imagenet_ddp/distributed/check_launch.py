@@ -12,9 +12,10 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
+from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.network import interfaces, nccl
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.distributed.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.errors import ConfigError
@@ -35,10 +36,10 @@ def validate(
     typed: Sequence[str] = (),
     multirun: bool = False,
     elsewhere: bool = False,
-) -> tuple[list[Mistake], LaunchInfo | None]:
-    """Return all errors, and the launch info of this command.
+) -> tuple[list[Mistake], Place | None]:
+    """Return all errors, and the place of this command.
 
-    The launch info is None if the launcher is not recognised, or if elsewhere is true. typed: the options as typed, for
+    The place is None if the launcher is not recognised, or if elsewhere is true. typed: the options as typed, for
     the command lines in hints. elsewhere: whether the run is a SLURM job on other machines, with the nodes and devices
     of the config.
     """
@@ -58,23 +59,23 @@ def validate(
         )
         return errors, None
     try:
-        launch_info = detect(config, environ, verb=verb, typed=typed)
+        place = detect(config, environ, verb=verb, typed=typed)
     except ConfigError as error:
         return errors + as_mistakes(error.mistakes, "cluster.name", "trainer.num_nodes"), None
     if trainer.batch_finder is True and verb == "train":
         errors += _batch_finder(config, typed)
-    if multirun and not launch_info.standalone:
-        errors.append(_sweep(launch_info, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
-    if (launch_info.world_info.world_size if launch_info.world_info else launch_info.num_nodes * local) > 1:
+    if multirun and not place.is_alone:
+        errors.append(_sweep(place, f"python -m imagenet_ddp.{verb} -m {shlex.join(typed)}"))
+    if (place.num_nodes * local if place.is_node else place.world_size) > 1:
         errors += validate_multi_process(trainer)
-    host = launch_info.host if launch_info.num_nodes > 1 else None
-    if not launch_info.standalone or devices != 1:
+    host = place.host if place.num_nodes > 1 else None
+    if not place.is_alone or devices != 1:
         errors += as_mistakes(nccl.validate(config.nccl, environ, host))
-    if launch_info.world_info is None:
+    if place.is_node:
         errors += _too_many_processes(trainer, devices)
-    if launch_info.address and launch_info.address.file:
-        errors += validate_rendezvous_file(Path(launch_info.address.file))
-    return errors, launch_info
+    if place.address and place.address.file:
+        errors += validate_rendezvous_file(Path(place.address.file))
+    return errors, place
 
 
 def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[Mistake]:
@@ -158,25 +159,25 @@ def validate_rendezvous_file(path: Path) -> list[Mistake]:
     return [Mistake(what, ("cluster.address",), hint="mount the shared disk, or set another path")]
 
 
-def _sweep(launch_info: LaunchInfo, line: str) -> Mistake:
+def _sweep(place: Place, line: str) -> Mistake:
     folder = "" if "hydra.sweep.dir=" in line else " hydra.sweep.dir=runs/SWEEP"
     what = (
-        f"-m starts the workers of each job itself, on one node, but {launch_info.size} {launch_info.noun}s take part "
-        f"({launch_info.source})"
+        f"-m starts the workers of each job itself, on one node, but {place.size} {place.noun}s take part "
+        f"({place.launcher})"
     )
     first = f"{line}{folder} sweep.job=0"
-    hint = f"run the same job on each {launch_info.noun}: `{first}`, then the same line with sweep.job=1"
+    hint = f"run the same job on each {place.noun}: `{first}`, then the same line with sweep.job=1"
     return Mistake(what, hint=hint)
 
 
-def is_elsewhere(launch_info: LaunchInfo) -> bool:
+def is_elsewhere(place: Place) -> bool:
     """Return whether this may be a different machine than node 0, the only node that needs the files of a run."""
-    if launch_info.standalone or launch_info.num_nodes == 1:
+    if place.is_alone or place.num_nodes == 1:
         return False
-    if launch_info.node_rank is not None:
-        return launch_info.node_rank > 0
+    if place.node_rank is not None:
+        return place.node_rank > 0
     try:
-        return launch_info.host is None or not interfaces.is_local(interfaces.resolve(launch_info.host))
+        return place.host is None or not interfaces.is_local(interfaces.resolve(place.host))
     except OSError:
         return False
 

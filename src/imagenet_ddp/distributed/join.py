@@ -14,10 +14,10 @@ from typing import Any
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import meet, store
 from imagenet_ddp.distributed.compare_members import Member, facts_of_command, layout_mistakes, this_process
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.meet import Expected, Meeting, explain_lost_store
 from imagenet_ddp.distributed.messages import as_posted
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import console
 from imagenet_ddp.system.bounded_wait import run_bounded
@@ -29,7 +29,7 @@ SEND_S = 30.0  # limit for finding the other commands and telling them of the re
 MAX_MISTAKES = 5
 
 
-def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int) -> tuple[Meeting, WorldInfo]:
+def join_commands(place: Place, config: CommonConfig, num_local: int) -> tuple[Meeting, Place]:
     """Wait for the other commands, and check that all agree. Return them, and the ranks of this process, or of the
     first worker that this command starts.
 
@@ -37,37 +37,31 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
     command starts if it is not itself a rank. Raises ConfigError, with the same error on all commands once they have
     joined.
     """
-    world_info, timeout_s = launch_info.world_info, config.cluster.timeout_s
-    number, size = launch_info.number, launch_info.size
-    who = f"{launch_info.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
-    found = store.find(launch_info, timeout_s, who)
+    timeout_s, number, size = config.cluster.timeout_s, place.number, place.size
+    who = f"{place.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
+    found = store.find(place, timeout_s, who)
     own = Member(
         **vars(this_process()),
         number=0 if number is None and found.is_server else number,
         size=size,
-        job_id=launch_info.job_id,
-        local_rank=None if world_info is None else world_info.local_rank,
-        equal=facts_of_command(config, None if world_info else num_local),
+        job_id=place.job_id,
+        local_rank=None if place.is_node else place.local_rank,
+        equal=facts_of_command(config, num_local if place.is_node else None),
     )
-    expected = Expected(size, launch_info.noun, launch_info.label, _hint(launch_info, found.host, found.port))
-    root = store.of_attempt(found.store, world_info, launch_info.secret)
-    if world_info is None:
+    expected = Expected(size, place.noun, place.label, _hint(place, found.host, found.port))
+    root, local = store.of_attempt(found.store, place), place.local_world_size
+    placed = replace(place, address=Address(found.host, found.port))
+    if place.is_node:
         meeting = meet.meet(root, "commands", own, expected, timeout_s)
-        first_worker = WorldInfo(
+        return meeting, replace(
+            placed,
             rank=meeting.number * num_local,
             node_rank=meeting.number,
             world_size=size * num_local,
             local_world_size=num_local,
-            num_nodes=size,
-            address=found.host,
-            port=found.port,
-            source=launch_info.source,
-            secret=launch_info.secret,
+            is_node=False,
         )
-        return meeting, first_worker
-    local = world_info.local_world_size
     meeting = meet.meet(root, "commands", own, expected, timeout_s, lambda members: layout_mistakes(members, local))
-    placed = replace(world_info, address=found.host, port=found.port, secret=launch_info.secret)
     if not local:  # no launcher provides it: the ranks of one machine are a node
         machines = [each.machine for each in meeting.members]
         nodes = list(dict.fromkeys(machines))
@@ -76,10 +70,10 @@ def join_commands(launch_info: LaunchInfo, config: CommonConfig, num_local: int)
     return meeting, placed
 
 
-def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
+def _hint(place: Place, host: str, port: int) -> str:
     """Return a hint about the likely causes of a missing rank."""
     reach = f"Check that the missing machine reaches {host}:{port}."
-    if launch_info.world_info is None and interfaces.is_loopback(host):
+    if place.is_node and interfaces.is_loopback(host):
         reach = f"On every node, {host} is the node itself, so set the address at which the others reach node 0."
     return (
         "start the command on the missing machine, too, or read the message there. "
@@ -87,7 +81,7 @@ def _hint(launch_info: LaunchInfo, host: str, port: int) -> str:
     )
 
 
-def report_refusal(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
+def report_refusal(refused: Place, mistakes: Sequence[str]) -> None:
     """End the other commands of the run with the same mistakes, unless they have met without this one.
 
     Node 0 or rank 0 serves the store only for this purpose. If no other command arrives, this takes WAIT_S seconds.
@@ -98,7 +92,7 @@ def report_refusal(refused: LaunchInfo, mistakes: Sequence[str]) -> None:
 
     def inform() -> bool:
         found = store.find(refused, WAIT_S, name)
-        root = store.of_attempt(found.store, refused.world_info, refused.secret)
+        root = store.of_attempt(found.store, refused)
         if root.has("commands/verdict"):
             return False
         who = f"{name.replace('this', 'one')} ({socket.gethostname()})"

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, NoReturn
 
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.system.console import discard_closed_terminal
 from imagenet_ddp.system.idle_cores import Cores
 from imagenet_ddp.system.process import start_resource_tracker
@@ -53,7 +53,7 @@ class WorkersFailedError(Exception):
 
 @dataclass
 class Workers:
-    """Run worker(world_info, *arguments) in num_local processes of this node.
+    """Run worker(place, *arguments) in num_local processes of this node.
 
     Each process has the environment variables by which libraries find their rank. first: ranks of this node's first
     worker if several nodes have joined; None on a single node. cores: for all workers, if counted.
@@ -62,7 +62,7 @@ class Workers:
     worker: Callable[..., Any]
     arguments: tuple[Any, ...]
     num_local: int
-    first: WorldInfo | None = None
+    first: Place | None = None
     cores: Cores | None = None
 
     def run(self) -> Any:
@@ -76,14 +76,14 @@ class Workers:
                 raise _nothing_to_save(received[0])
             first, store = self.first, None
             if first is None:
-                first = WorldInfo(world_size=self.num_local, local_world_size=self.num_local, source="own workers")
+                first = Place(world_size=self.num_local, local_world_size=self.num_local, launcher="own workers")
                 if self.num_local > 1:
                     from imagenet_ddp.distributed.store import serve_here  # imports torch
 
                     store = serve_here()  # as long as the workers run
                     # other users of this machine reach the loopback, too
                     secret = secrets.token_bytes(32)
-                    first = replace(first, address=LOOPBACK, port=store.port, store_is_served=False, secret=secret)
+                    first = replace(first, address=Address(LOOPBACK, store.port), secret=secret)
             value, failed, stop = self._watch(*self._start(first), received)
             del store
         if failed:
@@ -92,7 +92,7 @@ class Workers:
             raise _nothing_to_save(received[0])
         return value
 
-    def _start(self, first: WorldInfo) -> tuple[list[SpawnProcess], Connection]:
+    def _start(self, first: Place) -> tuple[list[SpawnProcess], Connection]:
         """Start the workers, with the signals blocked until they have set their own handlers. Return them, and the
         pipe from which the result of the first one is read."""
         context = multiprocessing.get_context("spawn")
@@ -103,9 +103,9 @@ class Workers:
         try:
             for local_rank in range(self.num_local):
                 rank = first.rank + local_rank
-                info = replace(first, rank=rank, local_rank=local_rank, is_worker=True, cores=self.cores)
+                place = replace(first, rank=rank, local_rank=local_rank, is_worker=True, cores=self.cores)
                 result = None if local_rank else sender
-                arguments = (self.worker, self.arguments, info, os.getpid(), result)
+                arguments = (self.worker, self.arguments, place, os.getpid(), result)
                 process = context.Process(target=_run_worker, args=arguments)
                 process.start()
                 processes.append(process)
@@ -201,7 +201,7 @@ def _failure(failed: Sequence[tuple[int, int]], stop: int, first_rank: int) -> W
 
 
 def _run_worker(
-    worker: Callable[..., Any], arguments: tuple[Any, ...], info: WorldInfo, parent: int, result: Connection | None
+    worker: Callable[..., Any], arguments: tuple[Any, ...], place: Place, parent: int, result: Connection | None
 ) -> None:
     """Prepare a worker process and run `worker`, which unblocks the signals once it has set its handlers."""
     os.setsid()  # Ctrl-C in the terminal reaches only the parent, which forwards it
@@ -210,15 +210,15 @@ def _run_worker(
         if os.getppid() != parent:
             sys.exit(1)
     os.environ |= {
-        "RANK": str(info.rank),
-        "LOCAL_RANK": str(info.local_rank),
-        "WORLD_SIZE": str(info.world_size),
-        "LOCAL_WORLD_SIZE": str(info.local_world_size),
-        "GROUP_RANK": str(info.node_rank),
-        "GROUP_WORLD_SIZE": str(info.num_nodes),
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local_rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "GROUP_RANK": str(place.node_rank),
+        "GROUP_WORLD_SIZE": str(place.num_nodes),
     }
-    if info.address is not None:
-        os.environ |= {"MASTER_ADDR": info.address, "MASTER_PORT": str(info.port)}
-    value = worker(info, *arguments)
+    if place.address is not None:
+        os.environ |= {"MASTER_ADDR": place.address.host or "", "MASTER_PORT": str(place.address.port)}
+    value = worker(place, *arguments)
     if result is not None:
         result.send(value)

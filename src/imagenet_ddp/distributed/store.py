@@ -12,9 +12,9 @@ from functools import cached_property
 
 from torch.distributed import DistNetworkError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
 from imagenet_ddp.distributed.messages import Messages, as_posted
 from imagenet_ddp.distributed.network import interfaces
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import Deadline, run_bounded
 from imagenet_ddp.system.text import first_line
@@ -44,19 +44,19 @@ class FoundStore:
     is_server: bool = False  # whether this process serves the store
 
 
-def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
+def find(place: Place, timeout_s: float, who: str) -> FoundStore:
     """Serve the store if this command is node 0 or rank 0; otherwise wait up to timeout_s seconds for it.
 
     who: name of this process, for messages. Raises ConfigError if the store cannot be served or reached.
     """
-    address, number, world_info = launch_info.address, launch_info.number, launch_info.world_info
+    address, number = place.address, place.number
     assert address is not None
     if address.file is not None:
         from imagenet_ddp.distributed.store_file import find_by_file
 
-        return find_by_file(address.file, number, launch_info.job_id, timeout_s, who)
+        return find_by_file(address.file, number, place.job_id, timeout_s, who)
     assert address.host
-    host, port, is_served = address.host, address.port, world_info is not None and world_info.store_is_served
+    host, port, is_served = address.host, address.port, place.store_is_served
     if not is_served and (number == 0 or (number is None and interfaces.is_local(resolve(host)))):
         try:
             return FoundStore(serve(host, port), host, port, is_server=True)
@@ -70,18 +70,18 @@ def find(launch_info: LaunchInfo, timeout_s: float, who: str) -> FoundStore:
     return FoundStore(client(host, port, timeout_s, who, ours=not is_served), host, port)
 
 
-def of_attempt(store: Store, world_info: WorldInfo | None, secret: bytes | None = None) -> Messages:
+def of_attempt(store: Store, place: Place) -> Messages:
     """Return the part of the store that belongs to this attempt, because a launcher may restart failed workers."""
-    return Messages(store, secret).under(f"imagenet_ddp/{world_info.attempt if world_info else 0}")
+    return Messages(store, place.secret).under(f"imagenet_ddp/{place.attempt}")
 
 
-def connect(world_info: WorldInfo, timeout_s: float) -> Messages:
+def connect(place: Place, timeout_s: float) -> Messages:
     """Open a new connection to the store of this attempt. A client that waits blocks all of its users, so each user
     needs its own connection."""
-    assert world_info.address and world_info.port
-    who = f"rank {world_info.rank} of {world_info.world_size}"
-    found = client(world_info.address, world_info.port, timeout_s, who, ours=not world_info.store_is_served)
-    return of_attempt(found, world_info, world_info.secret)
+    assert place.address and place.address.host
+    who = f"rank {place.rank} of {place.world_size}"
+    found = client(place.address.host, place.address.port, timeout_s, who, ours=not place.store_is_served)
+    return of_attempt(found, place)
 
 
 @functools.cache

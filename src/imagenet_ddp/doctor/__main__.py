@@ -32,8 +32,7 @@ def main() -> None:
     with command.run_command("doctor"):
         options = command.planned("doctor", sys.argv[1:], read)
         machine = inspect_machine(options.config, os.environ, options.request.typed, options.run_dir)
-        world_info = machine.launch_info.world_info if machine.launch_info else None
-        reports = world_info is None or world_info.rank == 0  # rank 0 reports for all ranks
+        reports = machine.place is None or machine.place.rank == 0  # rank 0 reports for all ranks
         results: list[Check] = []
         for checks in _run_all(machine, options):
             results += checks
@@ -58,13 +57,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 def _run_all(machine: Machine, options: Options) -> Iterator[list[Check]]:
     """Yield the results of each check: first those of this machine, then those of all ranks together."""
-    world_info = machine.launch_info.world_info if machine.launch_info else None
-    here = () if world_info is not None and world_info.local_rank else CHECKS
+    here = () if machine.place is not None and machine.place.local_rank else CHECKS
     results = list[Check]()
     for checks in run_checks(machine, here):
         results += checks
         yield checks
-    if machine.launch_info is not None and not machine.no_device:
+    if machine.place is not None and not machine.no_device:
         num_classes = machine.dataset.num_classes if here else 0
         yield _check_ranks_together(machine, options, (options.config, results, num_classes or 0))
 
@@ -73,10 +71,10 @@ def _check_ranks_together(
     machine: Machine, options: Options, payload: tuple[RunConfig, list[Check], int]
 ) -> list[Check]:
     """Return the results of the checks of all ranks together, [] on every node but the first."""
-    assert machine.launch_info is not None
+    assert machine.place is not None
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            return JoinedCommand.join(options.request, machine.launch_info).run(diagnose, payload, options.config)
+            return JoinedCommand.join(options.request, machine.place).run(diagnose, payload, options.config)
         except ConfigError as error:
             return failed(error.mistakes, "ranks")
         except WorkersFailedError as error:

@@ -63,7 +63,7 @@ def _devices(machine: Machine) -> list[Check]:
 
 def _cores(machine: Machine) -> list[Check]:
     local, usable = machine.num_local, num_cores()
-    is_launched = machine.launch_info is not None and machine.launch_info.world_info is not None
+    is_launched = machine.place is not None and not machine.place.is_node
     if is_launched:  # a process of srun or mpirun may see only its own cores
         usable = max(usable, cores_per_process(local) * local)
     cores, quota = max(len(visible_cores()), usable), cpu_quota()
@@ -136,14 +136,14 @@ def _rendezvous(machine: Machine) -> list[Check]:
     of_variables = _variable_mistakes(machine)  # the check `variables` reports them
     if mistakes := [text for text in mistakes if text not in of_variables]:
         return failed(mistakes)
-    found = machine.launch_info
+    found = machine.place
     assert found is not None  # otherwise, validate() has reported why
-    if found.world_info is not None:
-        return passed(found.world_info.sentence().removeprefix("Rendezvous: ").rstrip("."))
-    if found.standalone:
+    if not found.is_node:
+        return passed(found.sentence().removeprefix("Rendezvous: ").rstrip("."))
+    if found.is_alone:
         return passed(f"none needed: this machine alone, {count_noun(machine.num_local, 'process')}")
     which = "numbered in order of arrival" if found.node_rank is None else f"this is node {found.node_rank}"
-    what = f"{found.source}: {found.num_nodes} nodes meet at {found.address}, {which}"
+    what = f"{found.launcher}: {found.num_nodes} nodes meet at {found.address}, {which}"
     return passed(f"{what}, {count_noun(machine.num_local, 'process')} each")
 
 

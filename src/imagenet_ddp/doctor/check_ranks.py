@@ -13,7 +13,7 @@ import torch.distributed as dist
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.doctor import scaling
 from imagenet_ddp.doctor.check_machine import DEFAULT_NUM_CLASSES
@@ -38,11 +38,11 @@ def check_world(config: CommonConfig, world: World, node_checks: Sequence[Check]
     node_checks, num_classes: of this node's own checks, given to at least one of its ranks. No wait takes longer than
     GROUP_TIMEOUT_S.
     """
-    info, plan = world.info, make_plan(config, world.info, world.device)
+    place, plan = world.place, make_plan(config, world.place, world.device)
     devices.set_num_threads(plan.num_threads.value)
-    if info.world_size > 1:
+    if place.world_size > 1:
         checks = _check_ranks(plan, world, node_checks, num_classes)
-        return checks if info.rank == 0 else []
+        return checks if place.rank == 0 else []
     try:
         return _check_one_rank(plan, num_classes or DEFAULT_NUM_CLASSES)
     except ConfigError as error:
@@ -79,17 +79,17 @@ def _sent_bytes(config: CommonConfig, training: Training) -> int:
 
 def _check_ranks(plan: Plan, world: World, node_checks: Sequence[Check], num_classes: int) -> list[Check]:
     """Return the checks of all ranks together. An error on any rank ends all of them with its message."""
-    config, info, device, strategy = plan.config, world.info, plan.device, plan.config.strategy
+    config, place, device, strategy = plan.config, world.place, plan.device, plan.config.strategy
     assert world.store is not None
     plan = agree_on_devices(plan, world)
-    checks = [Check("ranks", True, f"all {info.world_size} have joined")]
-    if info.num_nodes > 1:  # tested when they joined
+    checks = [Check("ranks", True, f"all {place.world_size} have joined")]
+    if place.num_nodes > 1:  # tested when they joined
         checks.append(Check("echo", True, "each node reaches the others on ports chosen by the system"))
-    with step_timer.process_group(info, world.store, device, strategy.process_group_backend, GROUP_TIMEOUT_S):
-        hosts = _gather((info.node_rank, socket.gethostname()))
+    with step_timer.process_group(place, world.store, device, strategy.process_group_backend, GROUP_TIMEOUT_S):
+        hosts = _gather((place.node_rank, socket.gethostname()))
         nodes = {node: f"node {node} ({name}) {hosts.count((node, name))}" for node, name in hosts}
         checks.append(Check("group", True, f"{dist.get_backend()}, ranks on {', '.join(nodes.values())}"))
-        checks += _other_nodes(info, node_checks)
+        checks += _other_nodes(place, node_checks)
         classes = max(_gather(num_classes)) or DEFAULT_NUM_CLASSES
         training = make_training(config, plan.precision.value, device, classes)
         all_reduce = step_timer.time_all_reduce(_sent_bytes(config, training), device, budget_s=ALL_REDUCE_BUDGET_S)
@@ -105,16 +105,16 @@ def _check_ranks(plan: Plan, world: World, node_checks: Sequence[Check], num_cla
         *checks,
         Check("all-reduce", True, what),
         Check("step", True, _describe_step(config, alone)),
-        check_scaling(config, step, info.num_nodes, info.local_world_size, all_reduce, waiting_s),
+        check_scaling(config, step, place.num_nodes, place.local_world_size, all_reduce, waiting_s),
     ]
 
 
-def _other_nodes(info: WorldInfo, node_checks: Sequence[Check]) -> list[Check]:
+def _other_nodes(place: Place, node_checks: Sequence[Check]) -> list[Check]:
     """Return the failed checks of the other nodes."""
     lines = [(check.name, check.what, check.hint) for check in node_checks if not check.ok]
-    everywhere = _gather((info.node_rank, socket.gethostname(), lines))
+    everywhere = _gather((place.node_rank, socket.gethostname(), lines))
     found = {(node, host, *line) for node, host, lines in everywhere if node for line in lines}
-    if not found and info.num_nodes > 1:
+    if not found and place.num_nodes > 1:
         return [Check("nodes", True, "no check failed on another node")]
     return [
         Check("nodes", False, f"node {node} ({host}), {name}: {what}", hint)

@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.dataset_summary import DatasetSummary
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes
@@ -44,7 +44,7 @@ class Machine:
     run_dir: Path
     kind: str = "cpu"  # of the device: cpu, cuda or mps
     no_device: list[Mistake] = field(default_factory=list[Mistake])  # reasons why there is no device
-    launch_info: LaunchInfo | None = None  # None if the options or the launcher are refused
+    place: Place | None = None  # None if the options or the launcher are refused
     num_local: int = 1  # processes of this machine
 
     @cached_property
@@ -53,14 +53,12 @@ class Machine:
         from imagenet_ddp.distributed.devices import use_device
         from imagenet_ddp.engine.plan import make_plan
 
-        num_nodes = self.launch_info.num_nodes if self.launch_info else 1
-        world_info = WorldInfo(
-            world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes
-        )
+        num_nodes = self.place.num_nodes if self.place else 1
+        place = Place(world_size=num_nodes * self.num_local, local_world_size=self.num_local, num_nodes=num_nodes)
         trainer = self.config.trainer
         if self.no_device:
             trainer = replace(trainer, accelerator="cpu", devices=1)
-        return make_plan(replace(self.config, trainer=trainer), world_info, use_device(trainer))
+        return make_plan(replace(self.config, trainer=trainer), place, use_device(trainer))
 
     @cached_property
     def dataset(self) -> DatasetSummary:
@@ -73,11 +71,11 @@ class Machine:
 
     @property
     def has_other_nodes(self) -> bool:
-        return self.launch_info is not None and self.launch_info.num_nodes > 1
+        return self.place is not None and self.place.num_nodes > 1
 
     @property
     def rendezvous_host(self) -> str | None:
-        return self.launch_info.host if self.launch_info and self.has_other_nodes else None
+        return self.place.host if self.place and self.has_other_nodes else None
 
 
 def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
@@ -87,8 +85,8 @@ def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Seq
     machine = Machine(config, environ, typed, run_dir)
     num_ranks = 0  # of this machine, if a launcher has started them
     with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
-        machine.launch_info = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
-        num_ranks = found.world_info.local_world_size if found.world_info else 0
+        machine.place = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
+        num_ranks = 0 if found.is_node else found.local_world_size
     try:
         machine.kind = devices.device_type(config.trainer.accelerator)
         num_local = devices.num_local_processes(config, num_ranks or 1)
@@ -123,7 +121,7 @@ def passed(what: str) -> list[Check]:
     return [Check("", True, what)]
 
 
-def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
+def diagnose(place: Place, payload: tuple[CommonConfig, list[Check], int]) -> list[Check]:
     """Run the checks of all ranks in this process. Return the results on rank 0, [] on the other ranks.
 
     payload: (the config, this node's own checks, the number of classes that they counted or 0).
@@ -135,8 +133,8 @@ def diagnose(info: WorldInfo, payload: tuple[CommonConfig, list[Check], int]) ->
         from imagenet_ddp.engine.world import join_world  # torch from here on
 
     try:
-        world = join_world(info, config)
+        world = join_world(place, config)
     except ConfigError as error:
-        return failed(error.mistakes, "ranks") if info.rank == 0 else []
-    with joined_ranks(info, config, world):
+        return failed(error.mistakes, "ranks") if place.rank == 0 else []
+    with joined_ranks(place, config, world):
         return check_world(config, world, node_checks, num_classes)

@@ -37,7 +37,7 @@ def find_batch(job: Job, plan: Plan, world: World) -> Job:
             "trainer.batch_finder=true needs an NVIDIA or AMD GPU, whose memory limits the batch, but the device is "
             f"{plan.accelerator.value}. Hint: set trainer.batch_finder=false data.batch_size=32."
         )
-    copies = (plan.world_info.world_size > 1) + (config.averaging.name != "none")
+    copies = (plan.place.world_size > 1) + (config.averaging.name != "none")
     step = cuda_step(config, plan.precision.value, plan.device, copies)
     found, rank = smallest(world, largest_batch(step), config.strategy.timeout_s)
     if not found:

@@ -71,7 +71,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     board = SharedList(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
-        source, options, config.seed, config.model.channels_last, world.info.local_world_size, bad_images,
+        source, options, config.seed, config.model.channels_last, world.place.local_world_size, bad_images,
         say,
     )  # fmt: skip
     classes = source.classes
@@ -133,17 +133,17 @@ def make_trainer(plan: Plan, world: World, callbacks: list[L.Callback], run_dir:
         unused = config.strategy.find_unused_parameters or config.model.unfreeze_epoch is not None
         options = replace(config.strategy, find_unused_parameters=unused)
         # each process sees a single GPU as its first
-        own = [torch.device(kind, 0)] * world.info.local_world_size if plan.sees_own_gpu_only else None
-        strategy = make_strategy(options, world.info.world_size, world.store, kind, own)
+        own = [torch.device(kind, 0)] * world.place.local_world_size if plan.sees_own_gpu_only else None
+        strategy = make_strategy(options, world.place.world_size, world.store, kind, own)
     if arguments.pop("enable_model_summary") and not _has(callbacks, ModelSummary):
         callbacks = [*callbacks, ModelSummary()]  # with rich installed, Lightning's own would bypass the log
-    loggers = make_loggers(config, run_dir, world.info.rank)
+    loggers = make_loggers(config, run_dir, world.place.rank)
     sync = [SyncBatchNorm()] if arguments["sync_batchnorm"] else []
     with refusing():
         return L.Trainer(
             **arguments,
             strategy=strategy,
-            plugins=[DetectedEnvironment(world.info), BackgroundCheckpointIO(), *sync],
+            plugins=[DetectedEnvironment(world.place), BackgroundCheckpointIO(), *sync],
             callbacks=callbacks,
             logger=loggers or False,
             use_distributed_sampler=False,  # our samplers already split the data between the ranks
@@ -200,7 +200,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         ended_by = stored[KEY].get("ended_by")
         is_longer = prolongs(ended_by, changes(stored[KEY]["config"], job.config))
         checkpoint.is_over = ended_by is not None and not is_longer
-    if checkpoint is not None and world.info.rank == 0:
+    if checkpoint is not None and world.place.rank == 0:
         # the run folder links to the checkpoints, wherever they are
         store = CheckpointStore.of_run(job.run_dir)
         store.place(checkpoint.store.folder)
@@ -213,7 +213,7 @@ def _core_watch(plan: Plan, log: Log) -> list[L.Callback]:
     """Return the callback that watches the cores, if several threads compute on them."""
     if plan.accelerator.value != "cpu" or plan.num_threads.value == 1:
         return []
-    num_alike = num_sharing(plan.world_info.local_world_size)
+    num_alike = num_sharing(plan.place.local_world_size)
     return [CoreWatch(plan.num_threads.value, num_alike, num_cores(), log.say)]
 
 

@@ -79,6 +79,6 @@ def out_of_memory(plan: Plan, error: Exception) -> str:
             "images per update of the weights, or check with nvidia-smi whether another process uses the device"
         )
     return (
-        f"rank {plan.world_info.rank} must have enough memory for batches of {count_noun(data.batch_size, 'image')} "
+        f"rank {plan.place.rank} must have enough memory for batches of {count_noun(data.batch_size, 'image')} "
         f"of {data.image_size} pixels, but does not: {first_line(error)} Hint: {hint}."
     )

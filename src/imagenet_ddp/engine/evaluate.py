@@ -38,7 +38,7 @@ from imagenet_ddp.system.text import format_loss, percent
 def run(job: Job, plan: Plan, world: World) -> float:
     """Evaluate the job's checkpoint or weights. Return top-1 as a fraction, and write all results to evaluation.json
     in the job's folder."""
-    log = Log(job.run_dir / "logs", world.info.rank)
+    log = Log(job.run_dir / "logs", world.place.rank)
     log.capture_libraries()
     config = job.config
     assert isinstance(config, EvaluateConfig)
@@ -67,7 +67,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
     collected = Predictions(keep_scores="auroc" in metric_names)
     trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
-    log.say(world.info.sentence())
+    log.say(world.place.sentence())
     log.say(
         f"Evaluating {trained.origin} ({trained.what}) on {num_images} validation images of {num_classes} classes"
         f"{where(data.val_images.location)} at {config.data.image_size} pixels, precision {trainer.precision}."
@@ -109,9 +109,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
             "num_val_images": counted[0],
             "num_val_images_unreadable": num_unreadable,
             "num_classes": num_classes,
-            "world_size": world.info.world_size,
+            "world_size": world.place.world_size,
             "num_devices": plan.num_devices,
-            "num_nodes": world.info.num_nodes,
+            "num_nodes": world.place.num_nodes,
             "precision": trainer.precision,
             "checkpoint": None if job.checkpoint is None else str(job.checkpoint.resolve()),
             "weights": trained.origin,

@@ -21,9 +21,9 @@ from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_sig
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
     """Train in this process, from the plan to the last line of the log. Return the highest val/top1, a fraction, or
     None without validation. Raises Stopped after saving if the run received a signal to stop."""
-    is_first = world.info.rank == 0
+    is_first = world.place.rank == 0
     with lock(job.run_dir) if is_first else nullcontext():
-        log = Log(job.run_dir / "logs", world.info.rank)
+        log = Log(job.run_dir / "logs", world.place.rank)
         log.capture_libraries()
         for message in job.messages:
             log.say(message)
@@ -70,7 +70,7 @@ def _end_explained(job: Job, plan: Plan, parts: build.Run, log: Log) -> Generato
         ):
             yield
     except ConfigError:
-        if plan.world_info.rank == 0 and job.checkpoint is None:
+        if plan.place.rank == 0 and job.checkpoint is None:
             (job.run_dir / "config.yaml").unlink(missing_ok=True)  # nothing was trained, so the folder is still new
         raise
     except Stopped as stop:

@@ -17,7 +17,8 @@ from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig, RunConfi
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.config.stored import not_plain
 from imagenet_ddp.config.validators import FLAG, NULL, integer, is_mapping, kind, list_of, matching
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, num_devices
+from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.resume import (
     BATCH_PREFIXES,
     FIXED_PREFIXES,
@@ -80,14 +81,14 @@ def should_requeue(job: Job, signal_number: int, environ: Mapping[str, str]) -> 
 def decide(
     request: parse.Request,
     environ: Mapping[str, str],
-    launch_info: LaunchInfo,
+    place: Place,
     command: str,
     num_local: int | None = None,
 ) -> Job:
     """Decide the config, the run folder and the checkpoint of a training run. Make only the folder, which the caller
     removes if the run does not start. Raises ConfigError if the run cannot be resumed as typed. num_local: number of
     workers that each node has announced; None if the nodes have not announced any."""
-    run_key, typed = launch_info.run_key, typed_value(request, "experiment")
+    run_key, typed = place.run_key, typed_value(request, "experiment")
     experiment = None if typed == "null" else typed
     earlier, is_typed = find_earlier(request, environ, run_key), typed_value(request, "hydra.run.dir") is not None
     again = started_before(request, environ)
@@ -107,7 +108,7 @@ def decide(
 
     stored = read(earlier.checkpoint)[KEY]
     refuse_lost_data(stored, request)
-    config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, launch_info, num_local)
+    config = _resumed_config(request, environ, stored["config"], earlier.checkpoint, place, num_local)
     changed = changes(stored["config"], config)
     of_checkpoint = leaves(stored["config"])  # a key that an older version lacked had its default value in that run
     if fixed := [line for key, line in changed.items() if key.startswith(FIXED_PREFIXES) and key in of_checkpoint]:
@@ -189,7 +190,7 @@ def _resumed_config(
     environ: Mapping[str, str],
     stored: Mapping[str, Any],
     checkpoint: Path,
-    launch_info: LaunchInfo,
+    place: Place,
     num_local: int | None,
 ) -> RunConfig:
     """Return the config of a checkpoint, overridden by the typed options. stored: the config in the checkpoint. Raises
@@ -197,7 +198,7 @@ def _resumed_config(
     merged = merge_overrides(stored, request.configs[0], request.typed, (*TYPED_ONLY, *OF_THIS_COMMAND))
     follow_image_size(merged.data, request, stored["data"]["image_size"], stored["data"].get("val_resize"))
     of_run = merged.trainer.num_nodes, num_devices(merged.trainer.devices)
-    here = launch_info.num_nodes, num_local
+    here = place.num_nodes, num_local
     if any(isinstance(one, int) and other not in (None, one) for one, other in zip(of_run, here, strict=True)):
         raise ConfigError(
             f"{checkpoint} was written with trainer.num_nodes={of_run[0]} trainer.devices={merged.trainer.devices}, "

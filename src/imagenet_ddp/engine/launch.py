@@ -12,7 +12,7 @@ from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.distributed.launchers import slurm
 from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.engine.job import Job, received, should_requeue
 from imagenet_ddp.errors import ConfigError
@@ -30,10 +30,10 @@ T = TypeVar("T")
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 
-def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> LaunchInfo:
+def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> Place:
     """Return information about the launcher that started this command. A job of a sweep detects its launcher on the
     machine where the job runs."""
-    found = request.launch_infos[0]
+    found = request.places[0]
     if found is None:
         found = detect(_typed(request), environ, verb=request.verb, typed=request.typed)
     return with_known_host(found, environ)
@@ -48,38 +48,38 @@ class JoinedCommand:
     """This command among the commands of its job.
 
     meeting: the commands that have joined; None if this is the only one. first: the rank of this process, or of the
-    first worker that this command starts; None without a meeting. If info.world_info is set, a launcher has started one
+    first worker that this command starts; None without a meeting. Unless place.is_node, a launcher has started one
     command for each rank.
     """
 
-    info: LaunchInfo
+    place: Place
     meeting: "Meeting | None" = None
-    first: WorldInfo | None = None
+    first: Place | None = None
 
     @classmethod
-    def join(cls, request: parse.Request, info: LaunchInfo) -> "JoinedCommand":
+    def join(cls, request: parse.Request, place: Place) -> "JoinedCommand":
         """Wait for the other commands of this job, and compare their options. Raises ConfigError if they differ."""
-        if info.world_info is None or info.world_info.local_rank == 0:
+        if place.local_rank == 0:
             idle_cores.register()
-        if info.standalone or (info.world_info is not None and info.world_info.world_size == 1):
-            return cls(info)
+        if place.is_alone:
+            return cls(place)
         # this package reports a rank that ends; torch's C++ code would also print a stack trace
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         with import_torch():
             from imagenet_ddp.distributed import devices, join
             from imagenet_ddp.distributed.meet import SharedError
 
-        config, place = _typed(request), info.world_info
-        reports = place is None or place.local_rank == 0 or info.manual  # else this machine's first rank reports
+        config = _typed(request)
+        reports = place.local_rank == 0 or place.is_typed  # else this machine's first rank reports
         try:
             _expect_backend(config)
-            num_local = 1 if place else devices.num_local_processes(config)
+            num_local = devices.num_local_processes(config) if place.is_node else 1
         except ConfigError as error:
             if not reports:
                 sys.exit(2)
             raise parse.NotMetError(error.mistakes, request) from error
         try:
-            return cls(info, *join.join_commands(info, config, num_local))
+            return cls(place, *join.join_commands(place, config, num_local))
         except SharedError:
             if not reports:
                 sys.exit(2)
@@ -88,7 +88,7 @@ class JoinedCommand:
     @property
     def num_local(self) -> int | None:
         """The number of processes that this node has announced to the others; None if nothing was announced."""
-        return self.first.local_world_size if self.first and self.info.world_info is None else None
+        return self.first.local_world_size if self.first and self.place.is_node else None
 
     def agree(self, decide: Callable[[], Job], request: parse.Request) -> Job:
         """Let command number 0 decide on the job for all commands, so that all use the same run folder, even if their
@@ -119,23 +119,23 @@ class JoinedCommand:
         return replace(job, run_dir=run_dir, checkpoint=checkpoint)
 
     def run(
-        self, task: Callable[[WorldInfo, Any], T], payload: Any, config: CommonConfig, *, own_processes: bool = False
+        self, task: Callable[[Place, Any], T], payload: Any, config: CommonConfig, *, own_processes: bool = False
     ) -> T:
-        """Call task(world_info, payload) in every process of this node. own_processes: start a separate process even if
+        """Call task(place, payload) in every process of this node. own_processes: start a separate process even if
         there is only one."""
         meeting, first = self.meeting, self.first
-        if self.info.world_info is not None:
-            return task(first or self.info.world_info, payload)
+        if not self.place.is_node:
+            return task(first or self.place, payload)
         with import_torch():
             from imagenet_ddp.distributed import devices
 
         num_local = devices.num_local_processes(config)
         if first is None and num_local == 1 and not own_processes:
-            return task(WorldInfo(), payload)
+            return task(Place(), payload)
         if num_local > 1:
             _expect_backend(config)
             _warn_of_few_cores(num_local, devices.device_type(config.trainer.accelerator))
-        if meeting is not None and first is not None and first.node_rank > 0:
+        if meeting is not None and first is not None and first.node_rank:
             _show_place(first, num_local, meeting.members[0].host)
         cores = idle_cores.count_cores() if config.cluster.num_threads == "auto" else None
         num_threads = cores.num if cores else num_local * int(config.cluster.num_threads)
@@ -160,7 +160,7 @@ class JoinedCommand:
 
     def leave(self) -> None:
         """Leave the other commands of a job that needs no processes."""
-        if self.meeting is not None and self.info.world_info is None:
+        if self.meeting is not None and self.place.is_node:
             self.meeting.leave(LEAVE_S)
 
 
@@ -184,11 +184,11 @@ def _warn_of_few_cores(num_local: int, device_type: str) -> None:
         )
 
 
-def _show_place(first: WorldInfo, num_local: int, host: str) -> None:
+def _show_place(first: Place, num_local: int, host: str) -> None:
     last = first.rank + num_local - 1
     ranks = f"rank {last}" if num_local == 1 else f"ranks {first.rank} to {last}"
     console.print_message(
-        f"Node {first.node_rank} of {first.num_nodes} runs {ranks}. The rendezvous is at {first.address}:{first.port}. "
+        f"Node {first.node_rank} of {first.num_nodes} runs {ranks}. The rendezvous is at {first.address}. "
         f"Node 0 ({host}) shows the run.",
         sys.stdout,
     )

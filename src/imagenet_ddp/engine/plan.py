@@ -15,8 +15,8 @@ from imagenet_ddp.data.loader_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
 from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.check_launch import validate_multi_process
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.nvidia_gpus import RankGpu
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
@@ -41,7 +41,7 @@ class Plan:
     to all of them."""
 
     config: Config
-    world_info: WorldInfo
+    place: Place
     accelerator: Choice  # cpu, cuda or mps
     device: torch.device  # of this process; with strategy=dp, the first one
     local_devices: int | list[int]  # number or indices of this node's devices
@@ -68,16 +68,16 @@ class Plan:
     def sees_own_gpu_only(self) -> bool:
         """Return whether this is one of several processes of its node, of which each sees one GPU, its own."""
         one = self.accelerator.value == "cuda" and self.local_devices in (1, [0])
-        return one and self.world_info.local_world_size > 1
+        return one and self.place.local_world_size > 1
 
     @property
     def num_devices(self) -> int:
         """Return the number of devices of all processes."""
-        return self.num_own_devices * self.world_info.world_size
+        return self.num_own_devices * self.place.world_size
 
     def own_gpus(self) -> list[RankGpu]:
         """Return the GPUs of this process."""
-        return devices.rank_gpus(self.config.trainer, self.world_info.local_rank, self.num_own_devices)
+        return devices.rank_gpus(self.config.trainer, self.place.local_rank, self.num_own_devices)
 
     def choices(self, *, training: bool = True) -> dict[str, dict[str, Any]]:
         """Return {"precision": {"value": "bf16-mixed", "reason": ...}, ...}. training: include the values that only a
@@ -92,7 +92,7 @@ class Plan:
 
 def make_plan(
     asked: Config,
-    world_info: WorldInfo,
+    place: Place,
     device: torch.device,
     global_batch_size_before: int | None = None,
     *,
@@ -106,18 +106,18 @@ def make_plan(
     trainer.accumulate_grad_batches so that this number stays the same, if it divides among the devices. threads_before:
     threads per process, and number of processes, before the run was resumed.
     """
-    local_world_size = world_info.local_world_size
+    local_world_size = place.local_world_size
     threads, num_ranks = threads_before or (None, None)
-    same_threads = threads if num_ranks == world_info.world_size else None  # else the bits differ anyway
+    same_threads = threads if num_ranks == place.world_size else None  # else the bits differ anyway
     kind = device.type
     local_devices = devices.local_devices(replace(asked.trainer, accelerator=kind), local_world_size)
     num_local_devices = devices.count_devices(local_devices)
     num_own_devices = num_local_devices // batch_split.num_processes(asked.strategy, num_local_devices)
     # the number of devices of trainer.devices=auto is known only now
-    if world_info.world_size > 1 and (mistakes := validate_multi_process(asked.trainer)):
+    if place.world_size > 1 and (mistakes := validate_multi_process(asked.trainer)):
         raise ConfigError(mistakes)
     wanted = global_batch_size_before if keep_global_batch_size else None
-    size, accumulate, reason = batch_split.split_update(asked, num_own_devices, world_info.world_size, wanted)
+    size, accumulate, reason = batch_split.split_update(asked, num_own_devices, place.world_size, wanted)
     config = replace(
         asked,
         data=replace(asked.data, batch_size=size),
@@ -125,12 +125,12 @@ def make_plan(
     )
     data, trainer, optim, strategy = config.data, config.trainer, config.optim, config.strategy
     images = batch_split.images_per_forward(strategy, size, num_own_devices)
-    global_batch_size = images * world_info.world_size * accumulate
+    global_batch_size = images * place.world_size * accumulate
     decoder = choose_decoder(data.decoder)
     precision = choose_precision(config, device)
     return Plan(
         config=config,
-        world_info=world_info,
+        place=place,
         accelerator=Choice(kind, "as set" if asked.trainer.accelerator != "auto" else "the best one that torch finds"),
         device=device,
         local_devices=local_devices,
@@ -139,7 +139,7 @@ def make_plan(
         compile=Choice(*choose_compile(config.compile.name, kind, num_own_devices, accumulate > 1)),
         fused=Choice(*choose_fused(config, kind, precision.value)),
         num_threads=Choice(
-            *devices.choose_num_threads(config.cluster.num_threads, local_world_size, world_info.cores, same_threads)
+            *devices.choose_num_threads(config.cluster.num_threads, local_world_size, place.cores, same_threads)
         ),
         num_workers=Choice(*choose_num_workers(data.num_workers, kind == "cpu", local_world_size)),
         decoder=Choice(decoder.name, decoder.reason),
@@ -187,8 +187,8 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
         "benchmark": devices.choose_cudnn_benchmark(trainer, plan.accelerator.value),
         "accelerator": plan.accelerator.value,
         # explicit GPU indices unchanged, else the launcher's number of processes, which validation has checked
-        "devices": local if isinstance(local, list) or plan.sees_own_gpu_only else plan.world_info.local_world_size,
-        "num_nodes": plan.world_info.num_nodes,
+        "devices": local if isinstance(local, list) or plan.sees_own_gpu_only else plan.place.local_world_size,
+        "num_nodes": plan.place.num_nodes,
         "precision": plan.precision.value,
     }
 

@@ -90,7 +90,7 @@ def prepare_training(
 def _require_batch(plan: Plan, module: ImageClassifier) -> None:
     """Raise ConfigError if a device would get too few images for batch norm from a full batch."""
     config, strategy, num_devices = plan.config, plan.config.strategy, plan.num_own_devices
-    if config.trainer.sync_batchnorm and plan.world_info.world_size > 1:
+    if config.trainer.sync_batchnorm and plan.place.world_size > 1:
         return  # its values come from all ranks
 
     def fewest(batch_size: int) -> int:  # the first device may get fewer, for balanced_dp

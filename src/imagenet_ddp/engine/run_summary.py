@@ -20,7 +20,7 @@ from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.distributed import devices, nvidia_gpus
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
@@ -48,18 +48,18 @@ This run used generated images. Next, train on your own images, on STL-10 or on 
 def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
     """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
     rate, and each automatic choice with its reason."""
-    config, info, device, classes = plan.config, plan.world_info, plan.device, data.source.classes
+    config, place, device, classes = plan.config, plan.place, plan.device, data.source.classes
     trainer, optim, options, schedule = config.trainer, config.optim, config.data, config.schedule
     warmup, reason = plan.warmup_epochs
     of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     mode, why_compiled = plan.compile
     sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
-    place = where(data.train_images.location) if options.root or options.target else ""
+    location = where(data.train_images.location) if options.root or options.target else ""
     few = f" Top-5 is always 100 % with {len(classes)} classes, and is left out of this log."
     lines = [
-        info.sentence(),
+        place.sentence(),
         f"Data: {options.target or options.name}, {len(data.train_images)} training and {len(data.val_images)}"
-        f" validation images of {len(classes)} classes{place}.{sampled}{few if len(classes) <= 5 else ''}",
+        f" validation images of {len(classes)} classes{location}.{sampled}{few if len(classes) <= 5 else ''}",
         f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer.max_epochs)} at {options.image_size}"
         f" pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g}, schedule"
         f" {schedule.name}, loss {config.loss.name}, label smoothing {config.loss.label_smoothing:g}.",
@@ -100,7 +100,7 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
         ),
         # rank 0 lists the GPUs of all ranks, every other rank lists its own GPUs in its own log
         *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
-        *(f"Network: {note}." for note in world.network_notes if info.num_nodes > 1),
+        *(f"Network: {note}." for note in world.network_notes if place.num_nodes > 1),
         f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
         f" JPEG decoder: {plan.decoder.reason}.",
         *data.source.notes,
@@ -109,11 +109,11 @@ def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
 
 def _batch_lines(plan: Plan) -> list[str]:
     """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
-    config, info = plan.config, plan.world_info
+    config, place = plan.config, plan.place
     batch_size, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
     lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate) or [
-        f"Batch: {batch_size} per device × {count_noun(info.local_world_size, 'device')}"
-        f" × {count_noun(info.num_nodes, 'node')} × {accumulate} accumulation ="
+        f"Batch: {batch_size} per device × {count_noun(place.local_world_size, 'device')}"
+        f" × {count_noun(place.num_nodes, 'node')} × {accumulate} accumulation ="
         f" {plan.global_batch_size} images per update."
     ]
     if (before := plan.global_batch_size_before) in (None, plan.global_batch_size):
@@ -159,7 +159,7 @@ def _epochs(number: float | None) -> str:
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:
     """Return the content of summary.json. train_s: seconds of training. train_cpu_s: CPU seconds of all ranks. Both
     include the parts before a resume, whereas `hardware` describes the last part only."""
-    info, data = plan.world_info, parts.data
+    place, data = plan.place, parts.data
     metrics = {**parts.train_log.scores, **parts.trainer.callback_metrics}  # scores may be from before a resume
     times = parts.train_log.train_times.run
     best = parts.train_log.best.value
@@ -170,7 +170,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "ended_by": ended_by(parts.trainer, parts.train_log.num_epochs),
         "experiment": job.experiment,
         "data": {"name": options.target or options.name, "folder": folder},
-        "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, info.num_nodes),
+        "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, place.num_nodes),
         **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
         "best/val/top1": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
@@ -178,9 +178,9 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "num_train_images": len(data.train_images),
         "num_unreadable_images": len(data.bad_images.board.all()),
         "num_classes": len(data.source.classes),
-        "world_size": info.world_size,
+        "world_size": place.world_size,
         "num_devices": plan.num_devices,
-        "num_nodes": info.num_nodes,
+        "num_nodes": place.num_nodes,
         "global_batch_size": plan.global_batch_size,
         "epochs": parts.train_log.num_epochs,
         "steps": parts.trainer.global_step,
@@ -301,16 +301,16 @@ def continue_command(job: Job, plan: Plan) -> str:
     """Return the command that continues a stopped run, ready to be typed."""
     # what a checkpoint may not choose, such as own classes and addresses, is typed again
     resume = [quoted(f"resume={job.run_dir}"), *to_type(to_plain(job.config), "train")]
-    options = f"{shlex.join(resume)}{_world_words(job.config, plan.world_info)}"
+    options = f"{shlex.join(resume)}{_world_words(job.config, plan.place)}"
     return f"{job.program} -m imagenet_ddp.train {options}"
 
 
-def _world_words(config: Config, info: WorldInfo) -> str:
+def _world_words(config: Config, place: Place) -> str:
     """Return the options with which the same nodes can meet again; "" under a launcher or on one node."""
-    if info.num_nodes == 1 or info.source not in ("MASTER_ADDR", "cluster.address"):
+    if place.num_nodes == 1 or place.launcher not in ("MASTER_ADDR", "cluster.address"):
         return ""
-    address = config.cluster.address or f"{info.address}:{info.port}"
+    address = config.cluster.address or f"{place.address}"
     return (
-        f" trainer.num_nodes={info.num_nodes} trainer.devices={info.local_world_size} cluster.address={address}"
+        f" trainer.num_nodes={place.num_nodes} trainer.devices={place.local_world_size} cluster.address={address}"
         " (on each node)"
     )

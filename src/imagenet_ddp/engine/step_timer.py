@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.distributed.strategies.process_group import destroy_process_group, init_process_group
 from imagenet_ddp.engine.trial_step import Training
@@ -31,11 +31,11 @@ MAX_TURNS = 10
 
 @contextlib.contextmanager
 def process_group(
-    info: WorldInfo, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
+    place: Place, store: dist.Store, device: torch.device, backend: str | None, timeout_s: float
 ) -> Iterator[None]:
     """Make the default process group for the duration of the block. store: a connection to the rendezvous store.
     backend: None means nccl on GPUs and gloo on CPUs."""
-    init_process_group(info.rank, info.world_size, dist.PrefixStore("doctor", store), device, backend, timeout_s)
+    init_process_group(place.rank, place.world_size, dist.PrefixStore("doctor", store), device, backend, timeout_s)
     try:
         yield
         dist.barrier()  # no rank leaves while another rank still communicates with it

@@ -155,7 +155,7 @@ def single_job(request: parse.Request, number: int, environ: Mapping[str, str]) 
     node = request.hydra_nodes[number]
     node.run.dir = str(sweep_dir / str(number))
     job = _job(request, options, request.configs[number], node)
-    return replace(job, argv=[*job.typed, *_flags(request)], launch_infos=[request.launch_infos[number]])
+    return replace(job, argv=[*job.typed, *_flags(request)], places=[request.places[number]])
 
 
 def _say_left_out(names: Sequence[str], sweep_dir: Path, environ: Mapping[str, str]) -> None:
@@ -184,7 +184,7 @@ def _job(request: parse.Request, options: list[str], config: DictConfig, hydra_n
         configs=[config],
         hydra_nodes=[hydra_node],
         multirun=False,
-        launch_infos=[None],
+        places=[None],
         again=bool(config.sweep.resume),
     )
 
@@ -237,7 +237,7 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
         )
     codes: dict[int, int] = {}
     # a launcher pickles the task once for each job
-    names, for_job = request.names, replace(request, configs=[], hydra_nodes=[], jobs=[], launch_infos=[None])
+    names, for_job = request.names, replace(request, configs=[], hydra_nodes=[], jobs=[], places=[None])
 
     def task(config: DictConfig) -> float | None:
         parse.set_implied(config)  # Hydra has composed it again

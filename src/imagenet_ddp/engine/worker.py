@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.folder import folder_errors_as_run_error
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from imagenet_ddp.engine.world import World
 
 
-def train(world_info: WorldInfo, job: Job) -> float | None:
+def train(place: Place, job: Job) -> float | None:
     """Train in this process; return the highest val/top1, a fraction, or None without validation."""
     signals = Signals().install()
-    with joined_ranks(world_info, job.config, job=job) as world:
+    with joined_ranks(place, job.config, job=job) as world:
         with raise_on_signal(), import_torch():
             from imagenet_ddp.engine import batch_finder, fit
 
@@ -40,10 +40,10 @@ def train(world_info: WorldInfo, job: Job) -> float | None:
             return fit.run(job, plan, world, signals)
 
 
-def evaluate(world_info: WorldInfo, job: Job) -> float:
+def evaluate(place: Place, job: Job) -> float:
     """Evaluate in this process; return the top-1, a fraction."""
     exit_on_signal()
-    with joined_ranks(world_info, job.config) as world:
+    with joined_ranks(place, job.config) as world:
         with import_torch():
             from imagenet_ddp.engine import evaluate as engine_evaluate
 
@@ -58,14 +58,14 @@ def make_plan(job: Job, world: "World") -> "Plan":
 
     plan = engine_plan.make_plan(
         job.config,
-        world.info,
+        world.place,
         world.device,
         job.global_batch_size_before,
         keep_global_batch_size=job.keep_global_batch_size,
         threads_before=job.threads_before,
     )
     plan = agree_on_devices(plan, world)
-    kind, num_threads, num_local = plan.accelerator.value, plan.num_threads.value, world.info.local_world_size
+    kind, num_threads, num_local = plan.accelerator.value, plan.num_threads.value, world.place.local_world_size
     devices.set_up_process(kind, num_threads)
     devices.take_cores(kind, num_local * num_threads, num_local)
     if job.config.trainer.deterministic:
@@ -77,38 +77,38 @@ def make_plan(job: Job, world: "World") -> "Plan":
 
 @contextmanager
 def joined_ranks(
-    info: WorldInfo, config: CommonConfig, world: "World | None" = None, *, job: Job | None = None
+    place: Place, config: CommonConfig, world: "World | None" = None, *, job: Job | None = None
 ) -> Generator["World"]:
     """Join the other ranks, run the block, and turn every outcome into one exit code for all ranks. world: the
     connection of a process that has already joined. job: a job that SLURM may requeue after a stop."""
-    is_command = info.world_size == 1 and not info.is_worker  # this process is the command that was typed
+    is_command = place.world_size == 1 and not place.is_worker  # this process is the command that was typed
     try:
         with raise_on_signal():
             with import_torch():
                 from imagenet_ddp.engine.world import join_world  # imports torch
 
             if world is None:
-                world = join_world(info, config)
+                world = join_world(place, config)
         yield world
         world.leave()
     except (ConfigError, SignalExit) as error:
         if is_command:
             raise  # reported by the command that was typed
         watch = world.watch if world else None
-        _refuse(error, info, watch) if isinstance(error, ConfigError) else _end_at_start(error, info, watch)
+        _refuse(error, place, watch) if isinstance(error, ConfigError) else _end_at_start(error, place, watch)
     except Stopped as stop:
         assert world is not None  # only the block raises Stopped
         world.leave()
         # a worker started by spawn.py leaves requeuing to the command that was typed
-        here = not info.is_worker and info.rank == 0
+        here = not place.is_worker and place.rank == 0
         if here and job is not None and should_requeue(job, stop.signal_number, os.environ):
             slurm.requeue_and_print(os.environ)  # all ranks have saved; this ends the job and this process
-        (exit_at_once if info.world_size > 1 else sys.exit)(128 + stop.signal_number)
+        (exit_at_once if place.world_size > 1 else sys.exit)(128 + stop.signal_number)
     except BaseException as error:  # SystemExit of a user's own code must not look like a success
-        _fail(error, info, world.watch if world else None)
+        _fail(error, place, world.watch if world else None)
 
 
-def _refuse(error: ConfigError, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
+def _refuse(error: ConfigError, place: Place, watch: "FailureWatch | None") -> NoReturn:
     """Print an error shared by all ranks on the first rank of each node, and a rank's own error on that rank."""
     from imagenet_ddp.distributed.meet import SharedError
 
@@ -116,33 +116,33 @@ def _refuse(error: ConfigError, info: WorldInfo, watch: "FailureWatch | None") -
     if own and watch is not None:
         watch.fail(" ".join(map(str, error.mistakes)), 2)
         if watch.code > 128:  # this error follows from the stop of another rank
-            _end_for_other(info, watch)
-    if own or info.local_rank == 0:
+            _end_for_other(place, watch)
+    if own or place.local_rank == 0:
         for mistake in error.mistakes:
-            console.print_message(f"rank {info.rank}: {mistake}" if own and info.world_size > 1 else str(mistake))
+            console.print_message(f"rank {place.rank}: {mistake}" if own and place.world_size > 1 else str(mistake))
     exit_at_once(error.code if isinstance(error, SharedError) else 2)
 
 
-def _end_at_start(left: SignalExit, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
+def _end_at_start(left: SignalExit, place: Place, watch: "FailureWatch | None") -> NoReturn:
     """End a process that was stopped before there was anything to save."""
     if watch is not None:
         watch.fail(f"was stopped by {left.signal_name}", left.exit_code)
-    if info.rank == 0:
+    if place.rank == 0:
         console.print_message(str(left))
     exit_at_once(left.exit_code)
 
 
-def _fail(error: BaseException, info: WorldInfo, watch: "FailureWatch | None") -> NoReturn:
+def _fail(error: BaseException, place: Place, watch: "FailureWatch | None") -> NoReturn:
     """Print why this rank failed, or which other rank's failure caused it, and let the others end."""
     explained = isinstance(error, RunError)
     what = str(error) if explained else traceback.format_exc()
-    if info.world_size == 1:
+    if place.world_size == 1:
         console.print_message(what)
         sys.exit(1)
     cause = first_line(error) if explained else f"{type(error).__name__}: {first_line(error)}"
     if watch is not None and not watch.fail(cause, follows=_is_lost_connection(error)):
-        _end_for_other(info, watch)
-    console.print_message(f"rank {info.rank} failed:{' ' if explained else chr(10)}{what}")
+        _end_for_other(place, watch)
+    console.print_message(f"rank {place.rank} failed:{' ' if explained else chr(10)}{what}")
     exit_at_once(1)
 
 
@@ -152,7 +152,7 @@ def _is_lost_connection(error: BaseException) -> bool:
     return isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo/" in str(error))
 
 
-def _end_for_other(info: WorldInfo, watch: "FailureWatch") -> NoReturn:
+def _end_for_other(place: Place, watch: "FailureWatch") -> NoReturn:
     """Exit with a message that names the rank whose failure caused this one."""
-    console.print_message(f"rank {info.rank} ends because {watch.failed}")
+    console.print_message(f"rank {place.rank} ends because {watch.failed}")
     exit_at_once(watch.code if watch.code > 128 else 1)

@@ -12,10 +12,10 @@ from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.compare_members import Member, differences, shared_gpus, this_process
 from imagenet_ddp.distributed.failure_watch import FailureWatch
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
 from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.network import connectivity, nccl
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.store import connect
 from imagenet_ddp.engine.plan import Choice, Plan
 from imagenet_ddp.errors import ConfigError
@@ -23,10 +23,10 @@ from imagenet_ddp.errors import ConfigError
 
 @dataclass(frozen=True)
 class World:
-    """This process's device, and its connection to the others. If there is only one process, only `info` and `device`
+    """This process's device, and its connection to the others. If there is only one process, only `place` and `device`
     are set."""
 
-    info: WorldInfo
+    place: Place
     device: torch.device  # with strategy=dp, the first one
     store: Store | None = None  # for the process group
     store_client: Callable[[], Messages] | None = None  # makes a new connection
@@ -61,49 +61,49 @@ def agree_on_devices(plan: Plan, world: World) -> Plan:
     return replace(plan, num_threads=Choice(*world.meeting.agree("devices", [facts, plan.num_threads], decide)))
 
 
-def _who_can_post(info: WorldInfo) -> str:
-    if info.secret is not None:
+def _who_can_post(place: Place) -> str:
+    if place.secret is not None:
         return "the nodes sign their messages with the secret of cluster.secret_file"
     return (
-        f"the nodes do not sign their messages, so whoever reaches {info.address}:{info.port} can change this run "
+        f"the nodes do not sign their messages, so whoever reaches {place.address} can change this run "
         "(cluster.secret_file)"
     )
 
 
-def join_world(info: WorldInfo, config: CommonConfig) -> World:
+def join_world(place: Place, config: CommonConfig) -> World:
     """Choose this process's device, set the network interfaces, wait until all ranks have joined, and check that each
     has its own GPU and that all can reach each other. Raises ConfigError otherwise."""
-    if info.world_size == 1:
-        return World(info, devices.use_device(config.trainer, info.local_rank))
+    if place.world_size == 1:
+        return World(place, devices.use_device(config.trainer, place.local_rank))
     timeout_s = config.cluster.timeout_s
-    several, master = info.num_nodes > 1, info.address if info.num_nodes > 1 else None
+    several, master = place.num_nodes > 1, place.host if place.num_nodes > 1 else None
     variables, notes = nccl.interface_variables(master, not several, config.nccl, os.environ)
     os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
     if several:
-        notes = [*notes, _who_can_post(info)]
-    root = connect(info, timeout_s)
+        notes = [*notes, _who_can_post(place)]
+    root = connect(place, timeout_s)
 
     found: list[Any] = []  # GPUs of each rank, on rank 0
 
     def check_gpus(gpus_of_ranks: list[Any]) -> None:
         found.extend(gpus_of_ranks)
         uuids = [gpus[0]["uuid"] if gpus else None for gpus in found]
-        if mistakes := shared_gpus(uuids, info.label):
+        if mistakes := shared_gpus(uuids, place.label):
             raise ConfigError(mistakes)
 
-    own = Member(**vars(this_process()), number=info.rank, size=info.world_size)
+    own = Member(**vars(this_process()), number=place.rank, size=place.world_size)
     hint = "read that rank's messages, or set a longer cluster.timeout_s."
-    meeting = meet(root, "ranks", own, Expected(info.world_size, "rank", info.label, hint), timeout_s)
-    client = lambda: connect(info, timeout_s)  # noqa: E731
+    meeting = meet(root, "ranks", own, Expected(place.world_size, "rank", place.label, hint), timeout_s)
+    client = lambda: connect(place, timeout_s)  # noqa: E731
     watch = None
     try:
-        watch = FailureWatch(meeting, client, info.label)
-        device = devices.use_device(config.trainer, info.local_rank)
-        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, info.local_rank)]
+        watch = FailureWatch(meeting, client, place.label)
+        device = devices.use_device(config.trainer, place.local_rank)
+        own_gpus = [vars(gpu) for gpu in devices.rank_gpus(config.trainer, place.local_rank)]
         meeting.agree("gpus", own_gpus, check_gpus)
         if several:
-            assert info.address
-            connectivity.check_connectivity(meeting, connectivity.own_address(os.environ, info.address))
+            assert place.host
+            connectivity.check_connectivity(meeting, connectivity.own_address(os.environ, place.host))
     except ConfigError as error:
         if not isinstance(error, SharedError):
             meeting.refuse(error)
@@ -112,6 +112,6 @@ def join_world(info: WorldInfo, config: CommonConfig) -> World:
         raise
     gpus = {rank: [nvidia_gpus.RankGpu(**each) for each in of_rank] for rank, of_rank in enumerate(found)}
     hosts = {rank: member.host for rank, member in enumerate(meeting.members)}
-    lines = nvidia_gpus.describe_gpus(gpus, hosts, info.local_world_size)
+    lines = nvidia_gpus.describe_gpus(gpus, hosts, place.local_world_size)
     models = tuple(gpu.model for of_rank in gpus.values() for gpu in of_rank)
-    return World(info, device, root.store, client, meeting, watch, tuple(notes), tuple(lines), models)
+    return World(place, device, root.store, client, meeting, watch, tuple(notes), tuple(lines), models)

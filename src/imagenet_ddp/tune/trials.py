@@ -18,7 +18,7 @@ from typing import Any
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed.launchers.world_info import num_devices
+from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system.cpu_cores import num_cores

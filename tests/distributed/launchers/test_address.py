@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagenet_ddp.distributed.launchers.world_info import Address, from_environment, parse
+from imagenet_ddp.distributed.launchers.request import from_environment, parse
+from imagenet_ddp.distributed.place import Address
 from imagenet_ddp.errors import ConfigError
 
 

@@ -1,5 +1,6 @@
 """The frozen table: what surrounds a command and what is typed -> what its process is, or the sentence."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed.launchers.detect import detect, restarted
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, WorldInfo
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.errors import ConfigError
 
 # ---- surroundings, as they were seen ---------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ def typed(line: str) -> CommonConfig:
     return config
 
 
-def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
+def find(environ: dict[str, str], line: str = "", **more: Any) -> Place:
     return detect(typed(line), environ, typed=line.split(), **more)
 
 
@@ -92,70 +93,65 @@ def find(environ: dict[str, str], line: str = "", **more: Any) -> LaunchInfo:
 )
 def test_alone(environ: dict[str, str], line: str):
     found = find(environ, line)
-    assert found.standalone and found.world_info is None
+    assert found.is_alone and found.is_node
     assert (found.num_nodes, found.node_rank) == (1, 0)
 
 
 # ---- a rank ----------------------------------------------------------------------------------------------------------
-# Place: rank, local rank, node rank, world size, local world size, number of nodes, address, port, served, source
+# Place: rank, local rank, node rank, world size, local world size, number of nodes, address, served, launcher
 
 
 @pytest.mark.parametrize(
-    ("environ", "line", "world_info"),
+    ("environ", "line", "place"),
     [
         # torchrun, torch.distributed.launch
-        (TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (TORCHRUN_2, "", Place(3, 1, 1, 4, 2, 2, Address("node-a", 29511), True, "torchrun")),
         (TORCHRUN_1 | {"TORCHELASTIC_RESTART_COUNT": "2"}, "",
-         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, True, "torchrun", 2)),
+         Place(1, 1, 0, 2, 2, 1, Address("127.0.0.1", 29500), True, "torchrun", 2)),
         # a store of rank 0's own: each attempt has a new one, and agents that came later count other attempts
         (TORCHRUN_1 | {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RESTART_COUNT": "2"}, "",
-         WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "torchrun")),
+         Place(1, 1, 0, 2, 2, 1, Address("127.0.0.1", 29500), False, "torchrun")),
         (TORCHRUN_1 | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, "",
-         WorldInfo(source="a launcher's single process")),
+         Place(launcher="a launcher's single process")),
         # in a step: torchrun's world is meant. A step inside of torchrun looks the same, and its ranks come twice
-        (PER_NODE | TORCHRUN_2, "", WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29511, True, "torchrun")),
+        (PER_NODE | TORCHRUN_2, "", Place(3, 1, 1, 4, 2, 2, Address("node-a", 29511), True, "torchrun")),
         # set by hand, or by a platform
-        (BY_HAND, "devices=2", WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
+        (BY_HAND, "devices=2", Place(3, 1, 1, 4, 2, 2, Address("10.0.0.1", 29501), False, "environment variables")),
         # how many there are per node is counted when all have come
-        (BY_HAND, "", WorldInfo(3, 1, 0, 4, 0, 1, "10.0.0.1", 29501, False, "environment variables")),
+        (BY_HAND, "", Place(3, 1, 0, 4, 0, 1, Address("10.0.0.1", 29501), False, "environment variables")),
         # without LOCAL_RANK where it follows
         ({k: v for k, v in BY_HAND.items() if k != "LOCAL_RANK"}, "num_nodes=2",
-         WorldInfo(3, 1, 1, 4, 2, 2, "10.0.0.1", 29501, False, "environment variables")),
+         Place(3, 1, 1, 4, 2, 2, Address("10.0.0.1", 29501), False, "environment variables")),
         (KUBEFLOW, "devices=2 num_nodes=2",
-         WorldInfo(1, 1, 0, 4, 2, 2, "job-master-0", 23456, False, "environment variables")),
+         Place(1, 1, 0, 4, 2, 2, Address("job-master-0", 23456), False, "environment variables")),
         # explicit: cluster.rank wins over the variables
         ({}, "cluster.rank=3 cluster.local_rank=1 cluster.world_size=4 cluster.address=tcp://10.1.1.20:23456",
-         WorldInfo(3, 1, 0, 4, 0, 1, "10.1.1.20", 23456, False, "cluster.rank")),
+         Place(3, 1, 0, 4, 0, 1, Address("10.1.1.20", 23456), False, "cluster.rank")),
         (BY_HAND, "cluster.rank=2 cluster.local_rank=0 devices=2",  # the rest from the variables
-         WorldInfo(2, 0, 1, 4, 2, 2, "10.0.0.1", 29501, False, "cluster.rank")),
-        ({}, "cluster.rank=0 cluster.world_size=1 cluster.address=tcp://a", WorldInfo(source="cluster.rank")),
+         Place(2, 0, 1, 4, 2, 2, Address("10.0.0.1", 29501), False, "cluster.rank")),
+        ({}, "cluster.rank=0 cluster.world_size=1 cluster.address=tcp://a", Place(launcher="cluster.rank")),
         ({"MASTER_ADDR": "a"}, "cluster=env cluster.rank=1 cluster.world_size=2 devices=2",
-         WorldInfo(1, 1, 0, 2, 2, 1, "a", 29500, False, "cluster.rank")),
+         Place(1, 1, 0, 2, 2, 1, Address("a", 29500), False, "cluster.rank")),
         # a step of nodes × devices tasks
-        (STEP, "", WorldInfo(5, 1, 1, 8, 4, 2, "node03", 29500 + 711, False, "SLURM job 4711")),
+        (STEP, "", Place(5, 1, 1, 8, 4, 2, Address("node03", 29500 + 711), False, "SLURM job 4711")),
         # srun --mpi=pmi2, with an address of one's own
         (STEP | {"PMI_SIZE": "8", "PMI_RANK": "5", "MASTER_ADDR": "10.0.0.3", "MASTER_PORT": "1234"}, "",
-         WorldInfo(5, 1, 1, 8, 4, 2, "10.0.0.3", 1234, False, "SLURM job 4711")),
+         Place(5, 1, 1, 8, 4, 2, Address("10.0.0.3", 1234), False, "SLURM job 4711")),
         # srun --distribution=cyclic: SLURM's own rank 1 is on the second node
         (STEP | {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, "",
-         WorldInfo(4, 0, 1, 8, 4, 2, "node03", 30211, False, "SLURM job 4711")),
-        (ON_ONE, "", WorldInfo(1, 1, 0, 4, 4, 1, "127.0.0.1", 30211, False, "SLURM job 4711")),
-        (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "devices=1", WorldInfo(1, 0, 1, 2, 1, 2, "node03", 30211, False,
-                                                                   "SLURM job 4711")),
+         Place(4, 0, 1, 8, 4, 2, Address("node03", 30211), False, "SLURM job 4711")),
+        (ON_ONE, "", Place(1, 1, 0, 4, 4, 1, Address("127.0.0.1", 30211), False, "SLURM job 4711")),
+        (PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "devices=1",
+         Place(1, 0, 1, 2, 1, 2, Address("node03", 30211), False, "SLURM job 4711")),
         # OpenMPI
-        (mpi(1, 2, 1, 2), "", WorldInfo(1, 1, 0, 2, 2, 1, "127.0.0.1", 29500, False, "OpenMPI")),
+        (mpi(1, 2, 1, 2), "", Place(1, 1, 0, 2, 2, 1, Address("127.0.0.1", 29500), False, "OpenMPI")),
     ],
 )  # fmt: skip
-def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
+def test_a_rank(environ: dict[str, str], line: str, place: Place):
     found = find(environ, line)
-    assert found.world_info == world_info
-    assert (found.source, found.num_nodes, found.node_rank) == (
-        (world_info.source, world_info.num_nodes, world_info.node_rank)
-        if world_info.world_size > 1
-        else ("one process", 1, 0)
-    )
-    assert found.standalone == (world_info.world_size == 1)
-    assert found.manual == (not found.standalone and world_info.source in ("cluster.rank", "environment variables"))
+    assert replace(found, is_typed=False, job_id=None, run_key=None) == place
+    assert found.is_alone == (place.world_size == 1)
+    assert found.is_typed == (not found.is_alone and place.launcher in ("cluster.rank", "environment variables"))
 
 
 # ---- a node ----------------------------------------------------------------------------------------------------------
@@ -184,12 +180,12 @@ def test_a_rank(environ: dict[str, str], line: str, world_info: WorldInfo):
 )  # fmt: skip
 def test_a_node(environ: dict[str, str], line: str, expected: tuple[str, str, int, int | None]):
     found = find(environ, line)
-    assert found.world_info is None
-    assert (found.source, str(found.address), found.num_nodes, found.node_rank) == expected
+    assert found.is_node
+    assert (found.launcher, str(found.address), found.num_nodes, found.node_rank) == expected
 
 
 def test_a_node_without_gpus_has_one_process():
-    assert find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "accelerator=cpu").world_info is not None
+    assert not find(PER_NODE | {"SLURM_GPUS_ON_NODE": "8"}, "accelerator=cpu").is_node
 
 
 # ---- the sentences ---------------------------------------------------------------------------------------------------

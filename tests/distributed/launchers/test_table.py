@@ -8,7 +8,7 @@ import pytest
 from imagenet_ddp.distributed.launchers import table
 from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.table import PLATFORMS, PROCESS_LAUNCHERS, Platform
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 
 from .test_detect import BATCH_1, ONE_TASK, typed
@@ -60,7 +60,7 @@ def pairs(line: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in line.split())
 
 
-def find(environ: dict[str, str], line: str = "") -> LaunchInfo:
+def find(environ: dict[str, str], line: str = "") -> Place:
     return detect(typed(line), environ, typed=line.split())
 
 
@@ -87,25 +87,24 @@ def test_the_page_has_the_variables_of_the_table():
 def test_a_process_has_its_rank(name: str, around: dict[str, str]):
     if name == "Intel MPI or MPICH" or "SLURM_STEP_ID" not in around or "PMI_SIZE" not in RANK_3[name]:
         found = find({**around, **pairs(RANK_3[name])}, "cluster.address=node-a")
-        info = found.world_info
-        assert info is not None and found.source == name
-        assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (3, 1, 4, 2)
-        assert (info.node_rank, info.num_nodes, found.host) == (1, 2, "node-a")
+        assert found.launcher == name
+        assert (found.rank, found.local_rank, found.world_size, found.local_world_size) == (3, 1, 4, 2)
+        assert (found.node_rank, found.num_nodes, found.host) == (1, 2, "node-a")
 
 
 @pytest.mark.parametrize(("line", "workers"), [("", False), ("devices=4", True)])
 def test_the_typed_number_of_nodes_places_a_rank_without_local_variables(line: str, workers: bool):
     """As the error about the missing local rank says."""
     found = find({"PMI_SIZE": "2", "PMI_RANK": "1"}, f"num_nodes=2 cluster.address=node-a {line}")
-    assert (found.node_rank, found.num_nodes, found.world_info is None) == (1, 2, workers)
-    assert workers or (found.world_info and found.world_info.local_rank == 0)
+    assert (found.node_rank, found.num_nodes, found.is_node) == (1, 2, workers)
+    assert workers or found.local_rank == 0
 
 
 @pytest.mark.parametrize("environ", [*MACHINE_1.values(), PYTORCHJOB])
 @pytest.mark.parametrize("line", ["", "num_nodes=2 devices=8 cluster.node_rank=1"])
 def test_a_machine_starts_workers(environ: dict[str, str], line: str):
     found = find(environ, line)
-    assert (found.world_info, found.num_nodes, found.node_rank, found.host) == (None, 2, 1, "node-a")
+    assert (found.is_node, found.num_nodes, found.node_rank, found.host) == (True, 2, 1, "node-a")
     assert found.address and found.address.port == int(
         environ.get("PET_MASTER_PORT", environ.get("MASTER_PORT", 29500))
     )
@@ -125,7 +124,7 @@ def test_several_commands_are_never_taken_for_one(environ: dict[str, str], left_
         found, said = find(environ), ""
     except ConfigError as error:
         found, said = None, str(error)
-    assert not found.standalone if found else any(name in said for name in number) and "Hint: " in said
+    assert not found.is_alone if found else any(name in said for name in number) and "Hint: " in said
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_a_rank_above_0_without_their_number_is_refused(name: str):
     with pytest.raises(ConfigError) as caught:
         find({name: "1"})
     assert str(caught.value).startswith(f"{name}=1 means that ") and "is left over." in str(caught.value)
-    assert find({name: "0"}).standalone
+    assert find({name: "0"}).is_alone
 
 
 @pytest.mark.parametrize("row", [row for row in PLATFORMS if not row.is_started], ids=lambda row: row.name)
@@ -160,10 +159,10 @@ def test_a_batch_script_is_refused_on_several_machines(row: Platform, tmp_path: 
     environ = {row.num: str(nodes), row.node_rank: "0"}
     with pytest.raises(ConfigError, match=rf"has 2 machines \({row.num}\), but starts a batch script only on"):
         find(environ)
-    assert find(environ, "num_nodes=1").standalone
+    assert find(environ, "num_nodes=1").is_alone
     assert find(environ, "num_nodes=2 cluster.address=node-a").num_nodes == 2
     nodes.write_text("node-a\nnode-a\n")
-    assert find(environ).standalone
+    assert find(environ).is_alone
 
 
 ONE = {
@@ -178,9 +177,9 @@ ONE = {
 
 def test_one_command_on_one_machine_is_not_held_up(tmp_path: Path):
     """As in a notebook's container, or a shell inside a job."""
-    assert find(ONE).standalone
+    assert find(ONE).is_alone
     hosts = tmp_path / "hosts"
     hosts.write_text("batch1\nnode1\nnode1\n")  # LSF lists the host of the batch script, too
-    assert find({"LSB_DJOB_HOSTFILE": str(hosts), "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0"}).standalone
+    assert find({"LSB_DJOB_HOSTFILE": str(hosts), "JSM_NAMESPACE_SIZE": "1", "JSM_NAMESPACE_RANK": "0"}).is_alone
     for machine in MACHINE_1.values():
-        assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").standalone
+        assert find({k: v for k, v in machine.items() if k not in ("RANK", "WORLD_SIZE")}, "num_nodes=1").is_alone

@@ -12,7 +12,7 @@ from helpers.in_memory import Images
 from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.strategies import batch_split, data_parallel
 from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
 from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
@@ -140,7 +140,7 @@ def test_training_is_that_of_one_device(num_train: int, name: str, first: int | 
         )
         trainer = L.Trainer(
             accelerator="cpu", devices=1, max_epochs=2, strategy=strategy, precision=precision, logger=False,
-            plugins=[DetectedEnvironment(WorldInfo())], use_distributed_sampler=False, enable_checkpointing=False,
+            plugins=[DetectedEnvironment(Place())], use_distributed_sampler=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
         )  # fmt: skip
         trainer.fit(classifier, datamodule=Images(num_train, 11, loaded, size=6, fill_to=2))

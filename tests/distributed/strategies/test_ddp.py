@@ -15,7 +15,7 @@ from helpers import forked_commands
 from torch import distributed, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 from imagenet_ddp.errors import ConfigError
@@ -150,7 +150,7 @@ def test_the_wrapper_is_made_on_the_current_stream(monkeypatch: pytest.MonkeyPat
     devices = [torch.device("cuda", number) for number in range(2)]
     strategy = ddp.make_strategy(StrategyConfig(), 2, distributed.HashStore(), "cuda", devices)
     assert isinstance(strategy, ddp.StoreDDPStrategy)
-    strategy.cluster_environment = DetectedEnvironment(WorldInfo(rank=1, local_rank=1, world_size=2))
+    strategy.cluster_environment = DetectedEnvironment(Place(rank=1, local_rank=1, world_size=2))
     strategy.model = net = L.LightningModule()
     strategy.configure_ddp()
     assert made == [(net, [1], [])]
@@ -164,7 +164,7 @@ def test_an_error_is_raised_before_any_process_group() -> None:
 
 def test_lightning_counts_ranks_that_see_one_device_each():
     """Lightning is told one device, all that this process sees, and the world is still that of the launcher."""
-    info = WorldInfo(3, 1, 1, 4, 2, 2, "node-a", 29500)
+    info = Place(3, 1, 1, 4, 2, 2, Address("node-a", 29500))
     store = distributed.HashStore()
     strategy = ddp.make_strategy(StrategyConfig(name="ddp"), 4, store, "cpu", [torch.device("cpu")] * 2)
     trainer = L.Trainer(

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.launchers.world_info import WorldInfo
+from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.strategies import ddp
 from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 
@@ -121,10 +121,10 @@ def train(name: str, rank: int, store: FileStore) -> dict[str, Any]:
     if not (changed.get("find_unused_parameters") or changed.get("static_graph")):
         del model.unused
     strategy = ddp.make_strategy(StrategyConfig(**changed), 2, store, kind="cpu")
-    world_info = WorldInfo(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address="127.0.0.1", port=PORT)
+    place = Place(rank=rank, local_rank=rank, world_size=2, local_world_size=2, address=Address("127.0.0.1", PORT))
     watch = Watch()
     trainer = L.Trainer(
-        accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(world_info)], callbacks=[watch],
+        accelerator="cpu", devices=2, strategy=strategy, plugins=[DetectedEnvironment(place)], callbacks=[watch],
         max_epochs=1, accumulate_grad_batches=accumulate, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )  # fmt: skip

@@ -12,9 +12,9 @@ from torch.distributed import PrefixStore, Store, TCPStore  # noqa: F401
 
 from imagenet_ddp.distributed import failure_watch, store, store_file  # noqa: F401
 from imagenet_ddp.distributed.compare_members import Member, this_process
-from imagenet_ddp.distributed.launchers.world_info import Address, LaunchInfo  # noqa: F401
 from imagenet_ddp.distributed.meet import Expected, Meeting, meet
 from imagenet_ddp.distributed.messages import Messages
+from imagenet_ddp.distributed.place import Address, Place  # noqa: F401
 from imagenet_ddp.errors import ConfigError  # noqa: F401
 
 

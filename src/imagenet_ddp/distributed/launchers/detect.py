@@ -11,15 +11,10 @@ from dataclasses import replace
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import ranks, slurm, table
-from imagenet_ddp.distributed.launchers.world_info import (
-    LaunchInfo,
-    LaunchRequest,
-    num_devices,
-    requested_address,
-    typed_ranks,
-)
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices, requested_address, typed_ranks
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.secret import read_secret
 from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
@@ -31,8 +26,8 @@ def detect(
     *,
     verb: str = "train",
     typed: Sequence[str] = (),
-) -> LaunchInfo:
-    """Return the launch info of the first row that matches. Raises ConfigError if the row or the options are refused.
+) -> Place:
+    """Return the place of the first row that matches. Raises ConfigError if the row or the options are refused.
 
     config: the resolved config, whose types have been checked. verb: name of the command. typed: the options as typed.
     """
@@ -47,16 +42,16 @@ def detect(
         cpu=no_gpu_reason(trainer) is not None,
     )
     found = _first_row(request, environ)
-    if one_process and not found.standalone:
+    if one_process and not found.is_alone:
         raise ConfigError(
-            f"strategy={config.strategy.name} runs in one process, but {found.source} requests several. "
+            f"strategy={config.strategy.name} runs in one process, but {found.launcher} requests several. "
             "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
-    secret = None if found.standalone else read_secret(cluster, environ)
+    secret = None if found.is_alone else read_secret(cluster, environ)
     return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found), secret=secret)
 
 
-def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
+def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
     cluster, in_torchrun, has_rank = request.cluster, "TORCHELASTIC_RUN_ID" in environ, "RANK" in environ
     any_launcher = cluster.name != "env"  # which ignores all launchers but torchrun
     row = table.process_launcher(environ) if any_launcher else None
@@ -85,10 +80,10 @@ def _first_row(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo
     found = _typed_node(request, environ)
     if any_launcher and found is None:
         _refuse_unknown_size(request, environ)
-    return found or LaunchInfo()
+    return found or Place(is_node=True)
 
 
-def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
+def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> Place | None:
     """Read cluster.rank, cluster.local_rank and cluster.world_size, which default to RANK, LOCAL_RANK and WORLD_SIZE.
     Return None if none of them is set."""
     values = {key.upper(): str(value) for key, value in typed_ranks(request.cluster).items()}
@@ -99,8 +94,8 @@ def _typed_rank(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
     return ranks.read_ranks(request, {**environ, **typed}, "cluster.rank", names)
 
 
-def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return the launch info of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
+def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> Place | None:
+    """Return the place of the rank in RANK, WORLD_SIZE, ...; None unless there is one command per process."""
     cluster, in_torchrun = request.cluster, "TORCHELASTIC_RUN_ID" in environ
     by_node = cluster.node_rank is not None or "NODE_RANK" in environ
     if not {"RANK", "WORLD_SIZE"} & environ.keys():
@@ -119,7 +114,7 @@ def _rank_in_variables(request: LaunchRequest, environ: Mapping[str, str]) -> La
     return ranks.read_ranks(request, environ, "torchrun" if in_torchrun else "environment variables")
 
 
-def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
+def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mapping[str, str]) -> Place:
     """Read the variables of mpirun and its like."""
     number = table.process_numbers(row, environ)
     size, num_nodes = int(number["WORLD_SIZE"]), request.num_nodes
@@ -131,7 +126,7 @@ def _process(row: table.ProcessLauncher, request: LaunchRequest, environ: Mappin
     return _launched(row.name, names, {**here, **environ, **number}, request, request.devices)
 
 
-def _step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
+def _step(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
     """Read the variables of a SLURM step of several tasks."""
     slurm.refuse_shell_of_pty(request, environ)
     devices = request.devices or (None if request.cpu else slurm.gpus_per_node(environ))
@@ -143,16 +138,18 @@ def _step(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo:
 
 def _launched(
     name: str, names: Mapping[str, str], environ: Mapping[str, str], request: LaunchRequest, devices: int | None
-) -> LaunchInfo:
-    """Build the launch info from the variables of a launcher, put into those of torchrun. With one process per node and
+) -> Place:
+    """Build the place from the variables of a launcher, put into those of torchrun. With one process per node and
     several devices, each command starts the workers of its node. names: the launcher's own names."""
     by_node = environ.get("LOCAL_WORLD_SIZE") == "1" and (devices or 1) > 1
     found = ranks.read_ranks(replace(request, devices=None) if by_node else request, environ, name, names)
-    return replace(found, world_info=None) if by_node else found
+    if not by_node:
+        return found
+    return replace(found, is_node=True, rank=0, local_rank=0, world_size=1, local_world_size=0)
 
 
-def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return the launch info of this machine if it is one of several that a platform has started, otherwise None.
+def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> Place | None:
+    """Return the place of this machine if it is one of several that a platform has started, otherwise None.
 
     Raises ConfigError if the options contradict the platform, or if the other machines do not run the command.
     """
@@ -175,16 +172,16 @@ def _machine(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo |
             f"{only_here}."
         )
     try:
-        launch_info = _typed_node(replace(request, num_nodes=num), {**environ, **given})
+        node = _typed_node(replace(request, num_nodes=num), {**environ, **given})
     except ConfigError as error:
         found = [replace(mistake, what=f"{started}: {mistake.what}") for mistake in error.mistakes]
         raise ConfigError(found) from error
-    assert launch_info is not None
-    return replace(launch_info, source=row.name)
+    assert node is not None
+    return replace(node, launcher=row.name)
 
 
-def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInfo | None:
-    """Return the launch info of this node if trainer.num_nodes > 1, with one command typed per node; otherwise None.
+def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> Place | None:
+    """Return the place of this node if trainer.num_nodes > 1, with one command typed per node; otherwise None.
 
     Raises ConfigError if the node rank, the address and trainer.num_nodes do not match.
     """
@@ -221,7 +218,11 @@ def _typed_node(request: LaunchRequest, environ: Mapping[str, str]) -> LaunchInf
             f"set. Hint: on every node, type `MASTER_ADDR=<address of node 0> {request.line}`."
         )
     source = "MASTER_ADDR" if cluster.address is None else "cluster.address"
-    return LaunchInfo(source, address, None, num_nodes, None if node_rank is None else int(node_rank), manual=True)
+    number = None if node_rank is None else int(node_rank)
+    return Place(
+        node_rank=number, local_world_size=0, num_nodes=num_nodes, address=address, launcher=source, is_node=True,
+        is_typed=True,
+    )  # fmt: skip
 
 
 def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> None:
@@ -240,16 +241,16 @@ def _refuse_unknown_size(request: LaunchRequest, environ: Mapping[str, str]) -> 
             )
 
 
-def _run_key(environ: Mapping[str, str], found: LaunchInfo) -> str | None:
+def _run_key(environ: Mapping[str, str], found: Place) -> str | None:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     # torch generates a new ID at each start if none is set
     made_up = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)
-    if run_id != "none" and not made_up and found.world_info is not None:
+    if run_id != "none" and not made_up and not found.is_node:
         return "torchrun_" + re.sub(r"[^\w.-]", "_", run_id)
     return slurm.run_key(environ)
 
 
-def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo:
+def with_known_host(found: Place, environ: Mapping[str, str]) -> Place:
     """Replace a host name that does not resolve with the address that SLURM has for that node."""
     if found.address is None or found.host is None or "SLURM_JOB_ID" not in environ:
         return found
@@ -257,8 +258,7 @@ def with_known_host(found: LaunchInfo, environ: Mapping[str, str]) -> LaunchInfo
         interfaces.resolve(found.host)
     except OSError:
         if host := slurm.node_address(found.host):
-            world_info = replace(found.world_info, address=host) if found.world_info else None
-            return replace(found, address=replace(found.address, host=host), world_info=world_info)
+            return replace(found, address=replace(found.address, host=host))
     return found
 
 

@@ -4,7 +4,8 @@ launchers that stand for them. Does not import torch."""
 from collections.abc import Mapping
 
 from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.launchers.world_info import LaunchInfo, LaunchRequest, WorldInfo, requested_address
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address
+from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 
 OPTIONS = {"RANK": "cluster.rank", "WORLD_SIZE": "cluster.world_size", "LOCAL_RANK": "cluster.local_rank"}
@@ -14,8 +15,8 @@ BY_HAND = ("cluster.rank", "environment variables")  # sources of ranks that a p
 
 def read_ranks(
     request: LaunchRequest, environ: Mapping[str, str], source: str, names: Mapping[str, str] | None = None
-) -> LaunchInfo:
-    """Build the launch info from RANK, WORLD_SIZE and the other variables in environ.
+) -> Place:
+    """Build the place from RANK, WORLD_SIZE and the other variables in environ.
 
     names: maps a variable to the option or variable that contains its value. Raises ConfigError if values are missing
     or contradictory.
@@ -40,22 +41,22 @@ def read_ranks(
             f"{rank_name} must be below {size_name} ({size}), got {number['RANK']}. Hint: number the ranks from 0."
         )
     if address is None:
-        return LaunchInfo(world_info=WorldInfo(source=source if names else "a launcher's single process"))
+        return Place(launcher=source if names else "a launcher's single process")
     node_rank = number.get("GROUP_RANK", number.get("NODE_RANK", number["RANK"] // per_node if per_node else 0))
     if request.cluster.node_rank is not None and source in BY_HAND:
         node_rank = request.cluster.node_rank
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    world_info = WorldInfo(
+    place = Place(
         rank=number["RANK"],
         local_rank=number["LOCAL_RANK"],
         node_rank=node_rank,
         world_size=size,
         local_world_size=per_node,
         num_nodes=size // per_node if per_node else 1,
-        address=address.host,
-        port=address.port,
+        address=address,
         store_is_served=is_served,
-        source=source,
+        launcher=source,
+        is_typed=source in BY_HAND,
         # a store served by rank 0 is new in each attempt, and nodes that leave and rejoin count attempts differently
         attempt=number.get("TORCHELASTIC_RESTART_COUNT", 0) if is_served else 0,
     )
@@ -66,7 +67,7 @@ def read_ranks(
             f"node rank {node_rank} and local rank {local_rank}. Hint: number the ranks node by node, and the local "
             "ranks from 0 on each node."
         )
-    return LaunchInfo(source, address, world_info, world_info.num_nodes, node_rank, manual=source in BY_HAND)
+    return place
 
 
 def _numbers(environ: Mapping[str, str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from imagenet_ddp.distributed.launchers.world_info import LaunchRequest
+from imagenet_ddp.distributed.launchers.request import LaunchRequest
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.text import count_noun
 

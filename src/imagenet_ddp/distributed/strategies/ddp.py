@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.launchers.world_info import DEFAULT_PORT, WorldInfo
+from imagenet_ddp.distributed.place import DEFAULT_PORT, Place
 from imagenet_ddp.distributed.strategies import process_group
 from imagenet_ddp.errors import ConfigError
 
@@ -30,11 +30,11 @@ KNOWN = frozenset(inspect.signature(DistributedDataParallel).parameters)
 
 
 class DetectedEnvironment(ClusterEnvironment):
-    """Adapt WorldInfo to Lightning's interface, so that Lightning neither starts processes nor guesses ranks."""
+    """Adapt Place to Lightning's interface, so that Lightning neither starts processes nor guesses ranks."""
 
-    def __init__(self, world_info: WorldInfo):
+    def __init__(self, place: Place):
         super().__init__()
-        self._world_info = world_info
+        self._place = place
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -42,33 +42,33 @@ class DetectedEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        return self._world_info.address or "127.0.0.1"
+        return self._place.host or "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        return self._world_info.port or DEFAULT_PORT
+        return self._place.address.port if self._place.address else DEFAULT_PORT
 
     @staticmethod
     def detect() -> bool:
         return False  # Lightning must never choose this environment by itself
 
     def world_size(self) -> int:
-        return self._world_info.world_size
+        return self._place.world_size
 
     def set_world_size(self, size: int) -> None:
-        assert size == self._world_info.world_size  # else the sampler would silently use only part of the data
+        assert size == self._place.world_size  # else the sampler would silently use only part of the data
 
     def global_rank(self) -> int:
-        return self._world_info.rank
+        return self._place.rank
 
     def set_global_rank(self, rank: int) -> None:
-        assert rank == self._world_info.rank
+        assert rank == self._place.rank
 
     def local_rank(self) -> int:
-        return self._world_info.local_rank
+        return self._place.local_rank
 
     def node_rank(self) -> int:
-        return self._world_info.node_rank
+        return self._place.node_rank or 0
 
 
 class StoreDDPStrategy(DDPStrategy):
