@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 # Words in the option of a fix that stand for something of the user's.
-PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PATH", "TIME", "VALUE"}
+PLACEHOLDERS = {"CLASS", "FILE", "FOLDER", "HOST", "NAME", "PACKAGE", "PASSWORD", "PATH", "TIME", "USER", "VALUE"}
 
 
 @dataclass(frozen=True)

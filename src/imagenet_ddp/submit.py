@@ -30,6 +30,7 @@ from imagenet_ddp.engine import sweep
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.system import console
+from imagenet_ddp.system.text import without_secrets
 
 CPUS_PER_DEVICE = 8  # where data.num_workers is auto
 
@@ -46,7 +47,7 @@ def main() -> None:
         plan = cli_command.planned("submit", sys.argv[1:], read)
         if plan.note:
             console.print_message(plan.note)
-        print(shlex.join(plan.command), flush=True)
+        print(without_secrets(shlex.join(plan.command)), flush=True)
         if plan.now:
             # inside a job, sbatch would read options from the environment variables of that job
             environ = {key: value for key, value in os.environ.items() if key[:6] != "SLURM_" or key == "SLURM_CONF"}

@@ -27,7 +27,7 @@ from imagenet_ddp.errors import ConfigError, RunError
 from imagenet_ddp.runs.signals import SignalExit, exit_on_signal, raise_on_signal
 from imagenet_ddp.system import console
 from imagenet_ddp.system.process import use_utf8
-from imagenet_ddp.system.text import count_noun
+from imagenet_ddp.system.text import count_noun, for_terminal
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ def show(error: ConfigError, verb: str) -> None:
         lines += ["", *console.wrap_text(str(mistake), 80, head, " " * len(head))]
     if argv := corrected(sys.argv[1:], error.mistakes):
         lines += ["", f"With the first way of each hint: {overrides.shell_line(verb, argv)}"]
-    print("\n".join(lines), file=sys.stderr)
+    print(for_terminal("\n".join(lines)), file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from imagenet_ddp.errors import ConfigError, causes
 from imagenet_ddp.mistakes import Fix, Mistake, must_be, setting, without
 from imagenet_ddp.models.check_learning import CLASSIFIERS
 from imagenet_ddp.runs.signals import hold_signals
-from imagenet_ddp.system.text import first_line
+from imagenet_ddp.system.text import first_line, without_secrets
 
 RECIPE_GROUPS = ("optim", "averaging", "model")  # recipes and experiments set keys of these groups
 SEARCH_INSTEAD = "leave hydra/sweeper out, and search with `python -m imagenet_ddp.tune`, which uses Optuna"
@@ -95,7 +95,7 @@ class Composer(OptionReader):
             what = f"the sweep cannot be split into jobs: {first_sentence(error)}"
             return [fixed], [""], [Mistake(what, hint="type the values as a,b,c or range(1,4)")]
         common = set.intersection(*map(set, batch))
-        names = [" ".join(line for line in lines if line not in common) for lines in batch]
+        names = [without_secrets(" ".join(line for line in lines if line not in common)) for lines in batch]
         return [[*for_hydra, *self.parser.parse_overrides(lines)] for lines in batch], names, []
 
     # -- composing

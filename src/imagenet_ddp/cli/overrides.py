@@ -17,7 +17,7 @@ from imagenet_ddp.cli.known_terms import without_removed
 from imagenet_ddp.config.keys import key_of
 from imagenet_ddp.config.section import Section, to_config
 from imagenet_ddp.config.stored import literal
-from imagenet_ddp.system.text import uv_run
+from imagenet_ddp.system.text import uv_run, without_secrets
 
 if TYPE_CHECKING:
     from imagenet_ddp.cli.parse import Request
@@ -127,8 +127,8 @@ def typed_value(request: "Request", key: str) -> str | None:
 
 
 def shell_line(verb: str, argv: list[str]) -> str:
-    """Return the command as typed, ready to paste into a shell."""
-    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(argv)}".strip()
+    """Return the command as typed, but without secrets, ready to paste into a shell."""
+    return f"{uv_run()}python -m imagenet_ddp.{verb} {shlex.join(map(without_secrets, argv))}".strip()
 
 
 def in_folder(argv: list[str], key: str, path: Path) -> list[str]:

@@ -49,6 +49,7 @@ from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
 from imagenet_ddp.system.cpu_cores import num_cores, num_sharing
+from imagenet_ddp.system.text import without_secrets
 
 
 @dataclass
@@ -184,7 +185,7 @@ def make_run(job: Job, plan: Plan, world: World, log: Log, signals: Signals) -> 
         learning_rate=LearningRate(spanning=spanning, say=log.say),
         bad_images=data.bad_images.board.all,
         contents=_checkpoint_contents(job, plan, data),
-        hyperparams=job.config,
+        hyperparams=without_secrets(to_plain(job.config)),
     )
     if world.watch is not None:
         callbacks.append(StalledStep(world.watch.fail, plan.config.strategy.timeout_s))
@@ -224,7 +225,7 @@ def _checkpoint_contents(job: Job, plan: Plan, data: ImageDataModule) -> dict[st
         "command": job.command,
         "folder": str(Path.cwd()),  # to which the relative paths of the config refer
         "experiment": job.experiment,
-        "config": to_plain(job.config),
+        "config": without_secrets(to_plain(job.config)),
         "threads": (plan.num_threads.value, plan.num_devices // plan.num_own_devices),
         "images_per_update": plan.global_batch_size_wanted,  # may be divisible by another number of devices
         "classes": data.source.classes,

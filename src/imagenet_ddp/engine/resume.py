@@ -22,7 +22,7 @@ from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore, require_whole
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import count_noun, shorten_list, without_secrets
 
 if TYPE_CHECKING:
     from imagenet_ddp.data.sources.base import Source
@@ -128,7 +128,8 @@ def _find_auto(typed_dir: Path | None, runs: Path, options: Iterable[str]) -> Ea
 def _of_run(options: Iterable[str]) -> dict[str, str]:
     """Return key -> option of those that make a run another one: not those that say where it runs, or whether it is
     resumed. Of a key that was typed twice, the last one counts."""
-    return {key_of(option): option for option in options if not key_of(option).startswith(OF_PLACE)}
+    shown = map(without_secrets, options)  # as they are stored
+    return {key_of(option): option for option in shown if not key_of(option).startswith(OF_PLACE)}
 
 
 def _differences(then: Iterable[str] | None, now: Iterable[str]) -> str:
@@ -155,7 +156,7 @@ def refuse_lost_data(stored: Mapping[str, Any], request: parse.Request) -> None:
 
 def changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return key -> "key was A and is now B" for every key that differs."""
-    before, after = leaves(without_removed(stored)), leaves(now)
+    before, after = leaves(without_removed(stored)), leaves(without_secrets(now))  # as they are stored
     return {
         key: f"{key} was {before.get(key, 'not set')} and is now {after.get(key, 'not set')}"
         for key in sorted(before.keys() | after.keys())

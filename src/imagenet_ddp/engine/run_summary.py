@@ -31,7 +31,7 @@ from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.system.files import where
-from imagenet_ddp.system.text import count_noun, format_loss, percent, shorten_list
+from imagenet_ddp.system.text import count_noun, format_loss, percent, shorten_list, without_secrets
 
 FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm hardly reach
@@ -165,7 +165,7 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     best = parts.train_log.best.value
     gpu_models = world.gpu_models or [gpu.model for gpu in plan.own_gpus()]  # empty if this is the only process
     options = plan.config.data
-    folder = Path(options.root).absolute().name if options.root else None
+    folder = Path(without_secrets(options.root)).absolute().name if options.root else None
     return {
         "ended_by": ended_by(parts.trainer, parts.train_log.num_epochs),
         "experiment": job.experiment,

@@ -30,6 +30,7 @@ from imagenet_ddp.export.formats import graph_format
 from imagenet_ddp.runs.checkpoint_store import require_whole
 from imagenet_ddp.system.console import print_message
 from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.text import without_secrets
 
 if TYPE_CHECKING:
     from imagenet_ddp.engine.predictor import Predictor
@@ -181,7 +182,7 @@ def folder_of(data: DataConfig, *, is_train: bool) -> Path | None:
 
 def data_name(data: Mapping[str, Any]) -> str:
     """Return the name of a data set: that of its folder, without the path, which is private, or of its source."""
-    return Path(data["root"] or "").name or data.get("_target_") or data["name"]
+    return Path(without_secrets(data["root"] or "")).name or data.get("_target_") or data["name"]
 
 
 def model_title(model: Mapping[str, Any], data: Mapping[str, Any]) -> str:

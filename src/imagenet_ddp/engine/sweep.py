@@ -28,7 +28,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import folder
 from imagenet_ddp.runs.signals import Signals, exit_on_signal
 from imagenet_ddp.system.files import atomic_write, expand_home, read_mapping
-from imagenet_ddp.system.text import count_noun, shorten_list
+from imagenet_ddp.system.text import count_noun, shorten_list, without_secrets
 
 FILE = "sweep.yaml"
 MULTIRUN = ("-m", "--multirun")
@@ -194,7 +194,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     lists other jobs, because their folders have the same numbers."""
     path = sweep_dir / FILE
     common = set(request.jobs[0]).intersection(*request.jobs)
-    jobs = [[word for word in words if word not in common] for words in request.jobs]
+    jobs = without_secrets([[word for word in words if word not in common] for words in request.jobs])
     if path.exists():
         stored = _stored(sweep_dir).get("jobs", [])
         if stored != jobs:
@@ -206,7 +206,7 @@ def store(request: parse.Request, sweep_dir: Path) -> None:
     content = {
         "command": overrides.shell_line(request.verb, sys.argv[1:]),
         "folder": str(Path.cwd()),  # to which relative paths refer
-        "options": [word for word in request.typed if overrides.key_of(word) not in NOT_STORED],
+        "options": without_secrets([word for word in request.typed if overrides.key_of(word) not in NOT_STORED]),
         "flags": _flags(request),
         "jobs": jobs,
     }
@@ -261,6 +261,9 @@ def run(request: parse.Request, run_job: Callable[..., float | None]) -> float |
             codes[number] = error.exit_code
         return math.nan
 
+    (of_hydra := sweep_dir / "multirun.yaml").unlink(missing_ok=True)  # Hydra would write through a link
+    if without_secrets(request.argv) != request.argv:  # Hydra would write the secrets
+        of_hydra.symlink_to(os.devnull)
     result = command.with_hydra("train", overrides.in_folder(request.argv, "hydra.sweep.dir", sweep_dir), task)
     failed = [number for number in range(len(names)) if folder.finished_epochs(sweep_dir / str(number)) is None]
     if failed := sorted({*failed, *codes}):

@@ -10,6 +10,7 @@ from imagenet_ddp.cli import command
 from imagenet_ddp.config.schema.commands import ExportConfig
 from imagenet_ddp.engine.stored_config import checkpoint_path, from_checkpoint
 from imagenet_ddp.system.process import import_torch
+from imagenet_ddp.system.text import for_terminal
 
 
 def main() -> None:
@@ -20,7 +21,7 @@ def main() -> None:
             from imagenet_ddp.export.write_and_compare import export
         is_data_typed = any(option.lstrip("+").startswith(("data.", "data=")) for option in request.typed)
         for line in export(config, is_data_typed):
-            print(line, flush=True)
+            print(for_terminal(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from imagenet_ddp.engine.trained_model import TrainedModel
 from imagenet_ddp.export.formats import FORMATS, KEY, Format
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import read_mapping
-from imagenet_ddp.system.text import percent, shorten_list
+from imagenet_ddp.system.text import percent, shorten_list, without_secrets
 
 _PROGRAM = "| Program | imagenet_ddp "  # followed by the version; this row identifies a file as a model card
 _VIEWS = {
@@ -53,7 +53,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
     )  # fmt: skip
     environment.filters["percent"] = percent
     code = environment.from_string(kind.card_code).render(file=file, key=KEY, net=net)
-    return environment.get_template("card.md").render(
+    card = environment.get_template("card.md").render(
         head=yaml.safe_dump(_head(kind, metadata, accuracies, title, data), sort_keys=False, allow_unicode=True),
         title=title, model=model, metadata=metadata, contents=contents, seen=seen, size=size, data=data, file=file,
         labels=escape(shorten_list(metadata["labels"], 10), quote=False).replace("|", "\\|"),
@@ -62,6 +62,7 @@ def text(config: ExportConfig, trained: TrainedModel, metadata: Mapping[str, Any
         program=_PROGRAM, has_graph=kind.has_graph, net=net, imports=sorted(["numpy as np", *libraries]), code=code,
         views=_VIEWS[transform.views], fill=mean_colour(transform.mean),
     )  # fmt: skip
+    return without_secrets(card)
 
 
 def is_card(path: Path) -> bool:

@@ -30,7 +30,7 @@ from imagenet_ddp.export.formats import CARD, FORMATS, Format, export_path
 from imagenet_ddp.export.graph import Classifier
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_path, atomic_write, where
-from imagenet_ddp.system.text import percent
+from imagenet_ddp.system.text import percent, without_secrets
 
 _CHUNK = 4  # number of images in memory at a time; they have their original size
 _NUM_RANDOM = 16
@@ -101,7 +101,7 @@ def _metadata(config: ExportConfig, trained: TrainedModel, transform: EvalTransf
         "white_level": config.data.white_level,
         "preprocessing": (config.preprocessing or "inside") if FORMATS[config.format].has_graph else None,
         "batch_size": config.batch_size,
-        "model": {key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")},
+        "model": without_secrets({key: model[key] for key in ("name", "library", "_target_", "args", "blur_pool")}),
         "epochs": trained.epochs,
         "top1": contents["best_top1"] if of_best else None,
         "license": config.license,

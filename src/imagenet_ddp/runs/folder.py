@@ -13,6 +13,7 @@ from typing import IO, Any
 from imagenet_ddp.errors import ConfigError, RunError, causes
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.system.files import open_to_append, read_mapping
+from imagenet_ddp.system.text import without_secrets
 
 MADE_FOR = ".made_for"  # file with the options of the run, which lets a restarted job find its folder
 
@@ -63,11 +64,11 @@ def make_new(wanted: Path, *, again: bool = False, options: Sequence[str] | None
 
 def _keep_options(folder: Path, options: Sequence[str] | None) -> None:
     if options is not None and not (folder / MADE_FOR).exists():
-        (folder / MADE_FOR).write_text(json.dumps(list(options)), encoding="utf-8")
+        (folder / MADE_FOR).write_text(json.dumps(without_secrets(list(options))), encoding="utf-8")
 
 
 def options_of(folder: Path) -> list[str] | None:
-    """Return the options for which a folder was made, as typed; None if they are not known."""
+    """Return the options for which a folder was made, as typed, but without secrets; None if they are not known."""
     try:
         return json.loads((folder / MADE_FOR).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,7 +80,7 @@ def made_for(wanted: Path, options: Sequence[str] | None) -> Path | None:
     because one job may contain several runs."""
 
     def fits(path: Path) -> bool:
-        return path.is_dir() and options_of(path) == list(options or [])
+        return path.is_dir() and options_of(path) == without_secrets(list(options or []))
 
     same = [path for path in (wanted, *wanted.parent.glob(f"{glob.escape(wanted.name)}-*")) if fits(path)]
     return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)

@@ -73,7 +73,7 @@ class Log:
     def note(self, line: str) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk is reported when a checkpoint is written
-                print(time.strftime("%Y-%m-%d %H:%M:%S"), line, file=self._file, flush=True)
+                print(time.strftime("%Y-%m-%d %H:%M:%S"), for_terminal(line), file=self._file, flush=True)
 
     def draw(self, view: "RenderableType | None") -> None:
         """Draw a view below all lines on a terminal, replacing the previous view; None erases it. Does nothing if the

@@ -17,6 +17,7 @@ from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.runs.folder import disk_errors_as_run_error
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.table_files import table_bytes
+from imagenet_ddp.system.text import without_secrets
 
 NOT_FINITE = "the output of the net is NaN or inf"  # the error of an image that was read but has no class
 
@@ -32,7 +33,7 @@ def counted_sentence(counted: tuple[int, int], num_images: int, num_unreadable: 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     with disk_errors_as_run_error(path := folder / "config.yaml"):
-        atomic_write(path, yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True))
+        atomic_write(path, yaml.safe_dump(without_secrets(to_plain(config)), sort_keys=False, allow_unicode=True))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write results as JSON, and return once they are on the disk, because a run with a summary.json counts as
     finished."""
     with disk_errors_as_run_error(path):
-        atomic_write(path, json.dumps(_finite(content), indent=2) + "\n", sync=True)
+        atomic_write(path, json.dumps(without_secrets(_finite(content)), indent=2) + "\n", sync=True)
 
 
 def write_predictions(path: Path, columns: Mapping[str, Sequence[Any]], delimiter: str = "comma") -> None:

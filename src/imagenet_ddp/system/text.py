@@ -2,10 +2,14 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 MIB = 2**20  # bytes
 UV = "UV_RUN_RECURSION_DEPTH"  # set by `uv run`
+
+_USER = re.compile(r"://[^/\s?#]*@")  # user:password@ of an address
+_QUERY = re.compile(r"([?&][^=&#\s]*(?:token|secret|passw|credential|signature|sig|key)[^=&#\s]*=)[^&#\s'\"]+", re.I)
 
 
 def count_noun(number: int, noun: str) -> str:
@@ -41,6 +45,16 @@ def shorten_list(names: Sequence[str], at_most: int = 5) -> str:
     return ", ".join(names[:at_most]) + more
 
 
+def without_secrets(value: Any) -> Any:
+    """Return text, or the texts in mappings and lists, with words in place of the secrets in addresses: a user name and
+    password, and the values of a query that are called a token, a signature or the like."""
+    if isinstance(value, str):
+        return _QUERY.sub(r"\1VALUE", _USER.sub("://USER:PASSWORD@", value)) if "://" in value else value
+    if isinstance(value, Mapping):
+        return {key: without_secrets(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
+    return [*map(without_secrets, cast("list[Any]", value))] if isinstance(value, list | tuple) else value
+
+
 def printable(text: str) -> str:
     """Escape control characters and bytes that are not UTF-8, so that the text is one plain line."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -48,8 +62,8 @@ def printable(text: str) -> str:
 
 def for_terminal(text: str) -> str:
     """Escape what `printable` escapes, except the ends of lines: names of files and classes must not control a
-    terminal."""
-    return "\n".join(map(printable, text.split("\n")))
+    terminal. Hide the secrets in addresses."""
+    return "\n".join(map(printable, without_secrets(text).split("\n")))
 
 
 def first_line(error: BaseException) -> str:

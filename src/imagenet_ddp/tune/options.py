@@ -19,6 +19,7 @@ from imagenet_ddp.mistakes import Mistake, as_mistakes, without
 from imagenet_ddp.runs.folder import make_given, make_new
 from imagenet_ddp.system.files import atomic_write, read_mapping
 from imagenet_ddp.system.packages import missing_package
+from imagenet_ddp.system.text import without_secrets
 from imagenet_ddp.tune import search_space
 from imagenet_ddp.tune.search_space import Parameter
 from imagenet_ddp.tune.trials import Slot, make_slots
@@ -85,7 +86,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
 def _folder(folder: Path, train_argv: list[str], entries: dict[str, Any], *, is_given: bool) -> Path:
     """Return the folder of the study, made if it is new, with tune.yaml in it. Raises ConfigError if it holds a study
     of other options."""
-    content: dict[str, Any] = {"options": train_argv, "space": entries}
+    content: dict[str, Any] = without_secrets({"options": train_argv, "space": entries})
     if relative_options(train_argv):
         content["folder"] = str(Path.cwd())  # in which the study was started, to which paths in its options refer
     if (folder / STORED).exists():

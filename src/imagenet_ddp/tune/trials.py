@@ -22,6 +22,7 @@ from imagenet_ddp.distributed.launchers.request import num_devices
 from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.runs.folder import is_locked
 from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.text import without_secrets
 
 STOP_S = 120.0  # longest wait for a run to save; SLURM's own limit, KillWait, is 30
 FREE_S = 60.0  # longest wait for a run that an earlier, killed tune started
@@ -94,7 +95,7 @@ class Trial:
         command = [sys.executable, "-m", "imagenet_ddp.train", *argv]
         self.started_s = time.monotonic()
         with self.log.open("a", encoding="utf-8") as log:
-            print("$", shlex.join(command), file=log, flush=True)
+            print("$", without_secrets(shlex.join(command)), file=log, flush=True)
             # in its own session, because Ctrl-C must only reach tune, which then stops the run
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

@@ -41,7 +41,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.bounded_wait import lock_or_wait
 from imagenet_ddp.system.files import cache_dir, sha256
 from imagenet_ddp.system.packages import missing_package
-from imagenet_ddp.system.text import MIB, first_line
+from imagenet_ddp.system.text import MIB, first_line, without_secrets
 
 GIB = 2**30
 TOUCH_S = 5.0  # time between two updates of the times of a shard in use
@@ -141,7 +141,7 @@ class StreamedImages(PackedImages):
     def __init__(self, cache: ShardCache, name: str, split: Split, form: str, **options: Any):
         self._cache = cache
         self._stop: threading.Event | None = None
-        super().__init__(cache.folder, name, split, form, location=cache.url, **options)
+        super().__init__(cache.folder, name, split, form, location=without_secrets(cache.url), **options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_stop": None}
