@@ -140,7 +140,7 @@ class NaiveLightning:
     loop remains. Each turn is one epoch of the same Trainer."""
 
     def __init__(self, trainer: L.Trainer, module: Any, loop: BareLoop, folder: Path, *, logs: bool):
-        self._module, self._clock = _NaiveModule(loop, module.top1.num_classes or 2, logs), _Clock()
+        self._module, self._clock = _NaiveModule(loop, module.net[-1].out_features, logs), _Clock()
         self._batches, device = loop.batches, module.device
         self._trainer = L.Trainer(
             accelerator=device.type,

@@ -31,6 +31,7 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.lr_schedules import first_averaged_epoch
+from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, read
 from imagenet_ddp.runs.signals import Signals, Stopped
 
@@ -89,7 +90,7 @@ def train(
     net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 5), nn.Dropout(0.2))
     classifier = Scored(
         net, 5, NUM_IMAGES, make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
-        loss=Loss(LossConfig(label_smoothing=0.1), 5), seed=0,
+        task=OneLabel(5, Loss(LossConfig(label_smoothing=0.1), 5)), seed=0,
     )  # fmt: skip
     classifier.scores = iter(scores)
     transform = {"image_size": 64, "val_resize": 64, "mean": [0.5] * 3, "std": [0.5] * 3}

@@ -27,6 +27,7 @@ from imagenet_ddp.engine.evaluate import Predictions
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
 from imagenet_ddp.models.optimizers import make_optimizer
+from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.runs.signals import Signals
 
@@ -136,7 +137,7 @@ def test_a_step_neither_reads_nor_writes_values_of_the_device(
     made.train_images.weights = np.ones(made.num_train_images, np.float32)
     module = ImageClassifier(
         make_net(), CLASSES, NUM_IMAGES, make_optimizer=lambda each: torch.optim.SGD(each, lr=0.1, momentum=0.9),
-        loss=Loss(LossConfig(**loss), CLASSES), teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
+        task=OneLabel(CLASSES, Loss(LossConfig(**loss), CLASSES)), teacher=Teacher(make_net(), 0.5, 2.0), val_views=2,
     )  # fmt: skip
     watch = Watch()
     callbacks = [LearningRate(lambda epochs: 1 / (1 + epochs)), TrainLog(), Progress(val_log_every_n_steps=1000),

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.nonfinite_loss import NonFiniteLoss
 from imagenet_ddp.errors import RunError
+from imagenet_ddp.models.sums import Sums
 
 NUM_BATCHES, BAD = 12, 5
 
@@ -30,7 +31,7 @@ class Module(L.LightningModule):
         if batch_idx == NUM_BATCHES - 1 and self.spoiled == "statistics":
             self.norm(torch.full((2, 3), torch.nan))  # whose output the loss does not use
         loss = self.net(batch["image"] * (float("nan") if is_bad else 1.0)).pow(2).mean()
-        return {"loss": loss, "loss_sum": loss.detach() * 2}
+        return {"loss": loss, "sums": Sums(loss.detach() * 2)}
 
     def on_after_backward(self) -> None:
         if self.spoiled == "gradient" and self.trainer.fit_loop.batch_idx == NUM_BATCHES - 1:

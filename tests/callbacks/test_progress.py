@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from imagenet_ddp.callbacks.measures import Means, Span
+from imagenet_ddp.callbacks.measures import Span
 from imagenet_ddp.callbacks.progress import Progress, table_row
 from imagenet_ddp.callbacks.train_log import TrainLog
-from imagenet_ddp.models.metrics import TopKAccuracy
+from imagenet_ddp.models.sums import Sums
+from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.log import Log
 
 
@@ -49,7 +50,7 @@ def made(log: Log, metrics: TrainLog, every: int = 10, val_every: int = 100) -> 
     progress = Progress(log, val_log_every_n_steps=val_every)
     trainer: Any = SimpleNamespace(callbacks=[metrics, progress], log_every_n_steps=every)
     for callback in (metrics, progress):
-        callback.setup(trainer, cast(Any, SimpleNamespace(top1=TopKAccuracy(10, 1))), "fit")
+        callback.setup(trainer, cast(Any, SimpleNamespace(task=OneLabel(10))), "fit")
     return progress
 
 
@@ -62,10 +63,10 @@ def at(epoch: int, epochs: int, **more: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("images", "epochs", "steps", "means"),
-    [(250, 2, 12, Means(2.3, 0.1, 0.5)), (123456789, 1000, 654321, Means(12345.678, 1.0, 1.0))],
+    [(250, 2, 12, {"loss": 2.3, "top1": 0.1}), (123456789, 1000, 654321, {"loss": 12345.678, "top1": 1.0})],
 )
 def test_a_bar_has_what_matters_in_80_columns(
-    tmp_path: Path, images: int, epochs: int, steps: int, means: Means
+    tmp_path: Path, images: int, epochs: int, steps: int, means: dict[str, float]
 ) -> None:
     metrics = TrainLog()
     metrics.train_times.run = Span(images, 1, 1.0, 1.0)
@@ -120,8 +121,8 @@ def test_a_terminal_gets_a_table_of_epochs_above_the_live_view(tmp_path: Path) -
 def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_size: int, whose: str) -> None:
     """At its steps only; the last step's, and the means of all since the validation began."""
     stream = io.StringIO()
-    sums = iter(torch.tensor([[8.0, 1, 2, 4], [12.0, 4, 6, 8], [12.0, 4, 6, 9]]))
-    module: Any = SimpleNamespace(top_k=2, device="cpu", validation_sums=lambda: next(sums))
+    sums = map(Sums.of, [[8.0, 1, 2, 4], [12.0, 4, 6, 8], [12.0, 4, 6, 9]])
+    module: Any = SimpleNamespace(task=OneLabel(10), device="cpu", validation_sums=lambda: next(sums))
     trainer = at(0, 2, num_val_batches=[5])
     trainer.world_size, trainer.global_rank = world_size, 1
     metrics = TrainLog()
@@ -130,10 +131,9 @@ def test_a_validation_line_has_the_training_lines_figures(tmp_path: Path, world_
     for callback in (metrics, progress):
         callback.on_validation_start(trainer, module)
     metrics.counts_images = True
-    logits = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
-    batch = {"target": torch.tensor([0, 0, 0])}  # the third one fills up
+    batch = {"target": torch.tensor([0, 0, 0])}
     for step in range(5):
-        outputs = {"logits": logits, "losses": torch.tensor([1.0, 3.0])} if step != 3 else None
+        outputs = {"sums": Sums(torch.tensor(4.0), torch.tensor(1), torch.tensor(1), 2)} if step != 3 else None
         for callback in (metrics, progress):
             callback.on_validation_batch_end(trainer, module, outputs, batch, step)
     log.close()
@@ -166,8 +166,9 @@ def test_the_log_has_what_lightning_warns_of_and_what_an_option_requests(
      "images_per_s": 12345.6, "data_wait_frac": 0.999, "train_s": 86_399.0},
 ])  # fmt: skip
 def test_a_row_stands_below_its_titles(values: dict):
-    text = table_row(values, is_best=True)
-    assert len(text) == len(table_row(None)) <= 80
+    figures = OneLabel(10).figures
+    text = table_row(figures, values, is_best=True)
+    assert len(text) == len(table_row(figures)) <= 80
     for title in ("val loss", "top-5"):
-        end = table_row(None).index(title) + len(title)
+        end = table_row(figures).index(title) + len(title)
         assert text[end - 1] == "-" and text[end : end + 1] in ("", " ")

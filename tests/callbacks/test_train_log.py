@@ -1,6 +1,5 @@
 """What loggers and callback_metrics get, at which steps, and that no other step is held up for it."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as L
@@ -9,33 +8,35 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from imagenet_ddp.callbacks.learning_rate import LearningRate
-from imagenet_ddp.callbacks.measures import ImageSums, Means, Span, StepTimes, hits
+from imagenet_ddp.callbacks.measures import RunningSums, Span, StepTimes
 from imagenet_ddp.callbacks.train_log import TrainLog
 from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.errors import ConfigError, RunError
+from imagenet_ddp.models.sums import Sums
+from imagenet_ddp.models.task import OneLabel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NUM_BATCHES = 7
 
 
 class Module(L.LightningModule):
-    top_k = 2
-
     def __init__(self) -> None:
         super().__init__()
+        self.task = OneLabel(3)
         self.net = nn.Linear(3, 3)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
         """The loss shown is the batch's number in its epoch."""
         logits = self.net(batch["image"])
-        return {"loss": logits.sum(), "loss_sum": torch.tensor(2.0 * batch_idx), "logits": logits}
+        sums = self.task.sums(torch.tensor(2.0 * batch_idx), logits, batch["target"])
+        return {"loss": logits.sum(), "sums": sums}
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         pass
@@ -72,12 +73,12 @@ class Counting(TrainLog):
         super().on_train_batch_start(*args, **kwargs)
         self.num_batches += 1
 
-    def _read(self) -> tuple[list[float], list[float]]:
+    def _read(self) -> tuple[Sums, Sums]:
         if self.sums._host is None:
             self.read_after.append(self.num_batches)
         return super()._read()
 
-    def _total(self, trainer: L.Trainer) -> Means:
+    def _total(self, trainer: L.Trainer) -> dict[str, float]:
         self.asked_after.append(self.num_batches)
         reads = list(self.read_after)
         total = super()._total(trainer)
@@ -169,29 +170,36 @@ def test_after_a_resume_steps_are_those_of_the_optimizer() -> None:
 
 
 def test_sums_are_those_of_a_plain_count() -> None:
-    """Over two epochs, of batches of different sizes, read in between."""
+    """Over two epochs, of batches of different sizes, read in between. Equal logits are in the order of the classes."""
     torch.manual_seed(0)
-    sums, trainer = ImageSums(), L.Trainer(accelerator="cpu", logger=False)
-    module: Any = SimpleNamespace(top_k=3)
+    sums, trainer, task = RunningSums(), L.Trainer(accelerator="cpu", logger=False), OneLabel(7)
+
+    def equal(found: Sums, expected: list[float]) -> bool:
+        return found.numbers() == pytest.approx(expected)
+
     epoch = since = [0.0] * 4
     for step in range(1, 40):
-        logits, loss, counted = torch.randn(step % 4 + 1, 7), torch.rand(()), step % 4
+        logits, loss, counted = torch.randn(step % 4 + 1, 7).round(), torch.rand(()), step % 4
+        logits[0, 3] = torch.nan if step % 5 == 0 else logits[0, 3]
         target = torch.randint(7, (len(logits),))
-        sums.add(loss, hits(module, logits[:counted], {"target": target}), counted)
-        place = (logits > logits.gather(1, target[:, None])).sum(1)[:counted]  # number of greater logits
-        new = [loss.item(), int((place == 0).sum()), int((place < 3).sum()), counted]
+        sums.add(task.sums(loss, logits[:counted], target[:counted]))
+        orders = [sorted(range(7), key=lambda each, row=row: -row[each]) for row in logits[:counted].tolist()]
+        places = [order.index(label) if row.isfinite().all() else 7
+                  for order, label, row in zip(orders, target.tolist(), logits, strict=False)]  # fmt: skip
+        new = [loss.item(), sum(place < 1 for place in places), sum(place < 5 for place in places), counted]
         epoch, since = ([a + b for a, b in zip(each, new, strict=True)] for each in (epoch, since))
         if step in (5, 23):
-            assert sums.read() == (new, pytest.approx(epoch))
+            last, so_far = sums.read()
+            assert equal(last, new) and equal(so_far, epoch)
         if step == 17:
             sums.begin_epoch()
             epoch = [0.0] * 4
         if step in (11, 29):  # between them, an epoch ends
-            assert sums.take() == pytest.approx(since)
+            assert equal(sums.take(), since)
             since = [0.0] * 4
-    assert sums.total(trainer) == pytest.approx(epoch)
-    assert ImageSums("cpu", epoch).take() == [0.0] * 4, "a resumed run logs only its own steps"
-    assert Means.from_sums([3.0, 1, 2, 4]) == Means(0.75, 0.25, 0.5)
+    assert equal(sums.total(trainer), epoch)
+    assert RunningSums("cpu", Sums.of(epoch)).take() == Sums(), "a resumed run logs only its own steps"
+    assert Sums.of([3.0, 1, 2, 4]).means() == {"loss": 0.75, "top1": 0.25, "top5": 0.5}
 
 
 def test_times_of_epochs_of_the_run_and_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:

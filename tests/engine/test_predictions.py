@@ -10,6 +10,7 @@ from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.engine.evaluate import Predictions
 from imagenet_ddp.engine.evaluation_results import Predicted, further_results, prediction_columns, results_lines
 from imagenet_ddp.models.calibration import log_sums
+from imagenet_ddp.models.task import OneLabel
 
 CLASSES = ["n01440764", "n01443537", "n01484850"]
 TARGETS = np.array([0, 1, 2, 1])
@@ -66,7 +67,7 @@ def test_equal_logits_are_ordered_as_by_argmax_and_nan_is_no_class():
     logits[:, [7, 31, 300]] = 1.0
     logits[4, 5] = torch.nan
     trainer: Any = SimpleNamespace(world_size=1, is_global_zero=True)
-    module: Any = SimpleNamespace(top_k=2)
+    module: Any = SimpleNamespace(task=OneLabel(2))
     callback.on_validation_start(trainer, module)
     batch = {"index": torch.arange(5), "target": torch.zeros(5, dtype=torch.int64), "num_counted": 5}
     callback.on_validation_batch_end(trainer, module, {"logits": logits, "losses": torch.zeros(5)}, batch, 0)

@@ -13,6 +13,8 @@ from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.data.sampler import BatchSampler
 from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss
+from imagenet_ddp.models.sums import Sums, to_host
+from imagenet_ddp.models.task import OneLabel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +34,7 @@ class Shown(nn.Module):
 def make(net: nn.Module, num_classes: int, num_val_images: int = 10, **more: Any) -> ImageClassifier:
     keys: dict[str, Any] = {"make_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1), **more}
     if (smoothing := keys.pop("label_smoothing", None)) is not None:
-        keys["loss"] = Loss(LossConfig(label_smoothing=smoothing), num_classes)
+        keys["task"] = OneLabel(num_classes, Loss(LossConfig(label_smoothing=smoothing), num_classes))
     classifier = ImageClassifier(net, num_classes, num_val_images, **keys)
     return as_one_of(classifier, world_size=1)
 
@@ -91,7 +93,7 @@ def test_each_update_is_by_the_mean_gradient_over_its_images(
             result = classifier.training_step(batch, 0)
             for total, part in zip(gradients, torch.autograd.grad(result["loss"], parameters), strict=True):
                 total += part / world_size / accumulate
-            loss_sum += result["loss_sum"].item()
+            loss_sum += result["sums"].loss.item()
             counted += mine
         logits = classifier.net(images[counted])
         loss = F.cross_entropy(logits, targets[counted], label_smoothing=label_smoothing)
@@ -110,7 +112,7 @@ def test_a_weight_multiplies_the_loss_of_its_image():
         result = classifier.training_step(batch_of(images, target, **more), 0)
         expected = (losses * weight)[:counted].sum().item()
         assert result["loss"].item() == pytest.approx(expected / update_images)
-        assert result["loss_sum"].item() == pytest.approx(expected)
+        assert result["sums"].loss.item() == pytest.approx(expected)
 
 
 def test_label_smoothing_is_for_training_only():
@@ -153,7 +155,6 @@ def test_top1_and_top5_are_shares_of_images():
     images = logits_as_images(LOGITS)
     batches = [batch_of(images[:4], TARGETS[:4], [0, 1, 2, 3]), batch_of(images[4:], TARGETS[4:], [4, 5, 6])]
     classifier = make(Shown(6), 6, 7)
-    assert classifier.top_k == 5
     validated(classifier, [batch_of(images[:2], [1, 1])])  # is forgotten where the next one begins
     found = validated(classifier, batches)
     assert found["val/top1"] == pytest.approx(3 / 7)
@@ -172,14 +173,14 @@ def test_sums_so_far_are_those_of_this_ranks_images():
     images = logits_as_images(LOGITS)
     classifier = make(Shown(6), 6, 7)
     classifier.on_validation_epoch_start()
-    assert classifier.validation_sums().tolist() == [0, 0, 0, 0]
+    assert to_host(classifier.validation_sums()) == [Sums()]
     for end in (4, 7):
         part = slice(0 if end == 4 else 4, end)
         classifier.validation_step(batch_of(images[part], TARGETS[part], list(range(7))[part]), 0)
-        loss, top1, top5, count = classifier.validation_sums().tolist()
+        [sums] = to_host(classifier.validation_sums())
         expected = F.cross_entropy(LOGITS[:end], torch.tensor(TARGETS[:end])).item()
-        assert loss / count == pytest.approx(expected, abs=1e-6)
-        assert (top1, top5, count) == {4: (2, 4, 4), 7: (3, 6, 7)}[end]
+        assert sums.means()["loss"] == pytest.approx(expected, abs=1e-6)
+        assert (sums.top1, sums.top5, sums.images) == {4: (2, 4, 4), 7: (3, 6, 7)}[end]
 
 
 # ---- in Lightning's hands ------------------------------------------------------------------------------------------

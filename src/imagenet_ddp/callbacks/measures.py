@@ -1,8 +1,8 @@
-"""Hold the numbers of TrainLog: sums and means over images, the best score of a metric, and the times of steps."""
+"""Hold the numbers of TrainLog: sums over images, the best score of a metric, and the times of steps."""
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -10,72 +10,46 @@ import lightning.pytorch as L
 import torch
 from torch import Tensor
 
-from imagenet_ddp.models.metrics import has_class
+from imagenet_ddp.models.sums import Sums, to_host
 
 
-@dataclass(frozen=True)
-class Means:
-    """Means over images; top1 and top5 are fractions."""
-
-    loss: float
-    top1: float
-    top5: float
-
-    @classmethod
-    def from_sums(cls, sums: Iterable[float]) -> "Means":
-        """sums: of the losses, of the top-1 hits and of the top-k hits, and the number of images."""
-        loss, hits1, hits5, count = sums
-        count = max(count, 1.0)
-        return cls(loss / count, hits1 / count, hits5 / count)
-
-    def named(self, suffix: str = "") -> dict[str, Tensor]:
-        return on_cpu({f"train/{name}{suffix}": value for name, value in asdict(self).items()})
-
-
-class ImageSums:
-    """The sums that Means.from_sums takes, over this rank's images. They stay on the device until they are read.
+class RunningSums:
+    """The sums of the last step and of an epoch, over this rank's images. They stay on the device until they are read.
 
     epoch: the sums of this epoch to begin with, after a resume within it.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", epoch: list[float] | None = None) -> None:
-        dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
-        sums = epoch or [0.0] * 4
-        self._last, self._epoch = torch.zeros(3), torch.tensor(sums[:3], dtype=dtype, device=device)
-        self._counts = 0, int(sums[3])  # images of the last step, and of this epoch
-        self._host: tuple[list[float], list[float]] | None = [0.0] * 4, sums  # None: not read since the last step
-        self._taken = sums  # the part of the epoch's sums that take() has returned
+    def __init__(self, device: torch.device | str = "cpu", epoch: Sums | None = None) -> None:
+        self._device, taken = device, epoch or Sums()
+        self._last, self._epoch = Sums(), Sums.zeros(device) + taken
+        self._host: tuple[Sums, Sums] | None = Sums(), taken  # None: not read since the last step
+        self._taken = taken  # the part of the epoch's sums that take() has returned
 
-    def add(self, loss_sum: Tensor, right: Tensor, count: int) -> None:
-        """Add a step. right: bool (count, k), result of hits()."""
-        self._last = torch.stack([loss_sum.to(self._epoch.dtype), right[:, 0].sum(), right.sum()])
-        self._epoch += self._last
-        self._counts, self._host = (count, self._counts[1] + count), None
+    def add(self, step: Sums) -> None:
+        self._last, self._epoch, self._host = step, self._epoch + step, None
 
-    def read(self) -> tuple[list[float], list[float]]:
+    def read(self) -> tuple[Sums, Sums]:
         """Return the sums of the last step and of this epoch. Waits for the device, but only once after each step."""
         if self._host is None:
-            # a single copy
-            both: list[float] = torch.cat([self._last, self._epoch]).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            self._host = [*both[:3], self._counts[0]], [*both[3:], self._counts[1]]
+            last, epoch = to_host(self._last, self._epoch)
+            self._host = last, epoch
         return self._host
 
-    def take(self) -> list[float]:
+    def take(self) -> Sums:
         """Return the sums since the last call, also those of an earlier epoch. Waits for the device."""
         taken, self._taken = self._taken, self.read()[1]
-        return [now - before for now, before in zip(self._taken, taken, strict=True)]
+        return self._taken - taken
 
     def begin_epoch(self) -> None:
         last, epoch = self.read()
-        self._taken = [taken - now for now, taken in zip(epoch, self._taken, strict=True)]
-        self._epoch.zero_()
-        self._counts, self._host = (self._counts[0], 0), (last, [0.0] * 4)
+        self._taken = self._taken - epoch
+        self._epoch, self._host = Sums.zeros(self._device), (last, Sums())
 
-    def total(self, trainer: L.Trainer) -> list[float]:
+    def total(self, trainer: L.Trainer) -> Sums:
         """Return the sums of this epoch over all ranks. Call on all ranks."""
-        mine = torch.tensor(self.read()[1], dtype=self._epoch.dtype, device=self._epoch.device)
+        mine = torch.tensor(self.read()[1].numbers(), dtype=self._epoch.loss.dtype, device=self._device)
         total: Any = trainer.strategy.reduce(mine, reduce_op="sum")  # pyright: ignore[reportUnknownMemberType]
-        return total.tolist()
+        return Sums.of(total.tolist())
 
 
 @dataclass
@@ -84,7 +58,7 @@ class Best:
     counted from 1, in which it was reached; 0 before the first step. step: the number of optimizer steps after which it
     was reached."""
 
-    monitor: str = "val/top1"
+    monitor: str
     mode: str = "max"
     value: float | None = None
     epoch: int = 0
@@ -182,15 +156,7 @@ class StepTimes:
         self._epoch_mark, self._taken = self.run.since(Span(**state_dict["epoch"])), replace(self.run)
 
 
-def hits(pl_module: L.LightningModule, logits: Tensor, batch: Mapping[str, Any]) -> Tensor:
-    """Return bool (B, k): whether the target of each image has the highest, second highest, ... logit. Never for logits
-    that are not finite. logits: (B, num_classes), of the first B images of the batch."""
-    top_k: Any = pl_module.top_k
-    right = logits.topk(top_k).indices == batch["target"][: len(logits)].unsqueeze(1)
-    return right & has_class(logits).unsqueeze(1)
-
-
-def on_cpu(values: dict[str, float]) -> dict[str, Tensor]:
+def on_cpu(values: Mapping[str, float]) -> dict[str, Tensor]:
     """Return the values as CPU tensors. Lightning would copy plain numbers to the device, and progress bars would then
     wait for the device in each step."""
     return dict(zip(values, torch.tensor([*values.values()], dtype=torch.float64).unbind(), strict=True))

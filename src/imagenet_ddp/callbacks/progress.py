@@ -2,21 +2,20 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch as L
 
 from imagenet_ddp.callbacks.loop_state import is_epoch_over, validates_start
-from imagenet_ddp.callbacks.measures import Means
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
+from imagenet_ddp.models.task import Figure, as_words
 from imagenet_ddp.runs.log import Log
-from imagenet_ddp.system.text import duration, format_loss, percent
+from imagenet_ddp.system.text import duration, percent
 
 REDRAW_S = 0.1
 COLUMNS = 80
 BAR_COLUMNS = 16
-SUMMARISED = ("train/loss", "train/top1")  # training metrics shown in an epoch's line
 
 
 class Progress(L.Callback):
@@ -41,7 +40,7 @@ class Progress(L.Callback):
         self._log_every, self._val_log_every = 0, val_log_every_n_steps or 100
         self._drawn_s = self._start_s = 0.0
         self._start_step = 0
-        self._shown: Means | None = None  # means of this epoch shown in the bar
+        self._shown: dict[str, float] | None = None  # means of this epoch shown in the bar
         self._num_rows_shown = 0
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -52,8 +51,8 @@ class Progress(L.Callback):
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if validates_start(trainer):
-            scores = self._scores(self._train_log.scores)
-            self.run_log.say(f"epoch 0/{trainer.max_epochs} ({self._train_log.start}): val {scores}")
+            words = as_words(self._train_log.figures, named(self._train_log.scores))
+            self.run_log.say(f"epoch 0/{trainer.max_epochs} ({self._train_log.start}): val {words}")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._start_s, self._start_step, self._num_rows_shown = time.monotonic(), trainer.global_step, 0
@@ -88,13 +87,15 @@ class Progress(L.Callback):
         parts = [f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"]
         if not is_epoch_over(trainer):
             parts[0] += f" (ended after {trainer.fit_loop.batch_idx + 1} of {trainer.num_training_batches} steps)"
-        train = {name: float(value) for name, value in trainer.callback_metrics.items() if name in SUMMARISED}
-        parts[0] += f": train {self._scores(train)}"
+        figures, best = self._train_log.figures, self._train_log.best
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        train = {name: metrics[name] for each in figures[:2] if (name := f"train/{each.name}") in metrics}
+        parts[0] += f": train {as_words(figures, named(train))}"
         if scores := self._train_log.scores:
-            parts += [f"val {self._scores(scores)}"]
-            if (value := self._train_log.best.value) is not None:
-                name = self._train_log.best.monitor
-                parts += [f"best {self._scores({name: value}) or f'{name} {value:.4g}'}"]
+            parts += [f"val {as_words(figures, named(scores))}"]
+            if best.value is not None:
+                words = as_words(figures, named({best.monitor: best.value}))
+                parts += [f"best {words or f'{best.monitor} {best.value:.4g}'}"]
         if self._train_log.counts_images:
             times = self._train_log.train_times.epoch
             parts += [f"{times.images_per_s:.1f} images/s, data wait {percent(times.data_wait_frac, 1)}"]
@@ -104,7 +105,7 @@ class Progress(L.Callback):
         """Return the epoch's row of the table on a terminal, preceded by the column titles at the start and every 20
         rows."""
         log, epoch = self._train_log, trainer.current_epoch + 1
-        times, has_top5 = log.train_times.epoch, len(log.accuracies) > 1
+        times = log.train_times.epoch
         last = trainer.max_epochs
         values: dict[str, Any] = {
             "epoch": f"{epoch}/{last}" if last and last > 0 else epoch,
@@ -114,18 +115,10 @@ class Progress(L.Callback):
             "data_wait_frac": times.data_wait_frac,
             "train_s": log.elapsed_s,
         }
-        titles = [table_row(None, has_top5=has_top5)] if self._num_rows_shown % 20 == 0 else []
+        titles = [table_row(log.figures)] if self._num_rows_shown % 20 == 0 else []
         self._num_rows_shown += 1
         is_best = bool(log.scores) and log.best.epoch == epoch
-        return "\n".join([*titles, table_row(values, is_best=is_best, has_top5=has_top5)])
-
-    def _scores(self, scores: Mapping[str, float]) -> str:
-        """Format the scores, as in "loss 2.3026 top-1 12.00 % top-5 50.00 %"."""
-        named = {name.rpartition("/")[2]: value for name, value in scores.items()}
-        words = [f"loss {format_loss(named['loss'])}"] if "loss" in named else []
-        return " ".join(
-            words + [f"top-{k} {percent(named[name])}" for name, k in self._train_log.accuracies if name in named]
-        )
+        return "\n".join([*titles, table_row(log.figures, values, is_best=is_best)])
 
     def _write(self, line: str) -> None:
         (self.run_log.note if self.run_log.is_terminal or self.run_log.has_other_bar else self.run_log.say)(line)
@@ -141,7 +134,7 @@ class Progress(L.Callback):
     def _bar(self, trainer: L.Trainer, step: int, steps: int) -> str:
         words = [f"{trainer.current_epoch + 1}/{trainer.max_epochs}", _filled(step, steps), f"{step}/{steps}"]
         if self._shown is not None:
-            words += [f"loss {format_loss(self._shown.loss, 3)}", f"top-1 {percent(self._shown.top1, 1)}"]
+            words.append(as_words(self._train_log.figures[:2], self._shown, short=True))
         words.append(f"ETA {self._eta(trainer)}")
         if self._shown is not None:
             times = self._train_log.train_times.epoch
@@ -168,28 +161,36 @@ def _speed(images_per_s: float) -> str:
     return f"{images_per_s:,.0f}" if images_per_s >= 100 else f"{images_per_s:.1f}"
 
 
-# The columns of the table of epochs, within 80 characters: title, width, key of the value, form of the value.
-TABLE: tuple[tuple[str, int, str, Callable[[Any], str]], ...] = (
-    ("epoch", 7, "epoch", str),
-    ("train loss", 11, "train/loss", format_loss),
-    ("top-1", 9, "train/top1", percent),
-    ("val loss", 9, "val/loss", format_loss),
-    ("top-1 ", 10, "val/top1", percent),
-    ("top-5", 9, "val/top5", percent),
-    ("images/s", 9, "images_per_s", _speed),
-    ("wait", 7, "data_wait_frac", lambda share: percent(share, 1)),
-    ("time", 9, "train_s", duration),
-)
+def named(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a stage without its prefix: top1 for val/top1."""
+    return {name.rpartition("/")[2]: value for name, value in metrics.items()}
 
 
-def table_row(values: Mapping[str, Any] | None, *, is_best: bool = False, has_top5: bool = True) -> str:
+def columns(figures: Sequence[Figure]) -> list[tuple[str, int, str, Callable[[Any], str]]]:
+    """Return the columns of the table of epochs, within 80 characters: title, width, key of the value, form of it.
+    figures: the loss, the score, and further ones, which are shown of a validation only."""
+    loss, score, *further = figures
+    return [
+        ("epoch", 7, "epoch", str),
+        (f"train {loss.title}", 11, f"train/{loss.name}", loss.text),
+        (score.title, 9, f"train/{score.name}", score.text),
+        (f"val {loss.title}", 9, f"val/{loss.name}", loss.text),
+        (f"{score.title} ", 10, f"val/{score.name}", score.text),  # with a star where it is the best
+        *((each.title, 9, f"val/{each.name}", each.text) for each in further),
+        ("images/s", 9, "images_per_s", _speed),
+        ("wait", 7, "data_wait_frac", lambda share: percent(share, 1)),
+        ("time", 9, "train_s", duration),
+    ]
+
+
+def table_row(figures: Sequence[Figure], values: Mapping[str, Any] | None = None, *, is_best: bool = False) -> str:
     """Format one row of the table, or the titles if there are no values. values: a row of metrics.csv; missing values
-    become "-". is_best: mark the validation top-1 with a star. has_top5: include val/top5."""
+    become "-". is_best: mark the score of the validation with a star."""
     line = ""
-    for title, width, key, form in TABLE:
+    for title, width, key, form in columns(figures):
         value = values.get(key) if values else None
         text = title if values is None else "-" if value is None or value != value else form(value)  # nan
-        if key == "val/top1" and values is not None:
+        if title.endswith(" ") and values is not None:
             text += "*" if is_best else " "
-        line += text.rjust(width) if has_top5 or key != "val/top5" else ""
+        line += text.rjust(width)
     return line

@@ -14,7 +14,7 @@ from torchvision.io import ImageReadMode, read_image  # pyright: ignore[reportMi
 from imagenet_ddp.callbacks.background_logger import Background
 from imagenet_ddp.callbacks.checkpoint import ResumeCheckpoint
 from imagenet_ddp.callbacks.loop_state import find_callback, validates_start
-from imagenet_ddp.callbacks.train_log import TrainLog, find_log
+from imagenet_ddp.callbacks.train_log import TrainLog, find_log, train_names
 from imagenet_ddp.data.contact_sheet import FILE, write_sheet
 from imagenet_ddp.data.module import ImageDataModule
 from imagenet_ddp.data.sources.table import read_cells
@@ -87,7 +87,7 @@ class History(L.Callback):
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
         }
         if means is not None:
-            row |= {name: float(value) for name, value in means.named().items()}  # in full precision
+            row |= train_names(means)  # in full precision
             row["images_per_s"] = round(times.images_per_s, 2)
             row["data_wait_frac"] = round(times.data_wait_frac, 4)
         # an epoch that trainer.max_steps or trainer.max_time ended early already has a row when the run is resumed

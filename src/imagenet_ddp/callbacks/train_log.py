@@ -11,12 +11,12 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-from torch import Tensor
 
 from imagenet_ddp.callbacks.loop_state import find_callback, is_epoch_over, log_interval, validates_start
-from imagenet_ddp.callbacks.measures import Best, ImageSums, Means, StepTimes, hits, on_cpu
+from imagenet_ddp.callbacks.measures import Best, RunningSums, StepTimes, on_cpu
 from imagenet_ddp.data.loader_processes import loader_workers
-from imagenet_ddp.system.text import format_loss, percent
+from imagenet_ddp.models.sums import Sums, to_host
+from imagenet_ddp.models.task import OneLabel, task_of
 
 SAVE_EVERY_S = 1.0  # each save takes 0.3 ms, because loggers open a file for it
 
@@ -26,7 +26,7 @@ class TrainLog(L.Callback):
     gpu_memory_gib, which is the peak allocation so far. Keep the scores of the last validation and the best ones.
 
     Must precede all callbacks that read trainer.callback_metrics. The metrics of images require the batches of
-    ImageDataModule and the outputs of ImageClassifier; with other modules, only scores are kept.
+    ImageDataModule and a module with a task, as ImageClassifier is; with other modules, only scores are kept.
 
     Every trainer.log_every_n_steps updates of the weights, log the means over this rank's images since the last such
     update. No other step waits for the device, and no step waits for another rank, because the sums stay on the device
@@ -38,22 +38,22 @@ class TrainLog(L.Callback):
     the last validation in this epoch; empty before it. start: what the weights before the first step are.
     """
 
-    def __init__(self, monitor: str = "val/top1", mode: str = "max") -> None:
+    def __init__(self, monitor: str = f"val/{OneLabel.score.name}", mode: str = OneLabel.mode) -> None:
         self.scores: dict[str, float] = {}
         self.start = "before the first step"
         self.bests: dict[str, Best] = {}
         self.best = self.track(Best(monitor, mode))
         self.num_epochs = 0  # number of completely trained epochs
         self.val_step: int | None = None  # optimizer steps before the last validation
-        self.sums = ImageSums()
+        self.figures = OneLabel(1000).figures  # what lines show
+        self.sums = RunningSums()
         self.train_times, self.val_times = StepTimes(), StepTimes()
         self.train_s = self.train_cpu_s = 0.0  # totals of the parts before a resume
-        self.epoch_means: Means | None = None  # means of the last finished epoch, over all ranks
+        self.epoch_means: dict[str, float] | None = None  # of the last finished epoch, over all ranks
         self.begun = False  # whether this process has trained a step
         self.failure: BaseException | None = None  # the error or stop that ended the training
         self.counts_images = False
-        self.accuracies = [("top1", 1), ("top5", 5)]  # (name, its k) of each accuracy that lines show
-        self._restored: list[float] | None = None
+        self._restored: Sums | None = None
         self._begin_s = self._begin_cpu_s = 0.0
         self._end: tuple[float, float] | None = None  # time and CPU seconds at the end of the training
         self._trainer: L.Trainer | None = None
@@ -68,16 +68,15 @@ class TrainLog(L.Callback):
     # -- hooks
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        num_classes = getattr(getattr(pl_module, "top1", None), "num_classes", None)
-        if num_classes is not None and num_classes <= 5:
-            self.accuracies = [("top1", 1)]  # top-5 is always 100 %
+        if task := task_of(pl_module):
+            self.figures = task.figures
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._trainer, self._end, self.begun = trainer, None, False
         self._begin_s, self._begin_cpu_s = time.perf_counter(), cpu_seconds(trainer)
-        self.counts_images = hasattr(pl_module, "top_k")
+        self.counts_images = task_of(pl_module) is not None
         # restored sums are those of all ranks
-        self.sums = ImageSums(pl_module.device, self._restored if trainer.global_rank == 0 else None)
+        self.sums = RunningSums(pl_module.device, self._restored if trainer.global_rank == 0 else None)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.train_times.begin()
@@ -105,28 +104,27 @@ class TrainLog(L.Callback):
         self.begun = True
         if not self.counts_images:
             return
-        counted = batch["num_counted"]
-        self.sums.add(outputs["loss_sum"], hits(pl_module, outputs["logits"][:counted], batch), counted)
+        self.sums.add(outputs["sums"])
         self.train_times.end_step(batch["step_images"])
         step = trainer.global_step  # read once, because Lightning computes it on each access
         is_update, self._num_updates = step != self._num_updates, step
         # Lightning passes metrics to its loggers in exactly these steps
         if is_update and (trainer.should_stop or step % log_interval(trainer) == 0):
             self._read()
-            means, span = Means.from_sums(self.sums.take()), self.train_times.take()
+            means, span = self.sums.take().means(), self.train_times.take()
             lr = float(trainer.optimizers[0].param_groups[0]["lr"])  # with optim.layer_decay, that of the first layers
             rest = {"lr": lr, "images_per_s": span.images_per_s, "data_wait_frac": span.data_wait_frac}
             if pl_module.device.type == "cuda":
                 rest["gpu_memory_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
-            self._log(trainer, means.named(), on_cpu(rest))
+            self._log(trainer, train_names(means), rest)
 
-    def _log(self, trainer: L.Trainer, shown: dict[str, Tensor], rest: dict[str, Tensor]) -> None:
+    def _log(self, trainer: L.Trainer, shown: dict[str, float], rest: dict[str, float]) -> None:
         """Do the work of pl_module.log_dict, which would take 3 ms, and 40 µs in each later step. shown: metrics that
         progress bars also show. rest: all other metrics."""
-        trainer.progress_bar_metrics.update({name: float(value) for name, value in shown.items()})
+        trainer.progress_bar_metrics.update(shown)
+        row = shown | rest
         for metrics in (trainer.callback_metrics, trainer.logged_metrics):
-            metrics.update(shown | rest)
-        row = {name: float(value) for name, value in (shown | rest).items()}
+            metrics.update(on_cpu(row))
         for logger in trainer.loggers:
             logger.log_metrics({**row, "epoch": trainer.current_epoch}, trainer.global_step - 1)
         if time.perf_counter() - self._saved_s >= SAVE_EVERY_S:
@@ -139,7 +137,7 @@ class TrainLog(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self.counts_images and not trainer.sanity_checking:
-            trainer.callback_metrics.update(self._total(trainer).named())
+            trainer.callback_metrics.update(on_cpu(train_names(self._total(trainer))))
         self.val_times.begin_epoch()
 
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
@@ -158,9 +156,9 @@ class TrainLog(L.Callback):
         self.num_epochs = trainer.current_epoch + is_epoch_over(trainer)
         if self.counts_images:
             self.epoch_means = self._total(trainer)
-            pl_module.log_dict(self.epoch_means.named(), prog_bar=True, logger=False)
+            pl_module.log_dict(on_cpu(train_names(self.epoch_means)), prog_bar=True, logger=False)
             # logged here, because Lightning would log these metrics only after the checkpoint is written
-            self._log(trainer, {}, self.epoch_means.named("_epoch"))
+            self._log(trainer, {}, train_names(self.epoch_means, "_epoch"))
         if is_epoch_over(trainer):  # else a checkpoint written now continues the epoch
             self.sums.begin_epoch()
 
@@ -172,7 +170,7 @@ class TrainLog(L.Callback):
 
     # -- values that other callbacks and the summary read
 
-    def _read(self) -> tuple[list[float], list[float]]:
+    def _read(self) -> tuple[Sums, Sums]:
         """Return the sums of the last step and of this epoch. Count the wait for the device as part of this step, not
         as waiting for data."""
         start_s = time.perf_counter()
@@ -180,14 +178,14 @@ class TrainLog(L.Callback):
         self.train_times.add_wait(time.perf_counter() - start_s)
         return sums
 
-    def _total(self, trainer: L.Trainer) -> Means:
+    def _total(self, trainer: L.Trainer) -> dict[str, float]:
         """Return the means of this epoch so far over all ranks. Call on all ranks."""
         self._read()
-        return Means.from_sums(self.sums.total(trainer))
+        return self.sums.total(trainer).means()
 
-    def epoch_so_far(self) -> Means:
+    def epoch_so_far(self) -> dict[str, float]:
         """Return the means over this rank's images of this epoch. Waits for the device."""
-        return Means.from_sums(self._read()[1])
+        return self._read()[1].means()
 
     def times(self, trainer: L.Trainer) -> tuple[float, float]:
         """Return (seconds since training began, CPU seconds of all ranks and their loader workers), including the parts
@@ -206,7 +204,7 @@ class TrainLog(L.Callback):
 
     def step_line(self, trainer: L.Trainer, step: int, steps: int, eta: str) -> str:
         """Return the line of a training step. Waits for the device. eta: the time left."""
-        means = self._means_text(*map(Means.from_sums, self._read()))
+        means = self._means_text(*self._read())
         now, epoch = self.train_times.last, self.train_times.epoch
         count = max(epoch.steps, 1)
         return (
@@ -220,32 +218,30 @@ class TrainLog(L.Callback):
         self,
         trainer: L.Trainer,
         pl_module: Any,
-        outputs: Mapping[str, Tensor] | None,
+        outputs: Mapping[str, Any] | None,
         batch: Any,
         step: int,
         steps: int,
     ) -> str:
         """Return the line of a validation step, with the means over this rank's images. Waits for the device. outputs:
         None if no image of the batch counts on this rank."""
-        start_s, sums = time.perf_counter(), [0.0] * 4
-        if outputs is not None:
-            right = hits(pl_module, outputs["logits"], batch)
-            sums = [float(each) for each in (outputs["losses"].sum(), right[:, 0].sum(), right.sum(), len(right))]
-        last, mean = Means.from_sums(sums), Means.from_sums(pl_module.validation_sums().tolist())
+        start_s = time.perf_counter()
+        last, all_so_far = to_host(outputs["sums"] if outputs else Sums(), pl_module.validation_sums())
         self.val_times.add_wait(time.perf_counter() - start_s)
         now, validation = self.val_times.last, self.val_times.epoch
         owner = f", rank {trainer.global_rank}'s images" if trainer.world_size > 1 else ""
         return (
             f"validation step {step}/{steps}"
             f" | batch {now.batch_s:.3f} s ({validation.batch_s / max(validation.steps, 1):.3f})"
-            f" | {self._means_text(last, mean)} | (mean so far{owner})"
+            f" | {self._means_text(last, all_so_far)} | (mean so far{owner})"
         )
 
-    def _means_text(self, last: Means, mean: Means) -> str:
-        words = [f"loss {format_loss(last.loss)} ({format_loss(mean.loss)})"]
-        for name, k in self.accuracies:
-            words.append(f"top-{k} {percent(getattr(last, name))} ({100 * getattr(mean, name):.2f})")
-        return " | ".join(words)
+    def _means_text(self, last: Sums, so_far: Sums) -> str:
+        now, mean = last.means(), so_far.means()
+        return " | ".join(
+            f"{each.title} {each.text(now[each.name])} ({each.text(mean[each.name]).removesuffix(' %')})"
+            for each in self.figures
+        )
 
     # -- checkpoints
 
@@ -262,7 +258,7 @@ class TrainLog(L.Callback):
         return {
             "scores": dict(self.scores),
             "bests": {key: asdict(best) for key, best in self.bests.items()},
-            "sums": self.sums.total(self._trainer),
+            "sums": self.sums.total(self._trainer).numbers(),
             "train_s": train_s,
             "train_cpu_s": train_cpu_s,
             "num_epochs": self.num_epochs,
@@ -274,7 +270,7 @@ class TrainLog(L.Callback):
         for key, stored in state_dict["bests"].items():
             best = self.bests.setdefault(key, Best(stored["monitor"], stored["mode"]))
             best.value, best.epoch, best.step = stored["value"], stored["epoch"], stored["step"]
-        self._restored = state_dict["sums"]
+        self._restored = Sums.of(state_dict["sums"])
         self.train_times.load_state_dict(state_dict["times"])
         for name in ("scores", "train_s", "train_cpu_s", "num_epochs"):
             setattr(self, name, state_dict[name])
@@ -289,6 +285,11 @@ def find_log(trainer: L.Trainer) -> TrainLog:
             "Hint: add imagenet_ddp.callbacks.TrainLog() as the first of the callbacks."
         )
     return log
+
+
+def train_names(means: Mapping[str, float], suffix: str = "") -> dict[str, float]:
+    """Return the means under the names by which they are logged."""
+    return {f"train/{name}{suffix}": value for name, value in means.items()}
 
 
 def cpu_seconds(trainer: L.Trainer) -> float:

@@ -44,6 +44,7 @@ from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.losses import Loss, weights_by_class
 from imagenet_ddp.models.lr_schedules import schedule_spanning
 from imagenet_ddp.models.optimizers import make_optimizer
+from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, checkpoint_bytes, read
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
@@ -111,7 +112,7 @@ def make_module(
         num_classes,
         num_val_images,
         make_optimizer=lambda _: make_optimizer(config.optim, net, rate, fused, heads),  # groups need layer names
-        loss=Loss(loss, num_classes, num_train_images),
+        task=OneLabel(num_classes, Loss(loss, num_classes, num_train_images)),
         seed=config.seed,
         val_views=EvalTransform.of(data).views,
     )

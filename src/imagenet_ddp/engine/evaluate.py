@@ -28,11 +28,12 @@ from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.calibration import log_sums
 from imagenet_ddp.models.layers import ClassSubset
 from imagenet_ddp.models.metrics import MAX_AUROC_CLASSES, has_class
+from imagenet_ddp.models.task import OneLabel
 from imagenet_ddp.runs import result_files
+from imagenet_ddp.runs.check_run import VAL_METRICS
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.system.files import where
-from imagenet_ddp.system.text import format_loss, percent
 
 
 def run(job: Job, plan: Plan, world: World) -> float:
@@ -63,7 +64,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     is_subset = config.classes == "subset"
     if is_subset:
         module.net = ClassSubset(module.net, positions.tolist(), len(classes))
-        module.top_k = min(module.top_k, num_classes)
+        module.task = OneLabel(num_classes)
     bad_images = BadImagesList(job.run_dir / "bad_images.csv", data.bad_images.board.all, config.csv_delimiter)
     collected = Predictions(keep_scores="auroc" in metric_names)
     trainer = build.make_trainer(plan, world, [bad_images, collected], job.run_dir)
@@ -88,11 +89,9 @@ def run(job: Job, plan: Plan, world: World) -> float:
             trainer.validate(module, datamodule=data, verbose=False)
     finally:
         data.close()
-    metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/top1", "val/top5", "val/loss")}
-    # top-k of k classes is always 100 %
-    is_useful = module.top_k < (num_classes if is_subset else len(classes))
-    top_k = f" | top-{module.top_k} {percent(metrics['val/top5'])}" if is_useful else ""
-    log.say(f"top-1 {percent(metrics['val/top1'])}{top_k} | loss {format_loss(metrics['val/loss'])}")
+    metrics = {name: float(trainer.callback_metrics[name]) for name in VAL_METRICS}
+    loss, *accuracies = module.task.figures
+    log.say(" | ".join(f"{each.title} {each.text(metrics[f'val/{each.name}'])}" for each in (*accuracies, loss)))
     counted, num_unreadable = module.val_counts, 0
     if (predicted := collected.result) is not None:  # rank 0
         num_unreadable = len(predicted.loaded) - counted[0]  # num_images may include images that were not loaded
@@ -134,7 +133,7 @@ def run(job: Job, plan: Plan, world: World) -> float:
     log.say(result_files.counted_sentence(counted, num_images, num_unreadable, share))
     log.close()
     destroy_process_group()
-    return metrics["val/top1"]
+    return metrics[f"val/{module.task.score.name}"]
 
 
 class Predictions(L.Callback):
@@ -161,9 +160,9 @@ class Predictions(L.Callback):
         if outputs is None:  # no image of this batch counts on this rank
             return
         logits, losses, counted = outputs["logits"], outputs["losses"], batch["num_counted"]
-        # topk may order equal logits differently from the argmax that val/top1 is computed with
+        # the order of task.places_of, by which val/top1 and val/top5 are computed
         values, classes = logits.sort(dim=1, descending=True, stable=True)
-        values, classes = values[:, : pl_module.top_k], classes[:, : pl_module.top_k].clone()
+        values, classes = values[:, : pl_module.task.top_k], classes[:, : pl_module.task.top_k].clone()
         classes.masked_fill_(~has_class(logits)[:, None], -1)  # no wait for the device
         probabilities = (values - logits.logsumexp(1, keepdim=True)).exp()
         gaps = values[:, 0] - logits.gather(1, batch["target"][:counted, None])[:, 0]

@@ -30,6 +30,7 @@ from imagenet_ddp.errors import RunError
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import result_files
+from imagenet_ddp.runs.check_run import VAL_METRICS
 from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun, format_loss, percent, shorten_list, without_secrets
 
@@ -171,8 +172,8 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
         "experiment": job.experiment,
         "data": {"name": options.target or options.name, "folder": folder},
         "hardware": devices.describe_hardware(plan.accelerator.value, gpu_models, place.num_nodes),
-        **{name: float(metrics[name]) for name in ("val/top1", "val/top5", "val/loss") if name in metrics},
-        "best/val/top1": best,
+        **{name: float(metrics[name]) for name in VAL_METRICS if name in metrics},
+        f"best/{parts.train_log.best.monitor}": best,
         "best_epoch": parts.train_log.best.epoch if best is not None else None,
         "num_val_images": parts.module.val_counts[0],
         "num_train_images": len(data.train_images),
@@ -203,7 +204,8 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     lines = _end_lines(job, parts)
     if best is not None:
         epoch = parts.train_log.best.epoch or f"0: {parts.train_log.start}"
-        lines.append(f"Best val top-1 {percent(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
+        score = parts.module.task.score
+        lines.append(f"Best val {score.title} {score.text(best)} (epoch {epoch}), in {train_s:.0f} s of training.")
     loss, num_classes = parts.train_log.scores.get("val/loss"), len(parts.data.source.classes)
     untrained = parts.module.net if job.config.model.weights is None else nn.Module()  # others come with averages
     steps, epochs = parts.trainer.global_step, parts.train_log.num_epochs
@@ -276,7 +278,7 @@ def _chance_lines(job: Job, parts: Run) -> list[str]:
         hints.append("set data.fit=pad if the centre crop leaves out the object")
     return [
         f"Val top-1 is no better than always answering the most frequent class ({percent(guess)}); train top-1 is "
-        f"{percent(means.top1)}. Hint: {', or '.join(hints)}."
+        f"{percent(means['top1'])}. Hint: {', or '.join(hints)}."
     ]
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import lightning.pytorch as L
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from imagenet_ddp.config.schema.learning import LossConfig
 from imagenet_ddp.errors import RunError, reports_silent_ends
 from imagenet_ddp.models.layers import average_views
-from imagenet_ddp.models.losses import Loss
-from imagenet_ddp.models.metrics import ImagesCounted, MeanLoss, TopKAccuracy
+from imagenet_ddp.models.metrics import ImageMean, ImagesCounted
 from imagenet_ddp.models.optimizers import place_state
+from imagenet_ddp.models.sums import Sums
+from imagenet_ddp.models.task import OneLabel, Task
 from imagenet_ddp.models.teacher import Teacher
 from imagenet_ddp.system.seeding import hash_seed
 
@@ -25,14 +24,14 @@ class ImageClassifier(L.LightningModule):
 
     num_val_images: size of the validation split, to verify that each image was counted once. make_optimizer: called
     with the parameters; returns the optimizer, whose groups have their highest learning rate. The callback LearningRate
-    reduces it step by step. loss: the training loss, by default the cross entropy; val/loss is always the cross
+    reduces it step by step. task: the losses and what is measured, by default one label per image with the cross
     entropy. teacher: a net whose probabilities are targets in addition to the labels. seed: seed of the randomness
     (dropout) of each step. val_views: orientations of each image whose logits are averaged in
     validation (layers.py).
 
     Validation logs val/loss, val/top1 and val/top5, exact over all ranks. With k < 5 classes, val/top5 is the top-k
     accuracy. training_step logs nothing itself, because logging would cost 2 ms per step and, with a progress bar,
-    force a device synchronization. The callback TrainLog logs the values that training_step returns.
+    force a device synchronization. The callback TrainLog logs the sums that training_step returns.
     """
 
     def __init__(
@@ -42,25 +41,22 @@ class ImageClassifier(L.LightningModule):
         num_val_images: int,
         *,
         make_optimizer: Callable[[Any], torch.optim.Optimizer],
-        loss: Loss | None = None,
+        task: Task | None = None,
         teacher: Teacher | None = None,
         seed: int = 0,
         val_views: int = 1,
     ):
         super().__init__()
         self.net = net
-        self.top_k = min(5, num_classes)
+        self.task: Task = task or OneLabel(num_classes)
         self._make_optimizer = make_optimizer
         self._optimizer_settings: list[dict[str, Any]] = []  # one dict per group, as the options set them
         self._stored_settings: list[dict[str, Any]] = []  # the settings of the resumed run, in the same form
-        self.loss = loss or Loss(LossConfig(), num_classes)
         self.teacher = teacher
         self._seed = seed
         self._val_views = val_views
         # Every image has the same weight, as in ImageNet's top-1; torchmetrics' default is the mean over the classes.
-        self.top1 = TopKAccuracy(num_classes, 1)
-        self.top5 = TopKAccuracy(num_classes, self.top_k)
-        self.val_loss = MeanLoss()
+        self.top1, self.top5, self.val_loss = ImageMean("top1"), ImageMean("top5"), ImageMean("loss")
         self.counted = ImagesCounted(num_val_images)
         # of the last validation, over all ranks: (number of counted images, highest count of any image)
         self.val_counts = (0, 0)
@@ -123,8 +119,8 @@ class ImageClassifier(L.LightningModule):
             torch.mps.manual_seed(seed)
 
     @reports_silent_ends
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
-        """Return the loss, the sum of the losses and the logits.
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """Return the loss and the Sums over this rank's counted images.
 
         The loss is scaled so that, after DDP averages over the ranks and Lightning divides by
         trainer.accumulate_grad_batches, the accumulated gradient equals that of the mean loss over all images in the
@@ -139,7 +135,7 @@ class ImageClassifier(L.LightningModule):
         weight = batch.get("weight")
         # one operation computes losses and mean if nothing has to be applied to the losses first
         reduction = "mean" if is_full and weight is None and self.teacher is None else "none"
-        losses = self.loss(_at_least_float32(logits), target, batch.get("soft_target"), reduction)
+        losses = self.task.training_losses(_at_least_float32(logits), batch, reduction)
         if self.teacher is not None:
             share = self.teacher.share
             losses = (1 - share) * losses + share * self.teacher.losses(batch["image"], logits)
@@ -147,10 +143,11 @@ class ImageClassifier(L.LightningModule):
             losses = losses * weight
         if is_full:
             loss = losses if reduction == "mean" else losses.mean()
-            return {"loss": loss, "loss_sum": loss.detach() * size, "logits": logits}
-        # a remainder has fewer images or batches than usual, or different numbers of images on the ranks
-        loss_sum = losses[:counted].sum()
-        return {"loss": loss_sum * (divisor / batch["update_images"]), "loss_sum": loss_sum.detach(), "logits": logits}
+            loss_sum = loss.detach() * size
+        else:  # a remainder has fewer images or batches than usual, or different numbers of images on the ranks
+            loss_sum = losses[:counted].sum()
+            loss = loss_sum * (divisor / batch["update_images"])
+        return {"loss": loss, "sums": self.task.sums(loss_sum, logits[:counted], target[:counted])}
 
     # Lightning inspects the signature in every step, which is faster if it is stored
     training_step.__signature__ = inspect.signature(training_step)  # type: ignore[attr-defined]
@@ -164,26 +161,25 @@ class ImageClassifier(L.LightningModule):
             super().configure_gradient_clipping(*args, **kwargs)
 
     @reports_silent_ends
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor] | None:
-        """Return the logits and losses of the counted images; None if the batch has no counted image."""
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any] | None:
+        """Return the logits, the losses and the Sums of the counted images; None if the batch has no counted image."""
         counted = batch["num_counted"]
         if not counted:  # this rank has no validation image
             return None
         images = batch["image"]
         logits = _at_least_float32(average_views(self, images, self._val_views)[:counted])
         target = batch["target"][:counted]
-        self.top1.update(logits, target)
-        self.top5.update(logits, target)
-        losses = F.cross_entropy(logits, target, reduction="none")
-        self.val_loss.update(losses)
+        losses = self.task.validation_losses(logits, target)
+        sums = self.task.sums(losses.sum(), logits, target)
+        for metric in (self.top1, self.top5, self.val_loss):
+            metric.update(sums)
         self.counted.update(batch["index"][:counted])
-        return {"logits": logits, "losses": losses}
+        return {"logits": logits, "losses": losses, "sums": sums}
 
-    def validation_sums(self) -> Tensor:
-        """Return this rank's sums over the validation so far, on its device: [loss, correct in the top 1, correct in
-        the top k, images]. Reads the states of the metrics, because compute() would wait for the other ranks."""
-        top1, top5 = (torch.as_tensor(metric.tp).sum() for metric in (self.top1, self.top5))
-        return torch.stack([self.val_loss.total, top1, top5, self.val_loss.count])
+    def validation_sums(self) -> Sums:
+        """Return this rank's sums over the validation so far. Reads the states of the metrics, because compute() would
+        wait for the other ranks."""
+        return Sums(self.val_loss.total, self.top1.total, self.top5.total, int(self.val_loss.images))
 
     def on_validation_epoch_start(self) -> None:
         for metric in (self.top1, self.top5, self.val_loss, self.counted):

@@ -4,63 +4,52 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import torchmetrics.classification as tm
 from torch import Tensor
 from torchmetrics import Metric
 
 from imagenet_ddp.config.schema.commands import METRICS
+from imagenet_ddp.models.sums import Sums, loss_dtype
 
 MAX_AUROC_CLASSES = 1000  # AUROC keeps all scores in memory: 0.2 GB for ImageNet's validation images
 
 
 def has_class(logits: Tensor) -> Tensor:
-    """Return bool (B,): whether the logits (B, C) of an image, and so its probabilities, are finite. Other images are
-    wrong and predicted as no class."""
-    return logits.logsumexp(1).isfinite()
+    """Return bool (B,): whether the logits (B, C) of an image, and so its probabilities, are finite; a class that
+    cannot be predicted has -inf. Other images are wrong and predicted as no class."""
+    return logits.amax(1).isfinite()  # the highest of values with a NaN is NaN
 
 
-class TopKAccuracy(tm.MulticlassAccuracy):
-    """Share of the images whose target is among the k largest logits. An image whose logits are NaN or inf is wrong.
-    torchmetrics would use the first class as its prediction, so a diverged net would score as if it predicted that
-    class for every image."""
-
-    def __init__(self, num_classes: int, top_k: int):
-        super().__init__(num_classes, top_k=top_k, average="micro", validate_args=False)
-
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add a batch. preds: logits, float (B, num_classes). target: int64 (B,)."""
-        target_last = -F.one_hot(target, preds.shape[1]).to(preds.dtype)
-        super().update(torch.where(has_class(preds)[:, None], preds, target_last), target)
-
-
-class MeanLoss(Metric):
-    """Mean over all values of all ranks. The sum has double precision even if the module is cast to another type: with
-    trainer.precision=bf16-true, the sum in torchmetrics' MeanMetric stops growing after a few hundred values."""
+class ImageMean(Metric):
+    """Mean over all images of all ranks, from a field of Sums: loss, top1 or top5. The sum of the losses keeps its
+    precision (sums.loss_dtype) even if the module is cast to another type, as trainer.precision=bf16-true does."""
 
     full_state_update = False
-    higher_is_better = False
+    higher_is_better = None
 
-    def __init__(self) -> None:
+    def __init__(self, field: str) -> None:
         super().__init__()
+        self.field = field
         self.total: Tensor
-        self.count: Tensor
-        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
+        self.images: Tensor
+        zero = torch.zeros((), dtype=torch.float32 if field == "loss" else torch.int64)
+        self.add_state("total", zero, dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
+        self.add_state("images", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")  # pyright: ignore[reportUnknownMemberType]
 
     def reset(self) -> None:
         super().reset()
         # converted here, because casting the module casts its states, and moving float64 to an Apple GPU fails
-        self.total = self.total.to(torch.float32 if self.total.device.type == "mps" else torch.float64)
+        if self.total.is_floating_point():
+            self.total = self.total.to(loss_dtype(self.total.device))
 
-    def update(self, values: Tensor) -> None:
-        """Add a batch. values: (B,) of any floating type."""
-        self.total += values.to(self.total.dtype).sum()
-        self.count += len(values)
+    def update(self, sums: Sums) -> None:
+        """Add a batch. sums: on the device."""
+        self.total += getattr(sums, self.field)
+        self.images += sums.images
 
     def compute(self) -> Tensor:
-        """Return the mean as a scalar; NaN if there are no values."""
-        return self.total / self.count
+        """Return the mean as a scalar; NaN if there are no images."""
+        return self.total / self.images
 
 
 class ImagesCounted(Metric):
