@@ -422,8 +422,9 @@ def test_a_run_killed_before_a_time_limit_could_end_it_trains_no_further_step(
     tmp_path: Path, limit: int, least: int | None, steps: int
 ) -> None:
     keys: dict[str, Any] = {"saving": {"every_n_steps": 1}, "min_epochs": least}
+    watch = Watch()
     with pytest.raises(RuntimeError, match="killed"):
-        train(tmp_path, watch := Watch(), Kills(limit), **keys)
+        train(tmp_path, watch, Kills(limit), **keys)
     checkpoint = train(tmp_path, again := Watch(), Steps(limit), **keys)
     assert (watch.steps + again.steps, len(again.scores)) == (steps, 1), "the last state is validated"
     assert read(checkpoint.last_path)[KEY]["ended_by"] == "trainer.max_time"

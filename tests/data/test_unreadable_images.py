@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SMALL, Run, write_images
+from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.unreadable_images import Bad, BadImages, LocalBoard
@@ -45,6 +46,10 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "train" / "cat" / "003.jpg").write_bytes(b"no image")
     (root / "train" / "owl" / "001.jpg").write_bytes((root / "train" / "owl" / "001.jpg").read_bytes()[:300])
     (root / "val" / "dog" / "002.jpg").write_bytes(b"")
+    pages = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
+    for name in ("000", "001"):
+        pages[0].save(root / "train" / "dog" / f"{name}.jpg", "TIFF", save_all=True, append_images=pages[1:])
+    Image.new("RGBA", (20, 20), (200, 0, 0, 0)).save(root / "val" / "cat" / "000.jpg", "PNG")
     return root
 
 
@@ -75,11 +80,16 @@ def test_ranks_stay_in_step_and_all_unreadable_images_are_listed_once(broken: Pa
     assert rows[names[2]] == "the file is empty"
     summary = json.loads((tmp_path / "found" / "summary.json").read_text())
     assert (summary["num_unreadable_images"], summary["num_val_images"]) == (3, 10)
+    clear = "val: 1 image with fully transparent pixels, whose colours are used and whose transparency is not."
+    pages = "with several frames or pages, of which the first is used."
+    logs = [(tmp_path / "found" / "logs" / f"rank{rank}.log").read_text() for rank in (0, 1)]
+    assert f"train: 2 images {pages}" in done.stdout and clear in done.stdout, "of both ranks, each once"
+    assert 1 <= sum(log.count(f" is an image {pages}") for log in logs) <= 2, "a line about the first of each rank"
 
     last = tmp_path / "found" / "checkpoints" / "last.ckpt"
     done = run("evaluate", f"checkpoint={last}", "trainer.accelerator=cpu", "hydra.run.dir=evaluated")
     assert done.returncode == 0, done.stderr
-    assert "10 of 11 validation images, each once, 1 unreadable." in done.stdout
+    assert "10 of 11 validation images, each once, 1 unreadable." in done.stdout and clear in done.stdout
     assert json.loads((tmp_path / "evaluated" / "evaluation.json").read_text())["num_val_images_unreadable"] == 1
 
     done = run("train", *SMALL, *skip, "data.bad_image_limit=1", "trainer.devices=2", "hydra.run.dir=limited")

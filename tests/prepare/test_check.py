@@ -13,6 +13,7 @@ import pytest
 from conftest import Run
 from PIL import ExifTags, Image
 
+from imagenet_ddp.data.pixel_conversion import Ignored
 from imagenet_ddp.data.sources.base import Names
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.prepare import check, pack
@@ -161,8 +162,8 @@ def test_what_is_not_used_of_an_image_is_counted(tmp_path: Path):
     images = FileImages(tmp_path, Names.of(names), np.zeros(len(names), np.int64))
     probes = {name: check.probe_image(images, index) for index, name in enumerate(names)}
     assert {name for name, probe in probes.items() if probe.reason} == set()
-    assert {name for name, probe in probes.items() if probe.has_more_pages} == {"two.tif", "two.gif"}
-    assert {name for name, probe in probes.items() if probe.is_clear} == {
+    assert {name for name, probe in probes.items() if probe.ignored & Ignored.PAGES} == {"two.tif", "two.gif"}
+    assert {name for name, probe in probes.items() if probe.ignored & Ignored.TRANSPARENCY} == {
         "clear.png", "clear.webp", "clear_palette.png"
     }  # fmt: skip
 

@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image
 
 from imagenet_ddp.config.schema.data import DataConfig
-from imagenet_ddp.data.pixel_conversion import MAX_PIXELS, decode_pillow, is_rotated
+from imagenet_ddp.data.pixel_conversion import MAX_PIXELS, Ignored, decode_pillow, is_rotated
 from imagenet_ddp.data.unreadable_images import UnreadableImage
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system.packages import install
@@ -78,10 +78,10 @@ DEFAULT = Reading()
 
 
 class Pixels:
-    """A Picture that is already decoded. pixels: uint8 (H, W, 3)."""
+    """A Picture that is already decoded. pixels: uint8 (H, W, 3). ignored: parts of its file that are not used."""
 
-    def __init__(self, pixels: np.ndarray):
-        self._pixels = pixels
+    def __init__(self, pixels: np.ndarray, ignored: Ignored = Ignored.NONE):
+        self._pixels, self.ignored = pixels, ignored
         self.height, self.width = pixels.shape[:2]
 
     def region(self, top: int, left: int, height: int, width: int, size: int = 0) -> np.ndarray:
@@ -103,7 +103,7 @@ def open_picture(data: bytes, path: str, reading: Reading = DEFAULT) -> Picture:
         and not (reading.exif_orientation and is_rotated(data[: header.data_at]))
     ):
         return JpegPicture(data, path, header, choose_decoder(reading.decoder).name)
-    return Pixels(decode_pillow(data, path, reading.exif_orientation, reading.white_level))
+    return Pixels(*decode_pillow(data, path, reading.exif_orientation, reading.white_level))
 
 
 def decode(data: bytes, path: str, reading: Reading = DEFAULT) -> "Tensor":
@@ -195,7 +195,8 @@ class JpegPicture:
             return self._region(top, left, height, width, size)
         except Exception:  # decoders raise exceptions of many types
             # Pillow may decode a file that this decoder rejects, or raise an error with a better message
-            return decode_pillow(self._data, self._path, False)[top : top + height, left : left + width]
+            pixels = decode_pillow(self._data, self._path, False).pixels
+            return pixels[top : top + height, left : left + width]
 
     def _region(self, top: int, left: int, height: int, width: int, size: int) -> np.ndarray:
         data, rows, decode = self._data, self.height, decoder(self._name)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from imagenet_ddp.data.decode import Picture, decode_whole
+from imagenet_ddp.data.decode import Picture, Pixels, decode_whole
 from imagenet_ddp.data.loader_processes import StallWatchdog, end_workers, init_worker, worker_context
 from imagenet_ddp.data.sampler import BatchSampler, SampleKey
 from imagenet_ddp.data.sources.base import Images
@@ -33,6 +33,7 @@ class Batch(TypedDict):
     update_images: int  # images that count in this update of the weights, over all ranks (sampler.py)
     seed: int  # seed for random choices that concern the whole batch (mixup, CutMix)
     unreadable: list[Bad]
+    ignored: dict[int, int]  # position of an image -> its pixel_conversion.Ignored, if it is not NONE
     weight: NotRequired[Tensor]  # float32 (B,), factor of each image's loss, added on the device if images have weights
     soft_target: NotRequired[Tensor]  # float32 (B, num_classes), added on the device with mixup or CutMix
 
@@ -68,11 +69,16 @@ class ImageDataset(Dataset):
             images.share_memory_()  # before it is filled: sending a batch then takes 2 ms less for 32 images
         indices: list[int] = []
         flips: list[bool] = []
+        ignored: dict[int, int] = {}
 
         def append(key: SampleKey, index: int) -> None:
             """Load an image into the next free row of the batch, which stays free if the image is unreadable."""
-            flips.append(self._fill(images[len(indices)], key, index))
+            picture = open_image(self.images, index)
+            generator = random.Random(key.image_seed(self.seed))
+            flips.append(self.transform.into(images[len(indices)], picture, generator))
             indices.append(index)
+            if isinstance(picture, Pixels) and picture.ignored:
+                ignored[index] = picture.ignored.value
 
         unreadable: list[Bad] = []
         failed: list[SampleKey] = []
@@ -103,11 +109,8 @@ class ImageDataset(Dataset):
             update_images=keys[0].update_images,
             seed=keys[0].batch_seed(self.seed),
             unreadable=unreadable,
+            ignored=ignored,
         )
-
-    def _fill(self, out: Tensor, key: SampleKey, index: int) -> bool:
-        generator = random.Random(key.image_seed(self.seed))
-        return self.transform.into(out, open_image(self.images, index), generator)
 
     def _any(self, key: SampleKey) -> int:
         """Return the index of a random image that can be read. Raises LoadError if there seems to be none."""
@@ -144,14 +147,17 @@ class EpochLoader(DataLoader):
     epoch 0."""
 
     on_bad_images: Callable[[list[Bad]], None] | None = None
+    on_ignored: Callable[[dict[int, int]], None] | None = None
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         samples: Any = self.dataset
         for batch in self.watchdog(self, samples.images.location).watch(super().__iter__):
-            bad = batch.pop("unreadable")
+            bad, ignored = batch.pop("unreadable"), batch.pop("ignored")
             if bad and self.on_bad_images is not None:
                 self.on_bad_images(bad)
+            if ignored and self.on_ignored is not None:
+                self.on_ignored(ignored)
             yield batch
 
     def close(self) -> None:
@@ -169,11 +175,12 @@ def make_loader(
     pin_memory: bool,
     replace: bool = True,
     on_bad_images: Callable[[list[Bad]], None] | None = None,
+    on_ignored: Callable[[dict[int, int]], None] | None = None,
     watchdog: Callable[[Any, str], StallWatchdog] = StallWatchdog,
 ) -> EpochLoader:
-    """Make the loader of one split. replace: as for ImageDataset. on_bad_images: called in this process with the
-    unreadable images of a batch if there are any; it may raise an error. watchdog: called with the loader and the
-    location of its images; returns the watchdog of one epoch."""
+    """Make the loader of one split. replace: as for ImageDataset. on_bad_images, on_ignored: called here with
+    Batch.unreadable and Batch.ignored unless they are empty; the first may raise an error. watchdog: called with the
+    loader and the location of its images; returns the watchdog of one epoch."""
     loader = EpochLoader(
         ImageDataset(images, transform, seed, replace=replace),
         batch_sampler=sampler,
@@ -184,7 +191,7 @@ def make_loader(
         persistent_workers=num_workers > 0,
         worker_init_fn=init_worker,
     )
-    loader.on_bad_images, loader.watchdog = on_bad_images, watchdog
+    loader.on_bad_images, loader.on_ignored, loader.watchdog = on_bad_images, on_ignored, watchdog
     return loader
 
 

@@ -14,6 +14,7 @@ import torch
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.augment import make_train_transform
 from imagenet_ddp.data.check_data import validate
+from imagenet_ddp.data.ignored_parts import IgnoredParts
 from imagenet_ddp.data.loader import Batch, EpochLoader, make_loader
 from imagenet_ddp.data.loader_processes import StallWatchdog, choose_num_workers
 from imagenet_ddp.data.mixing import Mixing
@@ -61,6 +62,7 @@ class ImageDataModule(L.LightningDataModule):
         self._local_world_size = local_world_size
         num_images = len(source.train if source.train is not None else source.val or [])
         self.bad_images = bad_images or BadImages(data, num_images)
+        self.ignored_parts = IgnoredParts(say)
         self.eval_transform = EvalTransform.of(data)
         self.train_transform = make_train_transform(data)
         self._mixing = Mixing(data, len(source.classes))
@@ -203,6 +205,7 @@ class ImageDataModule(L.LightningDataModule):
             seed=self.seed,
             pin_memory=torch.cuda.is_available() and not on_cpu if pin_memory == "auto" else pin_memory,
             on_bad_images=self.bad_images.on_bad_images,
+            on_ignored=partial(self.ignored_parts.add, split.removeprefix("plain "), images),
             watchdog=partial(StallWatchdog, who=who, say=say, timeout_s=self.options.loader_timeout_s),
         )
         if not self._overfit:
@@ -210,6 +213,11 @@ class ImageDataModule(L.LightningDataModule):
             # that the order is not random
             loader.__dict__["sampler"] = loader.batch_sampler
         return loader
+
+    def ignored_lines(self, trainer: L.Trainer) -> list[str]:
+        """Return sentences about the parts of images that were ignored. Call on all ranks."""
+        splits = {"train": self.source.train, "val": self.source.val}
+        return self.ignored_parts.lines(trainer, {name: each for name, each in splits.items() if each is not None})
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Copy the tensors of a batch to a device. On a GPU, they are copied on a separate stream while the model

@@ -19,6 +19,8 @@ import io
 import re
 import warnings
 from contextlib import suppress
+from enum import IntFlag
+from typing import NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -37,10 +39,30 @@ LEAST_OF_12_BITS = 16  # of the upper eight bits; 12-bit colours stored in 16 bi
 WIDE = ("I", "F")  # modes of more than 8 bits; I;16B and other variants begin with I
 
 
-def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: float | None = None) -> np.ndarray:
-    """Decode any of FORMATS to uint8 (H, W, 3), RGB. white_level: value of white in grey images of more than 8 bits,
-    one for all images of a data set, so that their brightness can be compared; None: see the table above. Raises
-    UnreadableImage."""
+class Ignored(IntFlag):
+    """Parts of a file that are not used. A JPEG has none: its further frames are previews and depth maps."""
+
+    NONE = 0
+    PAGES = 1
+    TRANSPARENCY = 2
+
+
+IGNORED_WORDS = {
+    Ignored.PAGES: "with several frames or pages, of which the first is used",
+    Ignored.TRANSPARENCY: "with fully transparent pixels, whose colours are used and whose transparency is not",
+}
+
+
+class Decoded(NamedTuple):
+    """pixels: uint8 (H, W, 3), RGB."""
+
+    pixels: np.ndarray
+    ignored: Ignored
+
+
+def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: float | None = None) -> Decoded:
+    """Decode any of FORMATS. white_level: value of white in grey images of more than 8 bits, one for all images of a
+    data set, so that their brightness can be compared; None: see the table above. Raises UnreadableImage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about decompression bombs, unusual EXIF data and palettes
@@ -50,14 +72,25 @@ def decode_pillow(data: bytes, path: str, exif_orientation: bool, white_level: f
             # of which Pillow keeps eight; known only until the image is loaded
             has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
             white_level = _stated_white(image) or white_level
+            has_pages = image.format not in ("JPEG", "MPO") and getattr(image, "is_animated", False)
             image.load()  # must come first: Pillow rotates a TIFF while loading it, and then drops its orientation tag
             if exif_orientation:
                 with suppress(Exception):  # if the EXIF data is broken, the pixels are used as stored
                     image = ImageOps.exif_transpose(image)
             is_wide = image.mode.startswith(WIDE)
-            return _grey(np.asarray(image), white_level) if is_wide else _colours(image, has_16_bits)
+            pixels = _grey(np.asarray(image), white_level) if is_wide else _colours(image, has_16_bits)
+            ignored = Ignored.PAGES if has_pages else Ignored.NONE
+            return Decoded(pixels, ignored | Ignored.TRANSPARENCY if _is_clear(image) else ignored)
     except Exception as error:  # Pillow's plugins raise many types: SyntaxError, struct.error, ZeroDivisionError
         raise UnreadableImage(path, _reason(error)) from error
+
+
+def _is_clear(image: Image.Image) -> bool:
+    """Return whether an image has fully transparent pixels."""
+    if not image.has_transparency_data:
+        return False
+    alpha = (image if "A" in image.getbands() else image.convert("RGBA")).getchannel("A")
+    return alpha.getextrema()[0] == 0
 
 
 def _stated_white(image: Image.Image) -> float | None:
@@ -79,20 +112,6 @@ def is_rotated(header: bytes) -> bool:
         exif.load(header[begin:])
         return exif.get(ExifTags.Base.Orientation, 1) in range(2, 9)
     return False
-
-
-def ignored_parts(data: bytes) -> tuple[bool, bool]:
-    """Return whether a file has frames or pages after the first one, and whether it has pixels of full transparency,
-    whose colours are used all the same. A JPEG is not looked at: its further frames are previews and depth maps."""
-    with suppress(Exception), warnings.catch_warnings():  # a broken file is reported by decode_pillow
-        warnings.simplefilter("ignore")
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        if image.format not in ("JPEG", "MPO"):
-            has_more = getattr(image, "n_frames", 1) > 1
-            image.load()
-            is_clear = image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] == 0
-            return has_more, is_clear
-    return False, False
 
 
 def _reason(error: Exception) -> str:

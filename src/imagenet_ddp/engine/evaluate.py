@@ -125,7 +125,8 @@ def run(job: Job, plan: Plan, world: World) -> float:
         }
         result_files.write_config(job.run_dir, config)
         result_files.write_json(job.run_dir / "evaluation.json", result)
-    log.say(f"Written to {job.run_dir / 'evaluation.json'}")
+    for line in (*data.ignored_lines(trainer), f"Written to {job.run_dir / 'evaluation.json'}"):
+        log.say(line)
     share = ""
     if fraction is not None and data.source.train is not None:
         total = num_images + len(data.source.train)

@@ -44,12 +44,13 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
             checkpoint = str(job.checkpoint) if job.checkpoint else None
             # weights_only is torch.load's: no code is run from the file. The optimizer's state is restored, too
             parts.trainer.fit(parts.module, datamodule=parts.data, ckpt_path=checkpoint, weights_only=True)
-        train_s, train_cpu_s = parts.train_log.times(parts.trainer)  # a collective
+        train_s, train_cpu_s = parts.train_log.times(parts.trainer)  # a collective, as the next line
+        ignored = parts.data.ignored_lines(parts.trainer)
         if is_first:
             result_files.write_json(
                 job.run_dir / "summary.json", results(job, plan, world, parts, train_s, train_cpu_s)
             )
-        for line in closing_lines(job, parts, train_s):
+        for line in closing_lines(job, parts, train_s, ignored):
             log.say(line)
         if is_first:
             require_files(job, parts)

@@ -198,8 +198,8 @@ def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, trai
     }
 
 
-def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
-    """Return the last lines of the log."""
+def closing_lines(job: Job, parts: Run, train_s: float, ignored: Sequence[str] = ()) -> list[str]:
+    """Return the last lines of the log. ignored: sentences about the parts of images that no net sees."""
     best, data = parts.train_log.best.value, job.config.data
     lines = _end_lines(job, parts)
     if best is not None:
@@ -212,7 +212,7 @@ def closing_lines(job: Job, parts: Run, train_s: float) -> list[str]:
     lines += batch_norm_lines(untrained, loss, num_classes, steps, epochs) or _chance_lines(job, parts)
     if num_bad := len(parts.data.bad_images.board.all()):
         lines.append(f"{count_noun(num_bad, 'image')} could not be read. See {job.run_dir / 'bad_images.csv'}.")
-    lines.append(f"Run folder: {job.run_dir}")
+    lines += [*ignored, f"Run folder: {job.run_dir}"]
     is_generated = data.name == "shapes" and not data.target
     if parts.trainer.global_step and not is_generated:
         lines.append(f"Make a report: `{job.program} -m imagenet_ddp.report {shlex.quote(str(job.run_dir))}`")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagenet_ddp.data import dataset_summary
-from imagenet_ddp.data.decode import decode
-from imagenet_ddp.data.pixel_conversion import ignored_parts, is_rotated
+from imagenet_ddp.data.decode import Pixels, open_picture
+from imagenet_ddp.data.pixel_conversion import IGNORED_WORDS, Ignored, is_rotated
 from imagenet_ddp.data.sources.base import Images
 from imagenet_ddp.data.sources.image_files import FileImages
 from imagenet_ddp.data.sources.registry import open_source
@@ -34,13 +34,12 @@ MAX_PRINTED = 20  # bad images named in the summary
 class Probe(NamedTuple):
     """The result for one image. reason: why it cannot be decoded; None if it can. content_hash: 64-bit BLAKE2b of the
     file's bytes, or of the pixels if there is no file; 0 if they could not be read. is_rotated: by its EXIF data.
-    has_more_pages, is_clear: result of ignored_parts."""
+    ignored: parts of its file that are not used."""
 
     reason: str | None
     content_hash: int = 0
     is_rotated: bool = False
-    has_more_pages: bool = False
-    is_clear: bool = False
+    ignored: Ignored = Ignored.NONE
 
 
 class Duplicate(NamedTuple):
@@ -59,7 +58,7 @@ def run(plan: Plan) -> int:
     images = {name: split.images for name, split in layout.splits.items()}
     bad: list[tuple[str, str]] = []  # path, reason
     num_bad, num_rotated = Counter[str](), Counter[str]()  # by split
-    num_paged, num_clear = Counter[str](), Counter[str]()
+    num_ignored = {part: Counter[str]() for part in Ignored}  # by split
     contents = {name: np.zeros(len(members), dtype=np.uint64) for name, members in images.items()}  # 0: unknown
     progress = Progress("check", sum(map(len, images.values())), "images")
     progress.more = lambda: f" ({len(bad):,} bad)"
@@ -72,8 +71,8 @@ def run(plan: Plan) -> int:
                 bad.append((images[result.split].path(result.index), probe.reason))
                 num_bad[result.split] += 1
             num_rotated[result.split] += probe.is_rotated
-            num_paged[result.split] += probe.has_more_pages
-            num_clear[result.split] += probe.is_clear
+            for part in probe.ignored:
+                num_ignored[part][result.split] += 1
             contents[result.split][result.index] = probe.content_hash
             progress.add(1)
     duplicates, findings, notes = find_duplicates(contents, images)
@@ -85,11 +84,8 @@ def run(plan: Plan) -> int:
         if number
     ]
     ignored = [
-        f"{name}: {count_noun(counts[name], 'image')} {words}"
-        for counts, words in (
-            (num_paged, "with several frames or pages, of which the first is used"),
-            (num_clear, "with fully transparent pixels, whose colours are used and whose transparency is not"),
-        )
+        f"{name}: {count_noun(counts[name], 'image')} {IGNORED_WORDS[part]}"
+        for part, counts in num_ignored.items()
         for name in images
         if counts[name]
     ]
@@ -127,8 +123,10 @@ def probe_image(images: Images, index: int) -> Probe:
         data = images.encoded(index)
         if isinstance(images, FileImages) and data is not None:
             content = _content_hash(data)
-            decode(data, images.path(index), images.reading)
-            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), *ignored_parts(data))
+            picture = open_picture(data, images.path(index), images.reading)
+            picture.region(0, 0, picture.height, picture.width)
+            ignored = picture.ignored if isinstance(picture, Pixels) else Ignored.NONE
+            return Probe(None, content, is_rotated(data[:HEADER_BYTES]), ignored)
         images.verify(index)
         pixels = images.read(index)
         return Probe(None, _content_hash(pixels.contiguous().numpy() if data is None else data))
