@@ -12,9 +12,9 @@ from imagenet_ddp.config.schema.learning import LossConfig, ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import L2, compute_features, fit_regression, head_names, minimise, require_features
-from imagenet_ddp.models.load_weights import load_weights_into
 from imagenet_ddp.models.losses import Loss
-from imagenet_ddp.models.pretrained import find_weights
+from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.models.weights.pretrained import find_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -23,7 +23,7 @@ from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import depthwise_share
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
-from imagenet_ddp.models.weight_facts import of_timm
+from imagenet_ddp.models.weights.facts import of_timm
 
 Config = CommonConfig  # values that this module decides may be "auto"
 

@@ -18,9 +18,9 @@ from imagenet_ddp.data.sources.registry import check_classes
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.load_weights import load_weights_into, num_outputs
-from imagenet_ddp.models.pretrained import Weights, find_weights
-from imagenet_ddp.models.weight_facts import Facts, larger_imagenet
+from imagenet_ddp.models.weights.facts import Facts, larger_imagenet
+from imagenet_ddp.models.weights.load import load_weights_into, num_outputs
+from imagenet_ddp.models.weights.pretrained import Weights, find_weights
 from imagenet_ddp.runs.checkpoint_file import KEY, is_own, read
 from imagenet_ddp.system.text import shorten_list
 

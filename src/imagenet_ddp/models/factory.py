@@ -20,7 +20,7 @@ from imagenet_ddp.system.text import first_line
 
 def create_model(model: str | ModelConfig, num_classes: int, seed: int = 0, image_size: int = 224) -> nn.Module:
     """Return the net. The same seed yields the same initial weights in every process. model.weights is not read here;
-    load_weights.py does that.
+    weights/load.py does that.
 
     model: a name in torchvision.models, or the model.* keys. image_size: height and width in pixels. Raises
     ConfigError if the net does not accept images of this size, or does not support one of the model.* keys.

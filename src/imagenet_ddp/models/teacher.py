@@ -15,8 +15,8 @@ from imagenet_ddp.config.validators import shown
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.load_weights import load_weights_into
-from imagenet_ddp.models.pretrained import find_weights
+from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.models.weights.pretrained import find_weights
 
 
 class Teacher:

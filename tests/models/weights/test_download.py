@@ -16,7 +16,7 @@ from conftest import Run
 from safetensors.torch import save
 
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.models import download
+from imagenet_ddp.models.weights import download
 
 NAME = "mobilenetv3_small_050"
 COMMIT = "0" * 39 + "1"

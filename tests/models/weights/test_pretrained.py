@@ -20,8 +20,8 @@ from imagenet_ddp.config.schema.learning import ModelConfig
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model
 from imagenet_ddp.models.head import head_names
-from imagenet_ddp.models.load_weights import load_weights_into, num_outputs
-from imagenet_ddp.models.pretrained import Weights, find_weights
+from imagenet_ddp.models.weights.load import load_weights_into, num_outputs
+from imagenet_ddp.models.weights.pretrained import Weights, find_weights
 
 NAME = "shufflenet_v2_x0_5"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.head import is_in_head, start_head
-from imagenet_ddp.models.pretrained import Weights
+from imagenet_ddp.models.weights.pretrained import Weights
 from imagenet_ddp.system.nonfinite import nonfinite_names
 from imagenet_ddp.system.text import count_noun, shorten_list
 
