@@ -6,7 +6,8 @@ import pytest
 import torch
 from helpers.plans import plan_of
 
-from imagenet_ddp.engine.run_summary import batch_norm_lines, from_scratch_lines, mirrored_class_lines
+from imagenet_ddp.engine.run_summary import batch_norm_lines
+from imagenet_ddp.engine.start_report import from_scratch_lines, mirrored_class_lines
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from imagenet_ddp.distributed.strategies.process_group import destroy_process_gr
 from imagenet_ddp.engine import build, diagnosis
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Plan
-from imagenet_ddp.engine.run_summary import closing_lines, continue_command, opening_lines, require_files, results
+from imagenet_ddp.engine.run_summary import closing_lines, continue_command, require_files, results
+from imagenet_ddp.engine.start_report import detail_lines, opening_lines
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.runs import result_files
@@ -33,9 +34,11 @@ def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:
         except SignalExit as left:
             log.note(str(left))
             raise
-        for line in opening_lines(plan, world, parts.data):
+        for line in opening_lines(plan, world, parts.data, parts.module.net):
             log.say(line)
-        log.say(f"Run folder: {job.run_dir}")
+        for line in detail_lines(plan, world, parts.data):
+            log.note(line)
+        log.say(f"Run folder: {job.run_dir} (all choices and their reasons: logs/rank{world.place.rank}.log)")
         if is_first:
             (job.run_dir / "summary.json").unlink(missing_ok=True)
             result_files.write_config(job.run_dir, job.config)

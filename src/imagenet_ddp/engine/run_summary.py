@@ -7,32 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from imagenet_ddp.callbacks.fine_tuning import has_statistics
 from imagenet_ddp.callbacks.run_end import ended_by
 from imagenet_ddp.cli.overrides import quoted
 from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.distributed import devices, nvidia_gpus
+from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import RunError
-from imagenet_ddp.models.losses import weights_by_class
-from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
 from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.check_run import VAL_METRICS
-from imagenet_ddp.system.files import where
-from imagenet_ddp.system.text import count_noun, format_loss, percent, shorten_list, without_secrets
+from imagenet_ddp.system.text import count_noun, format_loss, percent, without_secrets
 
 FEW_IMAGES = 20_000  # a sixtieth of ImageNet
 HIGH_LOSS = 3.0  # times the loss of a guess, which nets with settled batch norm hardly reach
@@ -44,117 +37,6 @@ This run used generated images. Next, train on your own images, on STL-10 or on 
  {train} experiment=quick data=imagefolder data.root=FOLDER     # your images, from scratch
  {train} data=stl10                                             # STL-10, which is downloaded
  {train} data=imagenet data.root=FOLDER                         # ImageNet"""
-
-
-def opening_lines(plan: Plan, world: World, data: ImageDataModule) -> list[str]:
-    """Return the log lines that describe the rendezvous, the data, the recipe, the arithmetic of batch and learning
-    rate, and each automatic choice with its reason."""
-    config, place, device, classes = plan.config, plan.place, plan.device, data.source.classes
-    trainer, optim, options, schedule = config.trainer, config.optim, config.data, config.schedule
-    warmup, reason = plan.warmup_epochs
-    of_gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    mode, why_compiled = plan.compile
-    sampled = " Each class is equally frequent in training." if options.sampling == "balanced" else ""
-    location = where(data.train_images.location) if options.root or options.target else ""
-    few = f" Top-5 is always 100 % with {len(classes)} classes, and is left out of this log."
-    lines = [
-        place.sentence(),
-        f"Data: {options.target or options.name}, {len(data.train_images)} training and {len(data.val_images)}"
-        f" validation images of {len(classes)} classes{location}.{sampled}{few if len(classes) <= 5 else ''}",
-        f"Recipe: {'at most ' if config['budget_min'] else ''}{_epochs(trainer.max_epochs)} at {options.image_size}"
-        f" pixels, optimizer {optim.target or optim.name}, weight decay {optim.weight_decay:g}, schedule"
-        f" {schedule.name}, loss {config.loss.name}, label smoothing {config.loss.label_smoothing:g}.",
-    ]
-    if config.loss.class_weights not in (None, "balanced"):  # their order is that of text: 0, 1, 10, 2
-        pairs = zip(classes, weights_by_class(config.loss.class_weights, classes), strict=False)
-        lines.append(f"Class weights: {shorten_list([f'{name}: {weight:g}' for name, weight in pairs], 20)}.")
-    if (averaging := config.averaging).name != "none":
-        warmed = "(1 + n) / (10 + n) in update n but at most " if averaging.warmup else ""
-        how = f"exponential, decay {warmed}{averaging.decay:g}" if averaging.name == "ema" else "equal"
-        start = f"from epoch {plan.averaging_start_epoch + 1}"
-        if config["budget_min"] and averaging.start_epoch is None and averaging.name == "swa":
-            start = "over the last quarter of the epochs that budget_min allows"
-        lines.append(f"Average of the weights: {how}, {start}.")
-    lines += [
-        *from_scratch_lines(config, len(data.train_images)),
-        *mirrored_class_lines(options, classes),
-        *_batch_lines(plan),
-        f"Learning rate: {plan.learning_rate.reason} = {plan.learning_rate.value:g}."
-        if scaling_rule(optim) != "none"
-        else f"Learning rate: {plan.learning_rate.value:g}, {plan.learning_rate.reason}.",
-    ]
-    if schedule.warmup_epochs == "auto" and schedule.warmup_steps is None:
-        least = ", or a tenth of trainer.max_steps if that is less" if warmup and trainer.max_steps > 0 else ""
-        words = _epochs(warmup) if warmup else "none"
-        lines.append(f"Warm-up: {words}{least}, because {reason} (schedule.warmup_epochs=auto).")
-    return [
-        *lines,
-        f"Device: {of_gpu or {'cpu': 'CPU', 'mps': 'Apple GPU (mps)'}[device.type]},"
-        f" {count_noun(torch.get_num_threads(), 'thread')} per process ({plan.num_threads.reason})."
-        f" Precision: {plan.precision.value}, {plan.precision.reason}.",
-        f"Optimizer step: {'fused' if plan.fused.value else 'not fused'}, {plan.fused.reason}.",
-        f"Net: {'channels_last' if config.model.channels_last else 'contiguous'}, "
-        + (
-            f"not compiled ({why_compiled.rstrip('.')})."
-            if mode == "off"
-            else f"compiled (mode {mode}, {why_compiled})."
-        ),
-        # rank 0 lists the GPUs of all ranks, every other rank lists its own GPUs in its own log
-        *(world.gpus or nvidia_gpus.describe_gpus({0: plan.own_gpus()}, {0: ""}, 1)),
-        *(f"Network: {note}." for note in world.network_notes if place.num_nodes > 1),
-        f"Loader: {count_noun(plan.num_workers.value, 'worker')} per process ({plan.num_workers.reason})."
-        f" JPEG decoder: {plan.decoder.reason}.",
-        *data.source.notes,
-    ]
-
-
-def _batch_lines(plan: Plan) -> list[str]:
-    """Return the lines on the batch arithmetic of an update, and on what a resumed run keeps or changes."""
-    config, place = plan.config, plan.place
-    batch_size, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
-    lines = batch_split.describe(config.strategy, batch_size, plan.num_own_devices, accumulate) or [
-        f"Batch: {batch_size} per device × {count_noun(place.local_world_size, 'device')}"
-        f" × {count_noun(place.num_nodes, 'node')} × {accumulate} accumulation ="
-        f" {plan.global_batch_size} images per update."
-    ]
-    if (before := plan.global_batch_size_before) in (None, plan.global_batch_size):
-        return lines if plan.batch.reason == "as set" else [*lines, f"Reason for this batch: {plan.batch.reason}."]
-    return [
-        *lines,
-        f"The batch changed from {before} to {plan.global_batch_size} images per update ({plan.batch.reason}), and the"
-        f" learning rate from {scaled_lr(config.optim, before):g} to {plan.learning_rate.value:g}.",
-    ]
-
-
-def from_scratch_lines(config: Config, num_images: int) -> list[str]:
-    """Return a line if photographs of the user's own are too few to train a net from random weights."""
-    data, model = config.data, config.model
-    is_own = data.name in ("imagefolder", "table", "packed") and not data.target
-    # the library's weights fit its own nets, unchanged
-    has_weights = not (model.target or model.args)
-    if model.weights is not None or not (is_own and has_weights and num_images < FEW_IMAGES):
-        return []
-    return [
-        f"Trained from scratch, on {count_noun(num_images, 'image')}: with fewer than {FEW_IMAGES:,}, weights from "
-        "ImageNet usually reach a far higher accuracy. Hint: set experiment=finetune."
-    ]
-
-
-def mirrored_class_lines(data: DataConfig, classes: Sequence[str]) -> list[str]:
-    """Return a line if the names of the classes suggest that a mirrored image belongs to another class."""
-    if data.augment == "none" or not data.flip:
-        return []
-    names = {name.lower() for name in classes}
-    has_sides = any("left" in name and name.replace("left", "right") in names for name in names)
-    if not has_sides and not set("0123456789") <= names:
-        return []
-    what = "left look like right" if has_sides else "a digit look like another"
-    return [f"data.flip={data.flip:g} mirrors images, which may make {what}. Hint: set data.flip=0."]
-
-
-def _epochs(number: float | None) -> str:
-    """Format a number of epochs. None or -1 means that there is no limit."""
-    return "unlimited epochs" if number in (None, -1) else f"{number:g} epoch{'' if number == 1 else 's'}"
 
 
 def results(job: Job, plan: Plan, world: World, parts: Run, train_s: float, train_cpu_s: float) -> dict[str, Any]:

@@ -12,11 +12,12 @@ _USER = re.compile(r"://[^/\s?#]*@")  # user:password@ of an address
 _QUERY = re.compile(r"([?&][^=&#\s]*(?:token|secret|passw|credential|signature|sig|key)[^=&#\s]*=)[^&#\s'\"]+", re.I)
 
 
-def count_noun(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 image", "1,200 images", "3 classes"."""
+def count_noun(number: float, noun: str) -> str:
+    """Return a number with its noun: "1 image", "1,200 images", "3 classes", "0.5 epochs"."""
     if number == 1:
         return f"1 {noun}"
-    return f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}{'es' if noun.endswith('s') else 's'}"
+    return f"{number:,} {plural}" if isinstance(number, int) else f"{number:g} {plural}"
 
 
 def percent(fraction: float, digits: int = 2) -> str:

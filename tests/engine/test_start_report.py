@@ -1,0 +1,28 @@
+"""The start of a run's log: what a person must know first fits on a screen, and the log file has every reason."""
+
+import json
+from pathlib import Path
+
+from conftest import SMALL, Run
+
+from imagenet_ddp.system.console import wrap_text
+
+LINES, COLUMNS = 24, 80  # of a terminal
+
+
+def test_the_start_report_fits_on_a_screen(tree: Path, tmp_path: Path, seven_class_weights: Path, run: Run):
+    """With each option that adds a line to it."""
+    options = (
+        "trainer.devices=2", f"model.weights={seven_class_weights}", "model.freeze=backbone", "model.batch_norm=frozen",
+        "loss.class_weights={cat:1,dog:2,owl:3}", "averaging=ema", "schedule.warmup_epochs=auto",
+        "optim.scaling=linear", "data.sampling=balanced", "trainer.max_epochs=1",
+    )  # fmt: skip
+    done = run("train", *SMALL, *options, f"data.root={tree}", "hydra.run.dir=r", code=0)
+    report, found, _ = done.stdout.partition("Run folder: r (all choices and their reasons: logs/rank0.log)\n")
+    assert found and "\nNet: mobilenet_v2, " in report
+    shown = [part for line in [*report.splitlines(), found] for part in wrap_text(line, COLUMNS)]
+    assert 8 < len(shown) <= LINES, "\n".join(shown)
+    log = (tmp_path / "r/logs/rank0.log").read_text()
+    plan = json.loads((tmp_path / "r/summary.json").read_text())["plan"]
+    choices = ("precision", "num_threads", "num_workers", "fused", "decoder", "learning_rate", "warmup_epochs")
+    assert not [name for name in choices if plan[name]["reason"].rstrip(".") not in log]
