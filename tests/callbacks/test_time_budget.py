@@ -40,7 +40,8 @@ def test_a_run_keeps_to_its_minutes_and_a_resumed_run_to_the_choice(
 ):
     """With an hour, epochs up to trainer.max_epochs; with a second, none."""
     base = (*SMALL, f"data.root={tree}", f"model.weights={seven_class_weights}", "model.head=regression",
-            "model.batch_norm=frozen", "optim.lr=3", "trainer.max_epochs=5", "trainer.devices=2")  # fmt: skip
+            "model.batch_norm=frozen", "optim.lr=3", "trainer.max_epochs=5", "trainer.devices=2",
+            "schedule.name=cosine")  # fmt: skip
     short = run("train", *base, "budget_min=0.016", "hydra.run.dir=short", code=0)
     assert "budget_min=0.016 allows no epoch, so the start is the result: " in short.stdout
     assert "all that the time allows, which is right for" in short.stdout

@@ -1,9 +1,12 @@
+import re
 from typing import Any
 
 import pytest
 import torchvision
 
-from imagenet_ddp.config.schema.commands import CommonConfig
+from imagenet_ddp.config.keys import declared
+from imagenet_ddp.config.schema.commands import CommonConfig, RunConfig
+from imagenet_ddp.config.schema.learning import SCHEDULES
 from imagenet_ddp.models.check_learning import CLASSIFIERS, validate
 
 
@@ -54,6 +57,40 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_one_mistake(typed: dict[str, Any], said: str):
     (text,) = map(str, validate(config(**typed), {}))
     assert said in text and "Hint: " in text
+
+
+# What does not need a number of epochs that is known before.
+FOLLOWS = {
+    "budget_min": "it chooses", "trainer.max_epochs": "the most that it may choose",
+    "trainer.max_steps": "ends the run before", "val_log_every_n_steps": "a log", "trainer.log_every_n_steps": "a log",
+    "trainer.check_val_every_n_epoch": "the last state is validated", "trainer.num_sanity_val_steps": "before training",
+    "trainer.reload_dataloaders_every_n_epochs": "changes no weights", "averaging.every_n_steps": "from the first step",
+    "schedule.warmup_epochs": "at most a quarter of the run", "schedule.warmup_steps": "at most a quarter of the run",
+    "data.progressive_epochs": "is read with data.progressive_start only",
+    "schedule.step_epochs": "of a schedule that is refused", "schedule.milestones": "of a schedule that is refused",
+    "schedule.milestone_steps": "of a schedule that is refused",
+    "trainer.limit_val_batches": "is measured", "trainer.accumulate_grad_batches": "is measured",
+}  # fmt: skip
+
+
+def test_an_option_in_epochs_or_steps_follows_the_epochs_of_the_budget_or_is_refused():
+    counts = [key for key in declared("train") if re.search("epoch|step|milestone|progressive|_batches", key)]
+    assert set(FOLLOWS) <= {*counts, "budget_min"}
+    refused = set[str]()
+    for path in counts:
+        made = RunConfig(budget_min=3.0)
+        made.model.weights, made.schedule.name = "DEFAULT", "cosine"
+        group, _, name = path.rpartition(".")
+        setattr(made[group] if group else made, name, 64)
+        refused |= {path} & {
+            key for mistake in validate(made, {}) if "budget_min" in mistake.keys for key in mistake.keys
+        }
+    assert refused.isdisjoint(FOLLOWS) and set(counts) - refused <= set(FOLLOWS)
+    for name, row in SCHEDULES.items():
+        made = RunConfig(budget_min=3.0)
+        made.model.weights, made.schedule.name = "DEFAULT", name
+        said = "".join(map(str, validate(made, {})))
+        assert ("Hint: set schedule.name=cosine" in said) == row.at_epochs == (name in ("step", "multistep"))
 
 
 def test_keys_that_hang_together_wait_for_the_checkpoint():

@@ -302,6 +302,15 @@ def test_a_schedule_ends_with_the_steps_that_will_really_run(name: str):
     assert [factor(epochs) for epochs in (0, 0.25, 0.5, 1.9, 2.0)] == pytest.approx([0, 0.5, 1, 1, 0.1])
 
 
+@pytest.mark.parametrize("warmup", [{"warmup_epochs": 9.0}, {"warmup_epochs": 9.0, "warmup_steps": 90}])
+def test_a_warm_up_takes_a_quarter_of_the_time_budget_at_most(warmup: dict[str, Any]):
+    """Two epochs of ten steps were chosen."""
+    keys = ScheduleConfig(name="cosine", **warmup)
+    factor = schedule_spanning(keys, keys.warmup_epochs, 2, 10, has_budget=True)
+    assert [factor(epochs) for epochs in (0, 0.25, 0.5, 2)] == pytest.approx([0, 0.5, 1, 0])
+    assert schedule_spanning(keys, keys.warmup_epochs, 2, 10)(2) < 1, "as set, if the epochs were known"
+
+
 @pytest.mark.parametrize("warmup_steps", [0, 1, 3, 5])
 def test_no_step_of_a_cycle_is_lost_to_rounding(warmup_steps: int):
     """Against the definition in whole steps: restarts of a cosine, and steps down counted from the start."""

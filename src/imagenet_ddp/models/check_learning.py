@@ -112,14 +112,7 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
             fixes = setting("model.weights=DEFAULT"), setting(f"model.{key}={other}")
             found.append(Mistake(what, (f"model.{key}", "model.weights"), fixes))
     if config.get("budget_min"):
-        for key, value in (
-            ("model.unfreeze_epoch", model.unfreeze_epoch),
-            ("averaging.start_epoch", averaging.start_epoch),
-            ("data.progressive_start", config.data.progressive_start),
-        ):
-            what = f"{key} must be null with budget_min, which chooses the number of epochs, got {value}"
-            if value:
-                found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}=null"), without("budget_min"))))
+        found += _fixed_epochs(config)
     if config.get("budget_min") and not model.weights:
         what = (
             "budget_min is for fine-tuning, because training from scratch needs its number of epochs, but "
@@ -127,6 +120,31 @@ def _combinations(config: CommonConfig) -> list[Mistake]:
         )
         fixes = setting("model.weights=DEFAULT"), without("budget_min")
         found.append(Mistake(what, ("budget_min", "model.weights"), fixes))
+    return found
+
+
+def _fixed_epochs(config: CommonConfig) -> list[Mistake]:
+    """Return the mistakes in options that count epochs or steps where budget_min chooses their number."""
+    found: list[Mistake] = []
+    model, schedule, trainer = config.model, config.schedule, config.trainer
+    for key, value, unset in (
+        ("model.unfreeze_epoch", model.unfreeze_epoch, "null"),
+        ("averaging.start_epoch", config.averaging.start_epoch, "null"),
+        ("data.progressive_start", config.data.progressive_start, "null"),
+        ("schedule.cycle_epochs", schedule.cycle_epochs, "null"),
+        ("trainer.min_epochs", trainer.min_epochs, "null"),
+        ("trainer.min_steps", trainer.min_steps, "null"),
+        ("trainer.limit_train_batches", trainer.limit_train_batches, "null"),
+        ("trainer.overfit_batches", trainer.overfit_batches, "0"),
+    ):
+        if value:
+            what = f"{key} must be {unset} with budget_min, which chooses the length of the run, got {shown(value)}"
+            found.append(Mistake(what, (key, "budget_min"), (setting(f"{key}={unset}"), without("budget_min"))))
+    if (row := SCHEDULES.get(schedule.name)) and row.at_epochs:
+        what = f"schedule.name must follow the epochs, whose number budget_min chooses, got {schedule.name}"
+        unread = tuple(f"schedule.{key}" for key in row.reads if schedule[key] != ScheduleConfig()[key])
+        fixes = Fix(("schedule.name=cosine",), unread), without("budget_min")
+        found.append(Mistake(what, ("schedule.name", "budget_min"), fixes))
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from imagenet_ddp.config.schema.learning import AveragingConfig, OptimConfig, ScheduleConfig
 
 WARMUP_EPOCHS = 5.0  # for large batches, as in Goyal et al. 2017
+MOST_OF_BUDGET = 0.25  # share of a run with budget_min that a warm-up takes at most
 ROUNDING = 1e-9  # epochs; more than the rounding errors of steps that are converted to epochs, less than a step
 ONE_CYCLE_START = 1 / 25  # share of the highest rate, as in torch.optim.lr_scheduler.OneCycleLR
 
@@ -53,14 +54,17 @@ def choose_warmup_epochs(
 
 
 def schedule_spanning(
-    schedule: ScheduleConfig, warmup_epochs: float, end: float, steps_per_epoch: int
+    schedule: ScheduleConfig, warmup_epochs: float, end: float, steps_per_epoch: int, *, has_budget: bool = False
 ) -> Callable[[float], float]:
     """Return the schedule of a run that ends after `end` epochs, which trainer.max_steps may cut short. Keys in steps
-    are converted to epochs, and an automatic warm-up takes at most a tenth of the run."""
+    are converted to epochs, and an automatic warm-up takes at most a tenth of the run. has_budget: budget_min has
+    chosen the end, so any warm-up takes at most MOST_OF_BUDGET."""
     if schedule.warmup_steps is not None:
         warmup_epochs = schedule.warmup_steps / steps_per_epoch
     elif schedule.warmup_epochs == "auto":
         warmup_epochs = min(warmup_epochs, end / 10)
+    if has_budget:
+        warmup_epochs = min(warmup_epochs, MOST_OF_BUDGET * end)
     milestones = schedule.milestone_steps and [step / steps_per_epoch for step in schedule.milestone_steps]
     return make_schedule(schedule, end, warmup_epochs, milestones)
 

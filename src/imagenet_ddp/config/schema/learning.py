@@ -51,15 +51,16 @@ OPTIMIZERS = {
 @dataclass(frozen=True)
 class Schedule:
     """A value of schedule.name. reads: keys of schedule.*, besides those that all read. to_the_end: whether it depends
-    on the last epoch."""
+    on the last epoch. at_epochs: whether the rate drops at given epochs."""
 
     reads: tuple[str, ...] = ()
     to_the_end: bool = False
+    at_epochs: bool = False
 
 
 SCHEDULES = {
-    "step": Schedule(("step_epochs", "gamma")),
-    "multistep": Schedule(("milestones", "milestone_steps", "gamma")),
+    "step": Schedule(("step_epochs", "gamma"), at_epochs=True),
+    "multistep": Schedule(("milestones", "milestone_steps", "gamma"), at_epochs=True),
     "cosine": Schedule(("cycle_epochs", "final_fraction"), to_the_end=True),
     "linear": Schedule(("final_fraction",), to_the_end=True),
     "poly": Schedule(("power", "final_fraction"), to_the_end=True),
