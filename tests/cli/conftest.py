@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers.composed_once import parse_files_once
 
-from imagenet_ddp.distributed import nvidia_gpus
+from imagenet_ddp.system import nvidia_gpus
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,12 +14,12 @@ from helpers import forked_commands
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, meet_as, mistakes
 from helpers.ports import free_port, program
 
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
 from imagenet_ddp.distributed import compare_members, join, store, store_file
 from imagenet_ddp.distributed.join import join_commands, report_refusal, share_file
-from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.meet import Meeting
 from imagenet_ddp.distributed.place import Address, Place
 
@@ -63,7 +63,7 @@ def start(
 
     def command(place: Place, machine: str) -> tuple[Meeting, Place]:
         MACHINE.name = machine
-        return join_commands(place, CommonConfig(cluster=ClusterConfig(timeout_s=timeout_s)), 2)
+        return join_commands(place, {}, 2, timeout_s)
 
     names = machines or [""] * len(infos)
     return [pool.submit(command, info, name) for info, name in zip(infos, names, strict=True)]
@@ -210,7 +210,7 @@ def test_who_waits(
     cluster: dict[str, Any], trainer: dict[str, Any], environ: dict[str, str], others_wait: bool
 ) -> None:
     config = CommonConfig(cluster=ClusterConfig(**cluster), trainer=TrainerConfig("cpu", **trainer))
-    assert detect(config, environ).others_wait == others_wait
+    assert find_place(config, environ).others_wait == others_wait
 
 
 # ---- a file on its way from number 0 to the others ------------------------------------------------------------------

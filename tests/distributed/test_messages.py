@@ -9,10 +9,10 @@ import pytest
 from helpers.fake_ranks import FakeRanks, call_all, connect, join_all, mistakes
 from torch.distributed import HashStore, PrefixStore
 
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.meet import read_failure
 from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.secret import VARIABLE, read_secret
@@ -132,13 +132,13 @@ def test_the_secret_is_read_from_a_file_or_a_variable(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text("0123456789abcdef\n")
     path.chmod(0o640)
-    assert read_secret(cluster(None), {}) is None
-    assert read_secret(cluster(path), {VARIABLE: "f" * 16}) == b"0123456789abcdef"
-    assert read_secret(cluster(None), {VARIABLE: "f" * 16}) == b"f" * 16
+    assert read_secret(None, {}) is None
+    assert read_secret(str(path), {VARIABLE: "f" * 16}) == b"0123456789abcdef"
+    assert read_secret(None, {VARIABLE: "f" * 16}) == b"f" * 16
     nodes = CommonConfig(cluster=cluster(path, address="10.0.0.1"), trainer=TrainerConfig("cpu", num_nodes=2))
-    found = detect(nodes, {})
+    found = find_place(nodes, {})
     assert found.secret == b"0123456789abcdef" and "0123" not in repr(found)
-    assert detect(CommonConfig(cluster=cluster(tmp_path / "none")), {}).secret is None, "one machine needs none"
+    assert find_place(CommonConfig(cluster=cluster(tmp_path / "none")), {}).secret is None, "one machine needs none"
 
 
 @pytest.mark.parametrize(
@@ -155,5 +155,5 @@ def test_a_file_that_is_no_secret(content: str | None, mode: int, said: str, tmp
     if content is not None:
         path.write_text(content)
         path.chmod(mode)
-    assert said in refused(lambda: read_secret(cluster(path), {}))
-    assert "fff" not in refused(lambda: read_secret(cluster(path), {}))
+    assert said in refused(lambda: read_secret(str(path), {}))
+    assert "fff" not in refused(lambda: read_secret(str(path), {}))

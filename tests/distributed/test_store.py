@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from helpers.ports import free_port, program
 from helpers.private_network import in_own_network
-from torch.distributed import DistStoreError, PrefixStore, TCPStore
+from torch.distributed import DistStoreError, TCPStore
 
 from imagenet_ddp.distributed import store as module
-from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.place import Address, Place
-from imagenet_ddp.distributed.store import FoundStore, PortInUseError, SharedList, client, connect, serve
+from imagenet_ddp.distributed.store import FoundStore, PortInUseError, client, connect, serve
 from imagenet_ddp.distributed.store_file import StoreAddress, _connect_to_owner
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.system import bounded_wait
@@ -97,16 +96,6 @@ def test_a_store_that_answers_slowly_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert found is None and "does not answer within 5 s" in unreachable
     found, unreachable = _connect_to_owner(content, "rank 1")
     assert isinstance(found, FoundStore) and not unreachable
-
-
-def test_all_ranks_read_the_bad_images_that_each_has_posted():
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    boards = [SharedList(lambda: Messages(PrefixStore("run", TCPStore("127.0.0.1", server.port)))) for _ in range(2)]
-    assert boards[0].all() == []
-    assert boards[0].post([("b.jpg", "it is empty")]) == 1
-    assert boards[1].post([("a\n\u00e4.jpg", "it is no image"), ("b.jpg", "it is empty")]) == 2
-    expected = [("a\n\u00e4.jpg", "it is no image"), ("b.jpg", "it is empty")]
-    assert [board.all() for board in boards] == [expected, expected]
 
 
 NETWORK = r"""

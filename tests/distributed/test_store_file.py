@@ -11,8 +11,9 @@ import pytest
 from helpers.forked_commands import start_code
 from torch.distributed import TCPStore
 
-from imagenet_ddp.distributed import check_launch, store, store_file
-from imagenet_ddp.distributed.check_launch import validate_rendezvous_file
+from imagenet_ddp.cli import check_launch
+from imagenet_ddp.cli.check_launch import validate_rendezvous_file
+from imagenet_ddp.distributed import store, store_file
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.distributed.store import FoundStore
 from imagenet_ddp.distributed.store_file import StoreAddress, read, remove_own_files

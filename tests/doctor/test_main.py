@@ -11,7 +11,6 @@ import torch
 from conftest import Run, clean_environ, small_run
 
 from imagenet_ddp.config.schema.commands import RunConfig
-from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.doctor import __main__ as doctor
 from imagenet_ddp.doctor import check_machine, check_ranks
@@ -20,7 +19,7 @@ from imagenet_ddp.doctor.scaling import Step
 from imagenet_ddp.engine.step_timer import AllReduce
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.errors import ConfigError
-from imagenet_ddp.system import cpu_cores, idle_cores
+from imagenet_ddp.system import cpu_cores, idle_cores, nvidia_gpus
 
 MIB = 2**20
 TINY = (*small_run("model.name=mobilenet_v3_small"), "data.batch_size=2", "trainer.devices=1")

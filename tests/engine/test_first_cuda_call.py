@@ -17,8 +17,8 @@ import torch
 from helpers.plans import plan_of
 from torch.distributed import TCPStore
 
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.doctor.check_machine import CHECKS
 from imagenet_ddp.doctor.run_checks import inspect_machine, run_checks
@@ -106,7 +106,7 @@ def places(layout: Layout, config: CommonConfig, port: int) -> list[Place]:
     size = len(layout.expected)
     environs = [{name: value.format(rank) for name, value in layout.environ} for rank in range(size)]
     found = [
-        detect(config, environ)
+        find_place(config, environ)
         if environ
         else Place(rank=rank, local_rank=rank, world_size=size, local_world_size=size)
         for rank, environ in enumerate(environs)

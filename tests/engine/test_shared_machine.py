@@ -61,7 +61,7 @@ def plan(tree: Path) -> Callable[..., Any]:
 
 
 def test_the_ranks_of_a_machine_divide_its_idle_cores(plan: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
-    for module in ("imagenet_ddp.distributed.devices", "imagenet_ddp.system.cpu_cores"):
+    for module in ("imagenet_ddp.engine.devices", "imagenet_ddp.system.cpu_cores"):
         monkeypatch.setattr(f"{module}.num_cores", lambda: 8)
     assert plan() == Choice(3, "6.2 of 8 cores idle for 2 processes")
     assert plan(threads_before=(4, 2)) == Choice(4, "as before the resume")

@@ -9,8 +9,8 @@ from helpers.composed_once import compose_once
 from imagenet_ddp.cli.overrides import typed_config
 from imagenet_ddp.cli.parse import command_line
 from imagenet_ddp.config.schema.commands import RunConfig
-from imagenet_ddp.distributed.devices import use_device
 from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.engine.devices import use_device
 from imagenet_ddp.engine.plan import Plan, make_plan
 
 

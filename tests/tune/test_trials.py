@@ -17,7 +17,7 @@ def slots_for(num: int, environ: dict[str, str] | None = None, **trainer: Any) -
 def test_visible_gpus_are_dealt_round_robin(monkeypatch: pytest.MonkeyPatch):
     four = [(f"GPU-{number}", "A100") for number in range(4)]
     monkeypatch.setattr(trials.nvidia_gpus, "query_gpus", lambda: four)
-    monkeypatch.setattr(trials, "no_gpu_reason", lambda trainer: "cpu" if trainer["accelerator"] == "cpu" else None)
+    monkeypatch.setattr(trials, "no_gpu_reason", lambda accelerator: "cpu" if accelerator == "cpu" else None)
 
     def seen(num: int, environ: dict[str, str] | None = None, **trainer: Any) -> list[str]:
         return [slot.environ["CUDA_VISIBLE_DEVICES"] for slot in slots_for(num, environ, **trainer)]

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from imagenet_ddp.cli import check_launch
 from imagenet_ddp.cli.compose import first_sentence
 from imagenet_ddp.cli.known_terms import unknown
 from imagenet_ddp.config import keys, stored
@@ -20,7 +21,6 @@ from imagenet_ddp.config.schema.trainer import REFUSED, refusal
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.config.validators import shown
 from imagenet_ddp.data import check_data
-from imagenet_ddp.distributed import check_launch
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.export import formats

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 from imagenet_ddp.mistakes import Fix, Mistake, must_be
+from imagenet_ddp.system.text import shown
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,6 @@ def kind(words: str, accepts: Callable[[Any], bool]) -> Kind:
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[Any, Any]]:
     return isinstance(value, Mapping)
-
-
-def shown(value: Any) -> str:
-    """Format a value as it is typed: null, true, [0,3], text without quotes."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if is_mapping(value):
-        return "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
-    if not isinstance(value, str) and hasattr(value, "__iter__"):
-        return "[" + ",".join(shown(item) for item in value) + "]"
-    return str(value) if value != "" else "empty"
 
 
 def integer(least: int | None = None, most: int | None = None) -> Kind:

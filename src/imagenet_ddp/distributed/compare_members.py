@@ -5,7 +5,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 import secrets
 import socket
 import sys
@@ -16,16 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from imagenet_ddp.config.keys import leaves
-from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.config.validators import shown
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.system.text import shorten_list, shown
 
 LIBRARIES = ("torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
-# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
-MAY_DIFFER = re.compile(
-    r"cluster\.(rank|local_rank|node_rank|address|secret_file)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
-)
 MAX_DIFFERENCES = 8
 HINTS = {
     "the accelerator": "set trainer.accelerator=cpu, or trainer.accelerator=gpu to read why a machine has no GPU",
@@ -153,18 +145,11 @@ def shared_gpus(uuids: Sequence[str | None], label: Callable[[int], str]) -> lis
     ]
 
 
-def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
-    """Return, as plain JSON, the facts about this command that must be equal in all commands.
-
-    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
-    the command is itself a rank.
-    """
+def facts_of_code() -> dict[str, Any]:
+    """Return the versions of this code, of Python and of the libraries, which must be equal in all commands."""
     facts: dict[str, Any] = {"the code of imagenet_ddp": code_digest()}
     facts["Python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
-    facts |= {library: _version(library) for library in LIBRARIES}
-    if num_local is not None:
-        facts["the number of workers"] = num_local
-    return facts | {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+    return facts | {library: _version(library) for library in LIBRARIES}
 
 
 def differences(facts: Sequence[Mapping[str, Any]], noun: str) -> list[str]:

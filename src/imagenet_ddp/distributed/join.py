@@ -6,14 +6,13 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed import meet, store
-from imagenet_ddp.distributed.compare_members import Member, facts_of_command, layout_mistakes, this_process
+from imagenet_ddp.distributed.compare_members import Member, layout_mistakes, this_process
 from imagenet_ddp.distributed.meet import Expected, Meeting, explain_lost_store
 from imagenet_ddp.distributed.messages import as_posted
 from imagenet_ddp.distributed.network import interfaces
@@ -29,15 +28,15 @@ SEND_S = 30.0  # limit for finding the other commands and telling them of the re
 MAX_MISTAKES = 5
 
 
-def join_commands(place: Place, config: CommonConfig, num_local: int) -> tuple[Meeting, Place]:
+def join_commands(place: Place, facts: Mapping[str, Any], num_local: int, timeout_s: float) -> tuple[Meeting, Place]:
     """Wait for the other commands, and check that all agree. Return them, and the ranks of this process, or of the
     first worker that this command starts.
 
-    config: what is compared, the resolved config as typed on this machine. num_local: number of workers that this
-    command starts if it is not itself a rank. Raises ConfigError, with the same error on all commands once they have
-    joined.
+    facts: what must be equal in all commands, as plain JSON. num_local: number of workers that this command starts if
+    it is not itself a rank. timeout_s: longest wait for the others. Raises ConfigError, with the same error on all
+    commands once they have joined.
     """
-    timeout_s, number, size = config.cluster.timeout_s, place.number, place.size
+    number, size = place.number, place.size
     who = f"{place.noun} {number} of {size}" if number is not None else f"one of {size} nodes"
     found = store.find(place, timeout_s, who)
     own = Member(
@@ -46,7 +45,7 @@ def join_commands(place: Place, config: CommonConfig, num_local: int) -> tuple[M
         size=size,
         job_id=place.job_id,
         local_rank=None if place.is_node else place.local_rank,
-        equal=facts_of_command(config, num_local if place.is_node else None),
+        equal=dict(facts),
     )
     expected = Expected(size, place.noun, place.label, _hint(place, found.host, found.port))
     root, local = store.of_attempt(found.store, place), place.local_world_size

@@ -7,7 +7,6 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.errors import ConfigError
 
 VARIABLE = "IMAGENET_DDP_SECRET"  # the secret itself, where a platform hands secrets on as variables
@@ -16,15 +15,15 @@ SAME_EVERYWHERE = f"set cluster.secret_file to a file with the same content on e
 _MAKE = "`(umask 077; openssl rand -hex 32 > FILE)` makes one; copy it to every node"
 
 
-def read_secret(cluster: ClusterConfig, environ: Mapping[str, str]) -> bytes | None:
-    """Return the content of cluster.secret_file, or else of the variable, without surrounding white space; None if
-    neither is set. Raises ConfigError."""
-    if cluster.secret_file is None:
+def read_secret(secret_file: str | None, environ: Mapping[str, str]) -> bytes | None:
+    """Return the content of the file of cluster.secret_file, or else of the variable, without surrounding white space;
+    None if neither is set. Raises ConfigError."""
+    if secret_file is None:
         where, content = VARIABLE, environ.get(VARIABLE, "").encode("utf-8", "surrogateescape")
         if not content:
             return None
     else:
-        path = Path(cluster.secret_file).expanduser()
+        path = Path(secret_file).expanduser()
         where = f"cluster.secret_file={path}"
         try:
             status = path.stat()

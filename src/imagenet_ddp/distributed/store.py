@@ -3,16 +3,13 @@
 import contextlib
 import errno
 import functools
-import hashlib
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 
 from torch.distributed import DistNetworkError, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from imagenet_ddp.distributed.messages import Messages, as_posted
+from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.network import interfaces
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -217,35 +214,3 @@ def resolve(host: str) -> str:
             f"the name {host} cannot be resolved on this machine: {error.strerror}. "
             "Hint: set the numeric address of node 0, or add the name to /etc/hosts."
         ) from error
-
-
-class SharedList:
-    """List of bad images that all ranks share through the store, without a collective, so that no rank waits.
-
-    store_client: opens a new connection to the store; called on first use.
-    """
-
-    def __init__(self, store_client: Callable[[], Messages]):
-        self._store_client = store_client
-
-    @cached_property
-    def _store(self) -> Messages:
-        return self._store_client()
-
-    def post(self, images: list[tuple[str, str]]) -> int:
-        """Add images, each as (path, reason). Return the number of different paths that all ranks have added so far."""
-
-        def key(path: str) -> str:
-            return f"bad_images/seen/{hashlib.sha256(path.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
-
-        new = [each for each in images if self._store.add(key(each[0]), 1) == 1]
-        self._store.append("bad_images/lines", new)
-        return self._store.add("bad_images/count", len(new))
-
-    def all(self) -> list[tuple[str, str]]:
-        """Return the images of all ranks, sorted."""
-        if not self._store.has("bad_images/lines"):
-            return []
-        with as_posted("bad_images/lines"):
-            reasons = {str(path): str(reason) for path, reason in self._store.get_lines("bad_images/lines")}
-        return sorted(reasons.items())

@@ -6,13 +6,14 @@ import shutil
 from importlib import metadata
 from pathlib import Path
 
+from imagenet_ddp.cli import check_launch
 from imagenet_ddp.data import dataset_summary
-from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.doctor.run_checks import Check, CheckFunction, Machine, failed, passed
 from imagenet_ddp.mistakes import Mistake, as_mistakes
 from imagenet_ddp.runs import check_run
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
+from imagenet_ddp.system import nvidia_gpus
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_quota, num_cores, visible_cores
 from imagenet_ddp.system.files import not_writable_reason
 from imagenet_ddp.system.text import MIB, count_noun
@@ -37,7 +38,7 @@ def _versions(machine: Machine) -> list[Check]:
 def _devices(machine: Machine) -> list[Check]:
     import torch
 
-    from imagenet_ddp.distributed import devices
+    from imagenet_ddp.engine import devices
 
     if machine.no_device:
         return failed(machine.no_device)
@@ -128,7 +129,7 @@ def _variables(machine: Machine) -> list[Check]:
 
 
 def _variable_mistakes(machine: Machine) -> list[Mistake]:
-    return as_mistakes(nccl.validate(machine.config.nccl, machine.environ, machine.rendezvous_host))
+    return as_mistakes(nccl.validate(machine.config.nccl.env, machine.environ, machine.rendezvous_host))
 
 
 def _rendezvous(machine: Machine) -> list[Check]:

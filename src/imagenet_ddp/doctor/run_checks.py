@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data import dataset_summary
 from imagenet_ddp.data.dataset_summary import DatasetSummary
-from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
+from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.engine.worker import joined_ranks
 from imagenet_ddp.errors import ConfigError
@@ -50,7 +51,7 @@ class Machine:
     @cached_property
     def plan(self) -> "Plan":
         """Return the plan of each process of this machine, for the CPU if the configured device does not exist."""
-        from imagenet_ddp.distributed.devices import use_device
+        from imagenet_ddp.engine.devices import use_device
         from imagenet_ddp.engine.plan import make_plan
 
         num_nodes = self.place.num_nodes if self.place else 1
@@ -80,12 +81,12 @@ class Machine:
 
 def inspect_machine(config: CommonConfig, environ: Mapping[str, str], typed: Sequence[str], run_dir: Path) -> Machine:
     """Detect the devices and the launcher. Imports torch, but does not initialise CUDA."""
-    from imagenet_ddp.distributed import devices
+    from imagenet_ddp.engine import devices
 
     machine = Machine(config, environ, typed, run_dir)
     num_ranks = 0  # of this machine, if a launcher has started them
     with suppress(ConfigError):  # the check `rendezvous` reports these mistakes
-        machine.place = found = with_known_host(detect(config, environ, verb="doctor", typed=typed), environ)
+        machine.place = found = with_known_host(find_place(config, environ, verb="doctor", typed=typed), environ)
         num_ranks = 0 if found.is_node else found.local_world_size
     try:
         machine.kind = devices.device_type(config.trainer.accelerator)

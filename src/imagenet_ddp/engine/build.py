@@ -22,13 +22,10 @@ from imagenet_ddp.callbacks.stalled_step import StalledStep
 from imagenet_ddp.callbacks.train_log import TrainLog, find_log
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.data.module import ImageDataModule
+from imagenet_ddp.data.shared_bad_images import SharedBoard
 from imagenet_ddp.data.sources.registry import open_source
 from imagenet_ddp.data.transforms import EvalTransform
 from imagenet_ddp.data.unreadable_images import BadImages
-from imagenet_ddp.distributed.store import SharedList
-from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.strategies.data_parallel import make_data_parallel
-from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment, SyncBatchNorm, make_strategy
 from imagenet_ddp.engine import held_out
 from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.job import Job
@@ -49,6 +46,9 @@ from imagenet_ddp.runs.checkpoint_file import KEY, BackgroundCheckpointIO, check
 from imagenet_ddp.runs.checkpoint_store import CheckpointStore
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import Signals
+from imagenet_ddp.strategies import batch_split
+from imagenet_ddp.strategies.data_parallel import make_data_parallel
+from imagenet_ddp.strategies.ddp import DetectedEnvironment, SyncBatchNorm, make_strategy
 from imagenet_ddp.system.cpu_cores import num_cores, num_sharing
 from imagenet_ddp.system.text import without_secrets
 
@@ -70,7 +70,7 @@ def make_data(plan: Plan, world: World, say: Callable[[str], None], *, need_trai
     config, options = plan.config, data_options(plan)
     source = open_source(options, config.seed, verb="train" if need_train else "evaluate")
     images = source.train if source.train is not None else source.val
-    board = SharedList(world.store_client) if world.store_client is not None else None
+    board = SharedBoard(world.store_client) if world.store_client is not None else None
     bad_images = BadImages(options, len(images or ()), board, say)
     data = ImageDataModule(
         source, options, config.seed, config.model.channels_last, world.place.local_world_size, bad_images,

@@ -15,7 +15,6 @@ from imagenet_ddp.config.schema.commands import EvaluateConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.section import to_config
 from imagenet_ddp.data.sources.imagenet import reassessed_labels
-from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, held_out
 from imagenet_ddp.engine.diagnosis import refusing
 from imagenet_ddp.engine.evaluation_results import Predicted, further_results, prediction_columns, results_lines
@@ -33,6 +32,7 @@ from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.check_run import VAL_METRICS
 from imagenet_ddp.runs.checkpoint_file import load_weights
 from imagenet_ddp.runs.log import Log
+from imagenet_ddp.strategies.process_group import destroy_process_group
 from imagenet_ddp.system.files import where
 
 

@@ -5,7 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 
 from imagenet_ddp.callbacks.background_logger import connect
-from imagenet_ddp.distributed.strategies.process_group import destroy_process_group
 from imagenet_ddp.engine import build, diagnosis
 from imagenet_ddp.engine.job import Job, should_requeue
 from imagenet_ddp.engine.plan import Plan
@@ -17,6 +16,7 @@ from imagenet_ddp.runs import result_files
 from imagenet_ddp.runs.folder import lock
 from imagenet_ddp.runs.log import Log
 from imagenet_ddp.runs.signals import SignalExit, Signals, Stopped, raise_on_signal
+from imagenet_ddp.strategies.process_group import destroy_process_group
 
 
 def run(job: Job, plan: Plan, world: World, signals: Signals) -> float | None:

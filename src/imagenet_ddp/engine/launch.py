@@ -1,17 +1,20 @@
 """Launch a job: connect its commands, one per node or per rank, let them agree on the job, and start its processes."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagenet_ddp.cli import parse
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.cli.overrides import typed_config
+from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.schema.commands import COMMANDS, CommonConfig
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.distributed.launchers import slurm
-from imagenet_ddp.distributed.launchers.detect import detect, with_known_host
+from imagenet_ddp.distributed.launchers.detect import with_known_host
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.spawn import Workers, WorkersFailedError
 from imagenet_ddp.engine.job import Job, received, should_requeue
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Options that may differ between nodes: ranks, interfaces, mount points, the name of node 0.
+MAY_DIFFER = re.compile(
+    r"cluster\.(rank|local_rank|node_rank|address|secret_file)|nccl\.env(\..*IFNAME)?|data\.(root|train_dir|val_dir)|checkpoint|resume|out"
+)
 LEAVE_S, LEAVE_AFTER_FAILURE_S = 10.0, 2.0  # longest wait for the other nodes' commands at the end
 
 
@@ -35,7 +42,7 @@ def find_launcher(request: parse.Request, environ: Mapping[str, str]) -> Place:
     machine where the job runs."""
     found = request.places[0]
     if found is None:
-        found = detect(_typed(request), environ, verb=request.verb, typed=request.typed)
+        found = find_place(_typed(request), environ, verb=request.verb, typed=request.typed)
     return with_known_host(found, environ)
 
 
@@ -66,8 +73,9 @@ class JoinedCommand:
         # this package reports a rank that ends; torch's C++ code would also print a stack trace
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         with import_torch():
-            from imagenet_ddp.distributed import devices, join
+            from imagenet_ddp.distributed import join
             from imagenet_ddp.distributed.meet import SharedError
+            from imagenet_ddp.engine import devices
 
         config = _typed(request)
         reports = place.local_rank == 0 or place.is_typed  # else this machine's first rank reports
@@ -79,7 +87,8 @@ class JoinedCommand:
                 sys.exit(2)
             raise parse.NotMetError(error.mistakes, request) from error
         try:
-            return cls(place, *join.join_commands(place, config, num_local))
+            facts = facts_of_command(config, num_local if place.is_node else None)
+            return cls(place, *join.join_commands(place, facts, num_local, config.cluster.timeout_s))
         except SharedError:
             if not reports:
                 sys.exit(2)
@@ -127,7 +136,7 @@ class JoinedCommand:
         if not self.place.is_node:
             return task(first or self.place, payload)
         with import_torch():
-            from imagenet_ddp.distributed import devices
+            from imagenet_ddp.engine import devices
 
         num_local = devices.num_local_processes(config)
         if first is None and num_local == 1 and not own_processes:
@@ -164,11 +173,25 @@ class JoinedCommand:
             self.meeting.leave(LEAVE_S)
 
 
+def facts_of_command(config: CommonConfig, num_local: int | None) -> dict[str, Any]:
+    """Return, as plain JSON, what must be equal in all commands.
+
+    config: the resolved config, as typed on this machine. num_local: number of workers that the command starts; None if
+    the command is itself a rank.
+    """
+    from imagenet_ddp.distributed.compare_members import facts_of_code
+
+    facts = facts_of_code()
+    if num_local is not None:
+        facts["the number of workers"] = num_local
+    return facts | {key: value for key, value in leaves(config).items() if not MAY_DIFFER.fullmatch(key)}
+
+
 def _expect_backend(config: CommonConfig) -> None:
     """Check once that several processes can train on this machine, because otherwise each of them would fail
     separately. Raises ConfigError."""
-    from imagenet_ddp.distributed import devices
-    from imagenet_ddp.distributed.strategies import process_group
+    from imagenet_ddp.engine import devices
+    from imagenet_ddp.strategies import process_group
 
     kind, sync = devices.device_type(config.trainer.accelerator), config.trainer.sync_batchnorm
     if wrong := process_group.validate(config.strategy, kind, sync_batchnorm=sync):

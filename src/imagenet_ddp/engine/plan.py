@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 
 import torch
 
+from imagenet_ddp.cli.check_launch import validate_multi_process
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.decode import choose_decoder
 from imagenet_ddp.data.loader_processes import choose_num_workers
 from imagenet_ddp.data.transforms import mean_and_std
-from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.check_launch import validate_multi_process
-from imagenet_ddp.distributed.nvidia_gpus import RankGpu
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.engine import devices
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.compiled import choose_compile
 from imagenet_ddp.models.factory import depthwise_share
 from imagenet_ddp.models.lr_schedules import choose_warmup_epochs, first_averaged_epoch, scaled_lr, scaling_words
 from imagenet_ddp.models.optimizers import choose_fused
 from imagenet_ddp.models.weights.facts import of_timm
+from imagenet_ddp.strategies import batch_split
+from imagenet_ddp.system.nvidia_gpus import RankGpu
 
 Config = CommonConfig  # values that this module decides may be "auto"
 

@@ -17,7 +17,7 @@ from imagenet_ddp.data.decode import Reading, decode
 from imagenet_ddp.data.sources.image_files import read_file
 from imagenet_ddp.data.transforms import EvalTransform, normalise, whole
 from imagenet_ddp.data.unreadable_images import UnreadableImage
-from imagenet_ddp.distributed import devices
+from imagenet_ddp.engine import devices
 from imagenet_ddp.engine.plan import Config, choose_precision, image_statistics
 from imagenet_ddp.engine.stored_config import model_title
 from imagenet_ddp.engine.trained_model import TrainedModel

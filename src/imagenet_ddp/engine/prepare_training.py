@@ -12,7 +12,6 @@ from imagenet_ddp.callbacks.time_budget import TimeBudget
 from imagenet_ddp.callbacks.weight_average import WeightAverage
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.data.transforms import last_train_size
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Plan
 from imagenet_ddp.engine.trained_model import find_other
 from imagenet_ddp.errors import ConfigError
@@ -22,6 +21,7 @@ from imagenet_ddp.models.lightning_module import ImageClassifier
 from imagenet_ddp.models.lr_schedules import first_averaged_epoch
 from imagenet_ddp.models.teacher import make_teacher
 from imagenet_ddp.models.weights.load import load_weights_into
+from imagenet_ddp.strategies import batch_split
 
 MOST_ON_FEATURES = 0.9  # share of budget_min by which the last layer has its start and its validation
 

@@ -16,8 +16,8 @@ from imagenet_ddp.config.keys import leaves
 from imagenet_ddp.config.section import to_plain
 from imagenet_ddp.config.stored import to_type
 from imagenet_ddp.config.validators import shown
-from imagenet_ddp.distributed import devices
 from imagenet_ddp.distributed.place import Place
+from imagenet_ddp.engine import devices
 from imagenet_ddp.engine.build import Run
 from imagenet_ddp.engine.job import Job
 from imagenet_ddp.engine.plan import Config, Plan

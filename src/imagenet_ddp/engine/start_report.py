@@ -8,12 +8,12 @@ from torch import nn
 
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.data.module import ImageDataModule
-from imagenet_ddp.distributed import nvidia_gpus
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.engine.plan import Config, Plan
 from imagenet_ddp.engine.world import World
 from imagenet_ddp.models.losses import weights_by_class
 from imagenet_ddp.models.lr_schedules import scaled_lr, scaling_rule
+from imagenet_ddp.strategies import batch_split
+from imagenet_ddp.system import nvidia_gpus
 from imagenet_ddp.system.files import where
 from imagenet_ddp.system.text import count_noun, shorten_list
 

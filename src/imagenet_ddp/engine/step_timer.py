@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.strategies import ddp
-from imagenet_ddp.distributed.strategies.process_group import destroy_process_group, init_process_group
 from imagenet_ddp.engine.trial_step import Training
+from imagenet_ddp.strategies import ddp
+from imagenet_ddp.strategies.process_group import destroy_process_group, init_process_group
 
 # A core that had waited half a second for gradients took 16 % longer for the next step than in consecutive steps.
 STEPS_PER_TURN = 4  # the first step does not count

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.data.transforms import last_train_size, mean_and_std, normalise
-from imagenet_ddp.distributed.devices import choose_cudnn_benchmark
+from imagenet_ddp.engine.devices import choose_cudnn_benchmark
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.models.factory import create_model, require_batch
 from imagenet_ddp.models.optimizers import choose_fused, make_optimizer

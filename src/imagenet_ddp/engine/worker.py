@@ -52,7 +52,7 @@ def evaluate(place: Place, job: Job) -> float:
 
 def make_plan(job: Job, world: "World") -> "Plan":
     """Make the plan, and apply the values that concern the whole process."""
-    from imagenet_ddp.distributed import devices
+    from imagenet_ddp.engine import devices
     from imagenet_ddp.engine import plan as engine_plan
     from imagenet_ddp.engine.world import agree_on_devices
 

@@ -9,7 +9,6 @@ import torch
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from imagenet_ddp.config.schema.commands import CommonConfig
-from imagenet_ddp.distributed import devices, nvidia_gpus
 from imagenet_ddp.distributed.compare_members import Member, differences, shared_gpus, this_process
 from imagenet_ddp.distributed.failure_watch import FailureWatch
 from imagenet_ddp.distributed.meet import Expected, Meeting, SharedError, meet
@@ -17,8 +16,10 @@ from imagenet_ddp.distributed.messages import Messages
 from imagenet_ddp.distributed.network import connectivity, nccl
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.store import connect
+from imagenet_ddp.engine import devices
 from imagenet_ddp.engine.plan import Choice, Plan
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.system import nvidia_gpus
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def join_world(place: Place, config: CommonConfig) -> World:
         return World(place, devices.use_device(config.trainer, place.local_rank))
     timeout_s = config.cluster.timeout_s
     several, master = place.num_nodes > 1, place.host if place.num_nodes > 1 else None
-    variables, notes = nccl.interface_variables(master, not several, config.nccl, os.environ)
-    os.environ |= {**nccl.configured_variables(config.nccl, os.environ), **variables}
+    variables, notes = nccl.interface_variables(master, not several, config.nccl.env, os.environ)
+    os.environ |= {**nccl.configured_variables(config.nccl.env, os.environ), **variables}
     if several:
         notes = [*notes, _who_can_post(place)]
     root = connect(place, timeout_s)

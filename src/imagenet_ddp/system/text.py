@@ -85,3 +85,15 @@ def load_error(error: BaseException) -> str:
 def uv_run() -> str:
     """Return the start of a command: "uv run " if this process was started by `uv run`, else ""."""
     return "uv run " if UV in os.environ else ""
+
+
+def shown(value: Any) -> str:
+    """Format a value as it is typed: null, true, [0,3], text without quotes."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return "{" + ",".join(f"{key}:{shown(item)}" for key, item in items) + "}"
+    if not isinstance(value, str) and hasattr(value, "__iter__"):
+        return "[" + ",".join(shown(item) for item in value) + "]"
+    return str(value) if value != "" else "empty"

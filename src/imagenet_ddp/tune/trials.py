@@ -17,11 +17,11 @@ from typing import Any
 
 from imagenet_ddp.cli.overrides import in_folder
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed import nvidia_gpus
 from imagenet_ddp.distributed.launchers.request import num_devices
-from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.runs.folder import is_locked
+from imagenet_ddp.system import nvidia_gpus
 from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.system.text import without_secrets
 
 STOP_S = 120.0  # longest wait for a run to save; SLURM's own limit, KillWait, is 30
@@ -40,7 +40,7 @@ def make_slots(trainer: TrainerConfig, num: int, environ: Mapping[str, str]) -> 
     """Return one slot for each trial that runs at the same time."""
     if num == 1:
         return [Slot()]
-    names = visible_gpus(environ) if no_gpu_reason(trainer) is None else []
+    names = visible_gpus(environ) if no_gpu_reason(trainer.accelerator) is None else []
     gpus = _blocks(names, num, num_devices(trainer.devices) or max(1, len(names) // num))
     # the cores of this process, no more than its container's quota; trials share a core if there are too few
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

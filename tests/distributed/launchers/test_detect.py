@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed.launchers.detect import detect, restarted
+from imagenet_ddp.distributed.launchers.detect import restarted
 from imagenet_ddp.distributed.place import Address, Place
 from imagenet_ddp.errors import ConfigError
 
@@ -70,7 +71,7 @@ def typed(line: str) -> CommonConfig:
 
 
 def find(environ: dict[str, str], line: str = "", **more: Any) -> Place:
-    return detect(typed(line), environ, typed=line.split(), **more)
+    return find_place(typed(line), environ, typed=line.split(), **more)
 
 
 # ---- one process -----------------------------------------------------------------------------------------------------

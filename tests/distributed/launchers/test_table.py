@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from imagenet_ddp.cli.check_launch import find_place
 from imagenet_ddp.distributed.launchers import table
-from imagenet_ddp.distributed.launchers.detect import detect
 from imagenet_ddp.distributed.launchers.table import PLATFORMS, PROCESS_LAUNCHERS, Platform
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.errors import ConfigError
@@ -61,7 +61,7 @@ def pairs(line: str) -> dict[str, str]:
 
 
 def find(environ: dict[str, str], line: str = "") -> Place:
-    return detect(typed(line), environ, typed=line.split())
+    return find_place(typed(line), environ, typed=line.split())
 
 
 def test_every_launcher_has_an_example():

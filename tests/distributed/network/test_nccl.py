@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 
 from imagenet_ddp.config import conf_dir
 from imagenet_ddp.config.schema.commands import register
-from imagenet_ddp.config.schema.distributed import NcclConfig
 from imagenet_ddp.distributed.network import nccl
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces
 from imagenet_ddp.distributed.network.nccl import configured_variables, interface_variables, nccl_choice, validate
@@ -28,8 +27,8 @@ DOWN = Interface("down0", ("10.3.3.20",), False, False)
 KNOWN = [LO, SIX, ENS3, ENS3F1, DOWN]
 
 
-def config(**env: Any) -> NcclConfig:
-    return NcclConfig(env=env)
+def config(**env: Any) -> dict[str, Any]:
+    return env
 
 
 @pytest.fixture
@@ -65,8 +64,8 @@ def test_presets_and_options_on_top(preset: str, expected: dict[str, str]):
     typed = ["nccl.env.NCCL_P2P_DISABLE=true", "nccl.env.NCCL_NTHREADS=64", "nccl.env.NCCL_IB_HCA=null"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         group: Any = OmegaConf.to_object(compose("train", overrides=[f"nccl={preset}", *typed]).nccl)
-    assert group.name == preset and validate(group, {}, None) == []
-    assert configured_variables(group, {}) == {**expected, "NCCL_P2P_DISABLE": "1", "NCCL_NTHREADS": "64"}
+    assert group.name == preset and validate(group.env, {}, None) == []
+    assert configured_variables(group.env, {}) == {**expected, "NCCL_P2P_DISABLE": "1", "NCCL_NTHREADS": "64"}
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.place import Address, Place
-from imagenet_ddp.distributed.strategies import ddp
-from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
+from imagenet_ddp.strategies import ddp
+from imagenet_ddp.strategies.ddp import DetectedEnvironment
 
 BATCHES = 6
 PORT = 29500  # never bound, because the ranks meet through a file

@@ -5,49 +5,26 @@ variables of the launchers. This module does not import torch.
 """
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.distributed.launchers import ranks, slurm, table
-from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices, requested_address, typed_ranks
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, requested_address, typed_ranks
 from imagenet_ddp.distributed.network import interfaces
-from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.place import Place
 from imagenet_ddp.distributed.secret import read_secret
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
 
 
-def detect(
-    config: CommonConfig,
-    environ: Mapping[str, str],
-    *,
-    verb: str = "train",
-    typed: Sequence[str] = (),
-) -> Place:
-    """Return the place of the first row that matches. Raises ConfigError if the row or the options are refused.
-
-    config: the resolved config, whose types have been checked. verb: name of the command. typed: the options as typed.
-    """
-    cluster, trainer = config.cluster, config.trainer
-    one_process = config.strategy.name in batch_split.DATA_PARALLEL
-    num_nodes = trainer.num_nodes
-    request = LaunchRequest(
-        num_nodes=num_nodes if isinstance(num_nodes, int) else None,
-        devices=None if one_process else num_devices(trainer.devices),
-        cluster=cluster,
-        line=f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}",
-        cpu=no_gpu_reason(trainer) is not None,
-    )
-    found = _first_row(request, environ)
-    if one_process and not found.is_alone:
+def detect(request: LaunchRequest, environ: Mapping[str, str]) -> Place:
+    """Return the place of the first row that matches. Raises ConfigError if the row or the options are refused."""
+    found, cluster = _first_row(request, environ), request.cluster
+    if request.one_process and not found.is_alone:
         raise ConfigError(
-            f"strategy={config.strategy.name} runs in one process, but {found.launcher} requests several. "
+            f"strategy={request.one_process} runs in one process, but {found.launcher} requests several. "
             "Hint: set strategy=ddp, or start the command once, without a launcher."
         )
-    secret = None if found.is_alone else read_secret(cluster, environ)
+    secret = None if found.is_alone else read_secret(cluster.secret_file, environ)
     return replace(found, job_id=cluster.job_id or found.job_id, run_key=_run_key(environ, found), secret=secret)
 
 

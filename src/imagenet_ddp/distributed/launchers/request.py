@@ -5,13 +5,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from imagenet_ddp.config.schema.distributed import ClusterConfig
 from imagenet_ddp.distributed.place import DEFAULT_PORT, Address
 from imagenet_ddp.errors import ConfigError
 
 EXAMPLES = {"tcp": f"tcp://HOST:{DEFAULT_PORT}", "file": "file:///PATH"}  # by cluster.name
+
+
+class Cluster(Protocol):
+    """The keys of cluster.* that say where a process is, and what distinguishes and signs its run."""
+
+    name: str
+    address: str | None
+    node_rank: int | None
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    job_id: str | None
+    secret_file: str | None
 
 
 @dataclass(frozen=True)
@@ -20,9 +32,10 @@ class LaunchRequest:
 
     num_nodes: int | None
     devices: int | None  # processes per node
-    cluster: ClusterConfig
+    cluster: Cluster
     line: str  # the command as typed, for hints
     cpu: bool  # whether there is no GPU, or none is requested
+    one_process: str | None = None  # strategy that runs in one process: dp or balanced_dp
 
 
 def num_devices(devices: Any) -> int | None:
@@ -36,13 +49,13 @@ def num_devices(devices: Any) -> int | None:
     )
 
 
-def typed_ranks(cluster: ClusterConfig) -> dict[str, int]:
+def typed_ranks(cluster: Cluster) -> dict[str, int]:
     """Return the keys of cluster that number this process and are set."""
     keys = {"rank": cluster.rank, "local_rank": cluster.local_rank, "world_size": cluster.world_size}
     return {key: value for key, value in {**keys, "node_rank": cluster.node_rank}.items() if value is not None}
 
 
-def requested_address(cluster: ClusterConfig, environ: Mapping[str, str]) -> Address | None:
+def requested_address(cluster: Cluster, environ: Mapping[str, str]) -> Address | None:
     """Return the address from cluster.address, else from MASTER_ADDR and MASTER_PORT, else None.
 
     Raises ConfigError if the address is invalid or does not match cluster.name.

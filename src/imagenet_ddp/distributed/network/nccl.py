@@ -14,11 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.schema.distributed import NcclConfig
-from imagenet_ddp.config.validators import NULL, expect, kind, shown
 from imagenet_ddp.distributed.network.interfaces import Interface, interfaces, names_loopback, resolve, route_to
-from imagenet_ddp.mistakes import setting
-from imagenet_ddp.system.text import shorten_list
+from imagenet_ddp.mistakes import must_be, setting
+from imagenet_ddp.system.text import shorten_list, shown
 
 PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "FI_", "OFI_NCCL_")
 # The names in docs/nccl.md, against which the spelling is checked. Other names are set unchanged.
@@ -30,22 +28,21 @@ _EXPLAINED = """
 KNOWN_NAMES = frozenset(_EXPLAINED.split())
 _NEAR = 0.91  # above the similarity of NCCL_NVB_DISABLE and NCCL_IB_DISABLE (0.90), which are different variables
 INTERFACE_NAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_PLAIN = NULL | kind("text, a number, true or false", lambda value: isinstance(value, str | int | float))
 _ELSEWHERE = ("203.0.113.1", "2001:db8::1")  # reserved for documentation: only the default route leads there
 
 
-def configured_variables(nccl: NcclConfig, environ: Mapping[str, str]) -> dict[str, str]:
+def configured_variables(env: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of nccl.env to set, which are those that are not null and do not conflict with the
     environment."""
     return {
         name: _as_text(value)
-        for name, value in nccl.env.items()
+        for name, value in env.items()
         if value is not None and not _conflicts(name, value, environ)
     }
 
 
 def interface_variables(
-    address: str | None, one_machine: bool, nccl: NcclConfig, environ: Mapping[str, str]
+    address: str | None, one_machine: bool, env: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
     """Choose the network interfaces that nccl.env and the environment do not name.
 
@@ -53,7 +50,7 @@ def interface_variables(
     as a host name or an IP address without a port. one_machine: whether all processes run on this machine, so that Gloo
     needs only the loopback interface.
     """
-    missing = [name for name in INTERFACE_NAMES if _source(name, nccl, environ) is None and not _in_file(name, environ)]
+    missing = [name for name in INTERFACE_NAMES if _source(name, env, environ) is None and not _in_file(name, environ)]
     if one_machine:
         interface = next((one for one in interfaces() if one.is_loopback and one.is_up and one.addresses), None)
         reason = "all processes are on this machine"
@@ -94,25 +91,26 @@ def toward(address: str | None) -> tuple[Interface | None, str]:
     return outward, f"used to reach other machines{why}"
 
 
-def validate(nccl: NcclConfig, environ: Mapping[str, str], address: str | None) -> list[str]:
+def validate(env: Mapping[str, Any], environ: Mapping[str, str], address: str | None) -> list[str]:
     """List the errors in nccl.env, and in the interfaces named by nccl.env or the environment.
 
     address: the rendezvous address of several machines, without a port; None on one machine.
     """
-    errors = validate_names(nccl, environ)
+    errors = validate_names(env, environ)
     for name in () if errors else INTERFACE_NAMES:
-        if source := _source(name, nccl, environ):
+        if source := _source(name, env, environ):
             errors += _interface_mistake(source[1], name, source[0], address)
     return errors
 
 
-def validate_names(nccl: NcclConfig, environ: Mapping[str, str]) -> list[str]:
+def validate_names(env: Mapping[str, Any], environ: Mapping[str, str]) -> list[str]:
     """List the errors in nccl.env that do not depend on this machine's interfaces."""
     errors: list[str] = []
-    for name, value in nccl.env.items():
+    for name, value in env.items():
         found = _validate_name(name)
-        if not found:
-            found = list(map(str, expect(f"nccl.env.{name}", value, _PLAIN, setting(f"nccl.env.{name}=null"))))
+        if not found and not isinstance(value, str | int | float | None):
+            kinds = "null or text, a number, true or false"
+            found = [str(must_be(f"nccl.env.{name}", kinds, shown(value), setting(f"nccl.env.{name}=null")))]
         if not found and value is not None and _conflicts(name, value, environ):
             found = [
                 f"nccl.env.{name} must equal {name} in the environment ({environ[name]}), got {shown(value)}. "
@@ -187,10 +185,10 @@ def _gloo_choice(value: str, known: Sequence[Interface]) -> list[Interface]:
     return [usable[name] for name in names] if usable.keys() >= {*names} else []
 
 
-def _source(name: str, nccl: NcclConfig, environ: Mapping[str, str]) -> tuple[str, str] | None:
+def _source(name: str, env: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return (value, name of the option or variable) for an interface variable; None if the variable is not set."""
-    if nccl.env.get(name) not in (None, ""):
-        return str(nccl.env[name]), f"nccl.env.{name}"
+    if env.get(name) not in (None, ""):
+        return str(env[name]), f"nccl.env.{name}"
     return (environ[name], name) if environ.get(name) else None
 
 

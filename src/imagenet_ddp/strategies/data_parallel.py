@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.strategies import batch_split
+from imagenet_ddp.strategies import batch_split
 
 
 class DataParallelStrategy(SingleDeviceStrategy):

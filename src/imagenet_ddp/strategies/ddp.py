@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.place import DEFAULT_PORT, Place
-from imagenet_ddp.distributed.strategies import process_group
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.strategies import process_group
 
 DDP_DEFAULT_BUCKET_CAP_MB = 25.0  # torch.nn.parallel.distributed._DEFAULT_BUCKET_CAP_MB
 COMM_HOOKS: dict[str, Callable[..., Any]] = {

@@ -16,9 +16,9 @@ from torch import distributed, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.place import Address, Place
-from imagenet_ddp.distributed.strategies import ddp
-from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.strategies import ddp
+from imagenet_ddp.strategies.ddp import DetectedEnvironment
 
 TWO_RANKS_S = 180
 SMALL_BYTES = 217_040  # of the gradients of ddp_ranks.Small.net in fp32

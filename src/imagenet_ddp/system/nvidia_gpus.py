@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagenet_ddp.config.schema.trainer import TrainerConfig
-
 # Paths that indicate a GPU, for use without torch: NVIDIA (two paths), WSL 2, AMD, NVIDIA's small boards. On macOS, a
 # GPU is always assumed.
 GPU_PATHS = ("/proc/driver/nvidia", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/dev/nvmap")
 
 
-def no_gpu_reason(trainer: TrainerConfig) -> str | None:
-    """Return the reason why only CPUs are used; None if there may be a GPU."""
-    if trainer.accelerator == "cpu":
+def no_gpu_reason(accelerator: str) -> str | None:
+    """Return the reason why only CPUs are used with this trainer.accelerator; None if there may be a GPU."""
+    if accelerator == "cpu":
         return "trainer.accelerator is cpu"
     may_have_one = sys.platform == "darwin" or any(Path(path).exists() for path in GPU_PATHS)
-    if trainer.accelerator == "auto" and not may_have_one:
+    if accelerator == "auto" and not may_have_one:
         return "this machine has no GPU"
     return None
 

@@ -11,7 +11,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.strategies import process_group
+from imagenet_ddp.strategies import process_group
 
 
 def test_a_group_has_its_own_time_limit(monkeypatch: pytest.MonkeyPatch):
@@ -54,6 +54,6 @@ def test_backends(backend: str | None, kind: str, message: str | None) -> None:
 
 def test_the_page_explains_every_argument() -> None:
     """The error for an unknown strategy.* key refers to it."""
-    page = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
     named = set(re.findall(r"`(\w+)`", "".join(line for line in page.splitlines() if line.startswith("| `"))))
     assert inspect.signature(DistributedDataParallel).parameters.keys() <= named

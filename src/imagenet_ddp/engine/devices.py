@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
+from imagenet_ddp.cli.check_launch import is_too_small_for_bf16
 from imagenet_ddp.config.schema.commands import CommonConfig
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed.check_launch import is_too_small_for_bf16
-from imagenet_ddp.distributed.nvidia_gpus import RankGpu
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.strategies import batch_split
 from imagenet_ddp.system import idle_cores
 from imagenet_ddp.system.cpu_cores import bf16_units, cores_per_process, cpu_model, num_cores, num_sharing
 from imagenet_ddp.system.idle_cores import Cores
+from imagenet_ddp.system.nvidia_gpus import RankGpu
 from imagenet_ddp.system.text import count_noun
 
 MALLOPT_TRIM_THRESHOLD, MALLOPT_MMAP_MAX = -1, -4  # malloc.h

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.strategies import batch_split, data_parallel
-from imagenet_ddp.distributed.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
-from imagenet_ddp.distributed.strategies.ddp import DetectedEnvironment
 from imagenet_ddp.models.lightning_module import ImageClassifier
+from imagenet_ddp.strategies import batch_split, data_parallel
+from imagenet_ddp.strategies.data_parallel import DataParallelStrategy, Replicas, make_data_parallel
+from imagenet_ddp.strategies.ddp import DetectedEnvironment
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

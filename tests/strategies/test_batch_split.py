@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagenet_ddp.config.schema.distributed import StrategyConfig
-from imagenet_ddp.distributed.strategies import batch_split
 from imagenet_ddp.errors import ConfigError
+from imagenet_ddp.strategies import batch_split
 
 
 @given(num_images=st.integers(1, 500), num_devices=st.integers(1, 16))

@@ -12,15 +12,15 @@ from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import DEVICES, TrainerConfig
 from imagenet_ddp.config.validators import integer, shown
 from imagenet_ddp.distributed.launchers.detect import detect
-from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.distributed.launchers.request import LaunchRequest, num_devices
 from imagenet_ddp.distributed.network import interfaces, nccl
-from imagenet_ddp.distributed.nvidia_gpus import no_gpu_reason
 from imagenet_ddp.distributed.place import Place
-from imagenet_ddp.distributed.strategies import batch_split
-from imagenet_ddp.distributed.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.errors import ConfigError
 from imagenet_ddp.mistakes import Mistake, as_mistakes, must_be, setting
+from imagenet_ddp.strategies import batch_split
+from imagenet_ddp.strategies.batch_split import DATA_PARALLEL
 from imagenet_ddp.system.cpu_cores import num_cores
+from imagenet_ddp.system.nvidia_gpus import no_gpu_reason
 
 BF16 = ("bf16-mixed", "bf16-true", "bf16", "16-mixed", "16")  # on a CPU, where Lightning uses bf16-mixed for 16-mixed
 MIN_BF16_PIXELS = 17  # smallest image size for training in bf16 on a CPU
@@ -55,11 +55,11 @@ def validate(
     if elsewhere:
         several = local > 1 or integer(2).accepts(num_nodes)
         errors += (validate_multi_process(trainer) if several else []) + as_mistakes(
-            nccl.validate_names(config.nccl, environ)
+            nccl.validate_names(config.nccl.env, environ)
         )
         return errors, None
     try:
-        place = detect(config, environ, verb=verb, typed=typed)
+        place = find_place(config, environ, verb=verb, typed=typed)
     except ConfigError as error:
         return errors + as_mistakes(error.mistakes, "cluster.name", "trainer.num_nodes"), None
     if trainer.batch_finder is True and verb == "train":
@@ -70,7 +70,7 @@ def validate(
         errors += validate_multi_process(trainer)
     host = place.host if place.num_nodes > 1 else None
     if not place.is_alone or devices != 1:
-        errors += as_mistakes(nccl.validate(config.nccl, environ, host))
+        errors += as_mistakes(nccl.validate(config.nccl.env, environ, host))
     if place.is_node:
         errors += _too_many_processes(trainer, devices)
     if place.address and place.address.file:
@@ -78,8 +78,29 @@ def validate(
     return errors, place
 
 
+def find_place(
+    config: CommonConfig, environ: Mapping[str, str], *, verb: str = "train", typed: Sequence[str] = ()
+) -> Place:
+    """Return where this process is, according to its launcher and the options. Raises ConfigError if they are refused.
+
+    config: the resolved config, whose types have been checked. verb: name of the command. typed: the options as typed.
+    """
+    trainer, strategy = config.trainer, config.strategy.name
+    num_nodes = trainer.num_nodes
+    one_process = strategy if strategy in DATA_PARALLEL else None
+    request = LaunchRequest(
+        num_nodes=num_nodes if isinstance(num_nodes, int) else None,
+        devices=None if one_process else num_devices(trainer.devices),
+        cluster=config.cluster,
+        line=f"python -m imagenet_ddp.{verb} {shlex.join(typed) or f'trainer.num_nodes={num_nodes}'}",
+        cpu=no_gpu_reason(trainer.accelerator) is not None,
+        one_process=one_process,
+    )
+    return detect(request, environ)
+
+
 def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[Mistake]:
-    reason, most = no_gpu_reason(trainer), PROCESSES_PER_CORE * num_cores()
+    reason, most = no_gpu_reason(trainer.accelerator), PROCESSES_PER_CORE * num_cores()
     if reason is None or num_local is None or num_local <= most:
         return []
     allowed = f"at most {most} ({PROCESSES_PER_CORE} processes per CPU core; {reason})"
@@ -88,7 +109,7 @@ def _too_many_processes(trainer: TrainerConfig, num_local: int | None) -> list[M
 
 def _batch_finder(config: CommonConfig, typed: Sequence[str]) -> list[Mistake]:
     """Return the errors that trainer.batch_finder=true causes."""
-    no_gpu, name = no_gpu_reason(config.trainer), config.strategy.name
+    no_gpu, name = no_gpu_reason(config.trainer.accelerator), config.strategy.name
     size = next((option for option in typed if key_of(option) == "data.batch_size"), None)
     reasons = (
         (no_gpu, "trainer.accelerator", f"needs a GPU, whose memory limits the batch, but {no_gpu}"),
@@ -187,7 +208,7 @@ def is_too_small_for_bf16(data: DataConfig) -> bool:
 
     A net that halves the image five times then has feature maps of 1 pixel. A strided 3 × 3 kernel applies 8 of its 9
     weights only to padding, and oneDNN leaves the gradients of these weights uninitialised, although they should be 0
-    (torch 2.15, AVX512-BF16). tests/distributed/test_devices.py checks this behaviour.
+    (torch 2.15, AVX512-BF16). tests/engine/test_devices.py checks this behaviour.
     """
     sizes = data.image_size, data.train_size, data.progressive_start
     return any(isinstance(size, int) and size < MIN_BF16_PIXELS for size in sizes)
@@ -195,7 +216,11 @@ def is_too_small_for_bf16(data: DataConfig) -> bool:
 
 def _cpu_precision(config: CommonConfig) -> list[Mistake]:
     precision, data = config.trainer.precision, config.data
-    if str(precision) not in BF16 or no_gpu_reason(config.trainer) is None or not is_too_small_for_bf16(data):
+    if (
+        str(precision) not in BF16
+        or no_gpu_reason(config.trainer.accelerator) is None
+        or not is_too_small_for_bf16(data)
+    ):
         return []
     allowed = (
         f"32-true on a CPU for images of less than {MIN_BF16_PIXELS} pixels, because gradients in bf16 may be wrong at "
@@ -206,7 +231,7 @@ def _cpu_precision(config: CommonConfig) -> list[Mistake]:
 
 def _gpus_of_cpus(trainer: TrainerConfig) -> list[Mistake]:
     """Return an error if trainer.devices names GPUs, but only CPUs are used."""
-    devices, reason = trainer.devices, no_gpu_reason(trainer)
+    devices, reason = trainer.devices, no_gpu_reason(trainer.accelerator)
     names_gpus = (isinstance(devices, str) and "," in devices) or not isinstance(devices, str | int | None)
     if reason is None or not DEVICES.accepts(devices) or not (names_gpus or devices in (-1, "-1")):
         return []

@@ -11,11 +11,11 @@ import torch
 import torchvision
 from helpers.plans import plan_of
 
+from imagenet_ddp.cli.check_launch import MIN_BF16_PIXELS
 from imagenet_ddp.config.schema.data import DataConfig
 from imagenet_ddp.config.schema.trainer import TrainerConfig
-from imagenet_ddp.distributed import devices
-from imagenet_ddp.distributed.check_launch import MIN_BF16_PIXELS
 from imagenet_ddp.distributed.compare_members import shared_gpus
+from imagenet_ddp.engine import devices
 from imagenet_ddp.errors import ConfigError
 
 
@@ -148,7 +148,7 @@ def test_one_visible_gpu_does_not_stand_for_others(monkeypatch: pytest.MonkeyPat
 def test_the_memory_of_a_freed_tensor_is_used_again():
     """A later tensor of the same size meets no page that the system must clear first."""
     code = (
-        "import resource, torch; from imagenet_ddp.distributed.devices import keep_freed_memory; keep_freed_memory()\n"
+        "import resource, torch; from imagenet_ddp.engine.devices import keep_freed_memory; keep_freed_memory()\n"
         "for _ in range(4):  # the second may still lie beside the first\n"
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt; torch.ones(1 << 26)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"

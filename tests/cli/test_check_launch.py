@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
+from imagenet_ddp.cli import check_launch
 from imagenet_ddp.config.schema.commands import RunConfig
 from imagenet_ddp.config.schema.distributed import NcclConfig
-from imagenet_ddp.distributed import check_launch, nvidia_gpus
 from imagenet_ddp.distributed.launchers.request import num_devices
+from imagenet_ddp.system import nvidia_gpus
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "node-a",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagenet_ddp.distributed.nvidia_gpus import RankGpu, describe_gpus
+from imagenet_ddp.system.nvidia_gpus import RankGpu, describe_gpus
 
 
 def made(number: int, physical: int, visible: str | None = None, **more: Any) -> RankGpu:
